@@ -1,0 +1,236 @@
+// Package node holds what the conductor knows of a machine: Node, Port, the work in progress on it, and its states.
+//
+// It has no I/O and uses the standard library only. The one table of states and verbs is in state.go; Next reads it and nothing
+// else sets a provision state. Times are UTC. JSON names are those of the store, not of the API: the API's shapes are in
+// conductor/rest.
+package node
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Node is one machine. The fields that the API shows have Ironic's meaning; those of Job, Boot and Identity are ours.
+type Node struct {
+	UUID         string
+	Name         string // unique when not empty
+	Driver       string // hardware type: "ipmi", "fake-hardware", "manual-management"
+	DriverInfo   map[string]any
+	Properties   map[string]any
+	Extra        map[string]any
+	InstanceInfo map[string]any // may hold "configdrive": encrypted at rest, masked on the API
+	InstanceUUID string         // unique when not empty
+	InstanceName string
+
+	Provision          State
+	TargetProvision    State // None when nothing is under way
+	ProvisionUpdatedAt time.Time
+	Power              string // power.State's words; "" is unknown (null on the API)
+	TargetPower        string // "power on", "power off", "rebooting", "soft rebooting", "soft power off", or ""
+	LastError          string
+	Reservation        string // who holds the short lock, "" when nobody
+	ReservedAt         time.Time
+	Maintenance        bool
+	MaintenanceReason  string
+	Fault              string // "power failure", "clean failure", ... ; apart from the operator's maintenance
+	ConsoleEnabled     bool
+
+	InspectionStartedAt  time.Time
+	InspectionFinishedAt time.Time
+
+	ResourceClass   string
+	ConductorGroup  string
+	Owner           string
+	Lessee          string
+	Description     string
+	Protected       bool
+	ProtectedReason string
+	Retired         bool
+	RetiredReason   string
+	AutomatedClean  *bool // nil: the configuration's choice
+	DisablePowerOff bool
+	ChassisUUID     string
+	ParentNode      string
+	Shard           string
+	AllocationUUID  string
+	NetworkData     map[string]any
+	Traits          []string
+	RAIDConfig      map[string]any
+	TargetRAID      map[string]any
+	Interfaces      map[string]string // "boot", "power", ... -> name; missing ones take the hardware type's default
+	BootMode        string            // observed: "bios", "uefi" or ""
+	SecureBoot      *bool             // observed; nil: not known
+
+	// Owner conductor, its lease and fencing number (DESIGN: ownership is apart from the short lock).
+	Conductor  string
+	LeaseUntil time.Time
+	Fence      uint64
+
+	// SystemGUIDs is the machine's identity as its BMC told it at manage, in the byte orders that firmware uses; it admits the
+	// machine to network boot.
+	SystemGUIDs []string
+
+	Job  *Job  // work in progress; nil when there is none
+	Boot *Boot // the newest boot of the agent on this machine; nil before the first
+
+	// Generation rises with every boot that the conductor starts and every plan it sends; it fences off older agents.
+	Generation uint64
+
+	CreatedAt time.Time
+	UpdatedAt time.Time
+	// Version rises with every update; the store refuses an update of an older one.
+	Version uint64
+}
+
+// Port is one Ethernet interface of a node.
+type Port struct {
+	UUID                string
+	NodeUUID            string
+	Address             string // MAC, lower case with colons; unique
+	Name                string
+	Description         string
+	PXEEnabled          bool
+	PhysicalNetwork     string
+	PortgroupUUID       string
+	IsSmartNIC          bool
+	LocalLinkConnection map[string]any
+	Extra               map[string]any
+	InternalInfo        map[string]any
+	CreatedAt           time.Time
+	UpdatedAt           time.Time
+}
+
+// Phase says what a job is for.
+type Phase string
+
+// Phases of work.
+const (
+	PhaseVerify  Phase = "verify"
+	PhaseInspect Phase = "inspect"
+	PhaseClean   Phase = "clean"
+	PhaseDeploy  Phase = "deploy"
+	PhaseDelete  Phase = "delete" // tear-down, up to the cleaning that follows
+	PhaseAdopt   Phase = "adopt"
+	PhaseRescue  Phase = "rescue"
+	PhaseUnresc  Phase = "unrescue"
+	PhaseService Phase = "service"
+	PhasePower   Phase = "power" // a power action asked for by a client, in any stable state
+)
+
+// Job is the work in progress on a node: a list of steps and how far it is. It is stored with the node, in the same
+// transaction as the state, before anything is done, so that any conductor can go on from it.
+type Job struct {
+	ID        string    `json:"id"`
+	Phase     Phase     `json:"phase"`
+	Steps     []JobStep `json:"steps"`
+	Index     int       `json:"index"` // the step that runs or runs next
+	StartedAt time.Time `json:"started_at"`
+	Requester string    `json:"requester,omitempty"`
+	// Target is where a job that may end in more than one state goes: clean leads to available or manageable.
+	Target State `json:"target,omitempty"`
+
+	// Of the running step:
+	Attempt   int       `json:"attempt"`              // counts from 1; 0: not begun
+	BegunAt   time.Time `json:"begun_at,omitzero"`    // of this attempt
+	NotBefore time.Time `json:"not_before,omitzero"`  // back-off or Rerun
+	Note      string    `json:"note,omitempty"`       // where inside its act a conductor step is; its own words
+	PlanID    string    `json:"plan_id,omitempty"`    // of the run of in-band steps that was sent, or is to be sent
+	PlanGen   uint64    `json:"plan_gen,omitempty"`   //
+	PlanFirst int       `json:"plan_first,omitempty"` // index in Steps of the plan's first step
+	PlanSent  time.Time `json:"plan_sent,omitzero"`   //
+	Boots     int       `json:"boots,omitempty"`      // how often the agent was booted for this job
+	Abort     bool      `json:"abort,omitempty"`      // asked for; takes effect when the step allows it
+	Detail    string    `json:"detail,omitempty"`     // for humans: "waiting for the agent since ..."
+}
+
+// JobStep is one step of a job.
+type JobStep struct {
+	Interface string          `json:"interface"`
+	Name      string          `json:"step"`
+	Args      json.RawMessage `json:"args,omitempty"`
+	Priority  int             `json:"priority"`
+	InBand    bool            `json:"in_band"`
+	Abortable bool            `json:"abortable,omitempty"`
+	Stall     time.Duration   `json:"stall,omitempty"`
+	Status    StepStatus      `json:"status"`
+	Result    json.RawMessage `json:"result,omitempty"`
+	StartedAt time.Time       `json:"started_at,omitzero"`
+	EndedAt   time.Time       `json:"ended_at,omitzero"`
+}
+
+// StepStatus is how far one step is.
+type StepStatus string
+
+// Step statuses.
+const (
+	StepPending StepStatus = ""
+	StepRunning StepStatus = "running"
+	StepDone    StepStatus = "done"
+	StepFailed  StepStatus = "failed"
+)
+
+// Current returns the step that runs or runs next, or nil behind the last.
+func (j *Job) Current() *JobStep {
+	if j == nil || j.Index < 0 || j.Index >= len(j.Steps) {
+		return nil
+	}
+	return &j.Steps[j.Index]
+}
+
+// Boot is one boot of the agent on a machine, from the moment the conductor decides on it.
+type Boot struct {
+	// Window: while it is open the machine's DHCP and boot requests are answered.
+	OpenedAt time.Time `json:"opened_at"`
+	ClosesAt time.Time `json:"closes_at"`
+	ClosedAt time.Time `json:"closed_at,omitzero"` // set by enrolment or when the job ends
+	// Token: SHA-256 (hex) of the newest one served; each serving voids the one before.
+	TokenHash    string    `json:"token_hash,omitempty"`
+	TokenExpires time.Time `json:"token_expires,omitzero"`
+	TokensServed int       `json:"tokens_served,omitempty"`
+	// Enrolment, empty before it.
+	BootID     string    `json:"boot_id,omitempty"`
+	KeyHash    string    `json:"key_hash,omitempty"` // SHA-256 (hex) of the CSR's public key (PKIX DER)
+	EnrolledAt time.Time `json:"enrolled_at,omitzero"`
+	CertSerial string    `json:"cert_serial,omitempty"`
+	Generation uint64    `json:"generation"`
+	Firmware   string    `json:"firmware,omitempty"` // "bios" or "uefi", as the agent said
+	// Session.
+	Connected bool      `json:"connected,omitempty"`
+	LostAt    time.Time `json:"lost_at,omitzero"` // when the stream broke; zero while connected
+	AckedSeq  uint64    `json:"acked_seq,omitempty"`
+	Ended     bool      `json:"ended,omitempty"` // powered off, rebooted or torn down: certificate is void
+}
+
+// WindowOpen tells whether the machine's boot requests are to be answered at t.
+func (b *Boot) WindowOpen(t time.Time) bool {
+	return b != nil && !b.OpenedAt.IsZero() && b.ClosedAt.IsZero() && t.Before(b.ClosesAt)
+}
+
+// HistoryEntry is one line of a node's history.
+type HistoryEntry struct {
+	UUID      string
+	NodeUUID  string
+	At        time.Time
+	Type      string // "provisioning", "power", "enrolment", "boot", "monitoring"
+	Severity  string // "INFO", "WARNING", "ERROR"
+	Event     string // one sentence
+	Conductor string
+	User      string
+}
+
+// Mark is one point on a node's time line: "power on", "dhcp discover", "boot script", "kernel started", "step write_image done".
+type Mark struct {
+	NodeUUID string
+	JobID    string
+	Name     string
+	At       time.Time
+	Detail   string
+}
+
+// Lease is an address on the provisioning network.
+type Lease struct {
+	MAC       string
+	IP        string
+	NodeUUID  string
+	ExpiresAt time.Time
+}

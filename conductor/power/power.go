@@ -1,0 +1,145 @@
+// Package power is the contract of power drivers: what the engine asks of whatever turns a machine on and off.
+//
+// A driver is opened per node from its driver_info and closed after use. SetPower, SetBootDevice and the rest only ask; the
+// engine polls Power until the machine is in the state it wants, because controllers lie. Every call ends when its context
+// does. Errors that the engine or an operator must tell apart are of type *Error.
+package power
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+)
+
+// State is the power state of a machine, in Ironic's words.
+type State string
+
+// Power states. Unknown is what the API shows as null.
+const (
+	On      State = "power on"
+	Off     State = "power off"
+	Failed  State = "error"
+	Unknown State = ""
+)
+
+// Action is what can be asked of a machine's power.
+type Action string
+
+// Power actions. SoftOff asks the operating system (ACPI); Cycle and Reset act on a machine that is on.
+const (
+	TurnOn  Action = "on"
+	TurnOff Action = "off"
+	SoftOff Action = "soft off"
+	Cycle   Action = "cycle"
+	Reset   Action = "reset"
+)
+
+// Device is what to boot from, in Ironic's words.
+type Device string
+
+// Boot devices. None leaves the choice to the firmware.
+const (
+	BootPXE   Device = "pxe"
+	BootDisk  Device = "disk"
+	BootCDROM Device = "cdrom"
+	BootBIOS  Device = "bios"
+	BootSafe  Device = "safe"
+	BootNone  Device = "none"
+)
+
+// Boot is a boot choice. Mode is "bios", "uefi", or "" for whatever the machine is set to.
+type Boot struct {
+	Device     Device
+	Persistent bool
+	Mode       string
+}
+
+// Driver acts on one machine. It is not safe for concurrent use unless it says so; the engine serialises by Key.
+type Driver interface {
+	// Power asks what the power state is.
+	Power(ctx context.Context) (State, error)
+	// SetPower asks for an action and returns when the controller took it, not when it is done.
+	SetPower(ctx context.Context, a Action) error
+	// SetBoot chooses what the machine boots from next time (or from now on, if persistent).
+	SetBoot(ctx context.Context, b Boot) error
+	// Boot reads the choice back.
+	Boot(ctx context.Context) (Boot, error)
+	// Devices lists what SetBoot accepts.
+	Devices() []Device
+	// SystemGUIDs returns the identity by which the machine may show up in DHCP option 97, in every byte order that
+	// firmware is known to use, lower case with dashes. Empty when the controller has none to tell.
+	SystemGUIDs(ctx context.Context) ([]string, error)
+	// Key names the controller: two nodes with the same key are never worked on at once.
+	Key() string
+	// Close ends sessions.
+	Close() error
+}
+
+// Info is a node's driver_info as the API holds it, secrets in the clear.
+type Info map[string]any
+
+// Property describes one key of driver_info, for GET /v1/drivers/{name}/properties.
+type Property struct {
+	Name, Description string
+	Required          bool
+}
+
+// Opener makes a driver from driver_info. It checks info (errors of kind Config) and does not touch the network.
+type Opener func(info Info, log *slog.Logger) (Driver, error)
+
+// Kind sorts what can go wrong with a controller by what to do about it.
+type Kind string
+
+// Kinds of error.
+const (
+	Config      Kind = "configuration"  // driver_info is incomplete or wrong: a person must change it
+	Auth        Kind = "authentication" // the controller answers but refuses user name or password
+	Unreachable Kind = "unreachable"    // no answer
+	Refused     Kind = "refused"        // the controller took the request and said no
+	Unsupported Kind = "unsupported"    // the driver or the controller cannot do this
+	Busy        Kind = "busy"           // try again shortly
+)
+
+// Error is what a driver returns. Its text is a sentence for an operator.
+type Error struct {
+	Kind Kind
+	Op   string // what was being done: "read power state"
+	Addr string // the controller
+	Err  error  // cause; may be nil
+	Hint string // what to do
+}
+
+func (e *Error) Error() string {
+	s := e.Op
+	if e.Addr != "" {
+		s += " at " + e.Addr
+	}
+	if e.Err != nil {
+		s += ": " + e.Err.Error()
+	}
+	if e.Hint != "" {
+		s += "; " + e.Hint
+	}
+	return s
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// KindOf returns the kind of the first *Error in err's chain, or "" if there is none.
+func KindOf(err error) Kind {
+	var e *Error
+	if errors.As(err, &e) {
+		return e.Kind
+	}
+	return ""
+}
+
+// Retryable tells whether the same call may succeed later without anybody changing anything.
+func Retryable(err error) bool {
+	switch KindOf(err) {
+	case Unreachable, Busy:
+		return true
+	}
+	return false
+}
