@@ -1,0 +1,70 @@
+# Ingot. `make` alone lists the targets. Everything is built into bin/ (programs) and build/ (ramdisks, images, labs).
+
+GO       ?= go
+FIRMWARE ?= bios
+export CGO_ENABLED ?= 0
+
+VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS := -s -w
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build ramdisk images demo demo-down test test-full test-fast lint generate generate-check bench clean
+
+help: ## Show this list
+	@echo 'Ingot: bare-metal provisioning. Targets:'
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+deps: ## Install with apt what all targets need
+	@sh tools/deps.sh build lab images test
+
+build: ## Build ingot, ingotd and ingot-agent into bin/
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingot ./tools/cmd/ingot
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
+	$(GO) build -trimpath -ldflags '$(LDFLAGS) -buildid=' -o bin/ingot-agent ./agent/cmd/ingot-agent
+
+ramdisk: build ## Build the agent's ramdisks, lab and server profile, into build/ramdisk/
+	@sh tools/deps.sh build
+	bin/ingot ramdisk build --profile lab -o build/ramdisk/lab
+	bin/ingot ramdisk build --profile server -o build/ramdisk/server
+
+images: build ## Build the tiny and the Debian 12 image into build/images/
+	@sh tools/deps.sh build images
+	bin/ingot image build tiny -o build/images/tiny
+	bin/ingot image build debian -o build/images/debian
+
+demo: ## The main job in a virtual rack, live: power-on to a running Debian (FIRMWARE=bios or uefi)
+	@sh tools/deps.sh build lab images
+	@$(MAKE) --no-print-directory -s build
+	@bin/ingot lab demo --firmware $(FIRMWARE)
+
+demo-down: ## End what `make demo` left running and remove it
+	@if [ -x bin/ingot ]; then bin/ingot lab down demo; fi
+
+test: ## Install what they need and run all tests
+	@sh tools/deps.sh build lab images test
+	@CGO_ENABLED=1 sh tools/test.sh
+
+test-full: ## The same tests with bigger numbers, and what takes hours
+	@sh tools/deps.sh build lab images test
+	@CGO_ENABLED=1 INGOT_FULL=1 sh tools/test.sh
+
+test-fast: ## Only the tests that need neither root nor machines
+	$(GO) test $$($(GO) list ./... | grep -v -e /test/e2e -e /test/compat -e /tools/lab -e /images/build -e /initramfs/build)
+
+lint: ## Formatting, vet, staticcheck
+	@sh tools/lint.sh
+
+generate: ## Make generated code and golden documents again
+	@sh tools/deps.sh test
+	@sh tools/generate.sh
+
+generate-check: ## Fail when generated code is not what its sources make
+	@sh tools/deps.sh test
+	@sh tools/generate.sh --check
+
+bench: ## Benchmarks, as ratios against what one would use instead
+	@sh tools/deps.sh build images
+	$(GO) test -run '^$$' -bench . -benchtime 3x ./agent/image/...
+
+clean: ## Remove what was built
+	rm -rf bin build

@@ -1,0 +1,206 @@
+// Package arch holds the rules of the code's structure, as tests: which package may import which, what the agent may pull in, and
+// that each package says in one comment what it is for.
+package arch
+
+import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/ingot-metal/ingot/"
+
+// may lists what a package may import of ours. A name ending in /... stands for the package and all below it. A package that is
+// not listed may import nothing of ours: add a line here, and think about whether the arrow points down.
+var may = map[string][]string{
+	"proto/agentv1": {},
+
+	"agent":                 {"proto/agentv1", "agent/...", "images/...", "initramfs/init"},
+	"agent/cmd/ingot-agent": {"agent/...", "initramfs/init"},
+	"agent/step":            {},
+	"agent/image":           {"agent/step", "agent/disk", "images/..."},
+	"agent/disk":            {"agent/step"},
+	"agent/configdrive":     {"agent/step", "agent/disk"},
+	"agent/boot":            {"agent/step", "agent/disk"},
+	"agent/inventory":       {"agent/step", "agent/disk"},
+	"agent/netup":           {},
+	"agent/linux":           {},
+	"agent/fake":            {},
+	"initramfs/init":        {},
+
+	"images/...": {"images/..."},
+
+	"conductor/app":        {"conductor/..."},
+	"conductor/cmd/ingotd": {"conductor/app"},
+	"conductor/config":     {},
+	"conductor/node":       {},
+	"conductor/engine":     {"conductor/node", "conductor/power"},
+	"conductor/store":      {"conductor/node"},
+	"conductor/store/...":  {"conductor/node", "conductor/store"},
+	"conductor/power":      {},
+	"conductor/power/...":  {"conductor/power"},
+	"conductor/agents":     {"proto/agentv1", "conductor/node"},
+	"conductor/netboot":    {"conductor/node"},
+	"conductor/driver":     {"conductor/node", "conductor/power"},
+	"conductor/rest":       {},
+	"conductor/api":        {"conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver"},
+	"conductor/client":     {"conductor/rest"},
+
+	"initramfs/build": {},
+
+	"tools/cli":       {"conductor/client", "conductor/rest", "images/...", "initramfs/build", "tools/lab", "tools/demo"},
+	"tools/demo":      {"conductor/client", "conductor/rest", "images/...", "initramfs/build", "tools/lab"},
+	"tools/cmd/ingot": {"tools/cli"},
+	"tools/lab":       {"tools/lab/bmc"},
+	"tools/lab/bmc":   {},
+}
+
+// programs lists who may start other programs. In the ramdisk there are none to start, apart from the worker and a shell.
+var programs = []string{
+	"initramfs/init", "initramfs/build", "images/build", "tools/lab", "tools/demo", "tools/cli", "agent/linux",
+}
+
+type pkg struct {
+	ImportPath, Dir, Name string
+	GoFiles, Imports      []string
+}
+
+func list(t *testing.T, args ...string) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Dir,Name,GoFiles,Imports"}, args...)...)
+	cmd.Dir = "../.."
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list %v: %v\n%s", args, err, &stderr)
+	}
+	var all []pkg
+	for dec := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		if err := dec.Decode(&p); err == io.EOF {
+			return all
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+}
+
+// match tells whether name is what a pattern of the table stands for.
+func match(pattern, name string) bool {
+	if base, ok := strings.CutSuffix(pattern, "/..."); ok {
+		return name == base || strings.HasPrefix(name, base+"/")
+	}
+	return pattern == name
+}
+
+// rule finds the line of the table for a package: its own, else the longest pattern that covers it.
+func rule(name string) ([]string, bool) {
+	if r, ok := may[name]; ok {
+		return r, true
+	}
+	best := ""
+	for p := range may {
+		if match(p, name) && len(p) > len(best) {
+			best = p
+		}
+	}
+	return may[best], best != ""
+}
+
+func TestImports(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if strings.HasPrefix(name, "test/") {
+			continue
+		}
+		allowed, ok := rule(name)
+		if !ok {
+			t.Errorf("%s is not in the table of test/arch: say what it may import", name)
+			continue
+		}
+		for _, i := range p.Imports {
+			ours, isOurs := strings.CutPrefix(i, module)
+			if isOurs && !slices.ContainsFunc(allowed, func(a string) bool { return match(a, ours) }) {
+				t.Errorf("%s imports %s, which its line in test/arch does not allow", name, ours)
+			}
+			if i == "os/exec" && !slices.Contains(programs, name) {
+				t.Errorf("%s starts programs (os/exec), which test/arch does not allow", name)
+			}
+			if i == "C" {
+				t.Errorf("%s uses cgo", name)
+			}
+		}
+	}
+}
+
+// TestSource holds what one file can break: package comments, sleeping, init functions.
+func TestSource(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		fset := token.NewFileSet()
+		var docs []string
+		for _, f := range p.GoFiles {
+			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, f), nil, parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ast.IsGenerated(file) {
+				continue
+			}
+			if file.Doc != nil {
+				docs = append(docs, f)
+				if text := file.Doc.Text(); !strings.HasPrefix(text, "Package "+p.Name+" ") && !strings.HasPrefix(text, "Command ") {
+					t.Errorf("%s/%s: the package comment begins %.40q", name, f, text)
+				}
+			}
+			ast.Inspect(file, func(n ast.Node) bool {
+				switch n := n.(type) {
+				case *ast.FuncDecl:
+					if n.Recv == nil && n.Name.Name == "init" {
+						t.Errorf("%s: init function", fset.Position(n.Pos()))
+					}
+				case *ast.CallExpr:
+					if s, ok := n.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Sleep" {
+						if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && !strings.HasPrefix(name, "test/") {
+							t.Errorf("%s: time.Sleep in product code: wait for something", fset.Position(n.Pos()))
+						}
+					}
+				}
+				return true
+			})
+		}
+		if len(p.GoFiles) > 0 && len(docs) != 1 {
+			t.Errorf("%s has %d package comments (%v), want 1", name, len(docs), docs)
+		}
+	}
+}
+
+// agentModules is all that the agent may be made of besides the standard library: everything in it runs as root on bare machines.
+var agentModules = []string{}
+
+func TestAgentModules(t *testing.T) {
+	cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./agent/cmd/ingot-agent")
+	cmd.Dir = "../.."
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := strings.Fields(string(out))
+	slices.Sort(got)
+	for _, m := range slices.Compact(got) {
+		if m+"/" != module && !slices.Contains(agentModules, m) {
+			t.Errorf("the agent pulls in %s, which test/arch does not list", m)
+		}
+	}
+}

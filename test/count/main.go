@@ -1,0 +1,79 @@
+// Command count reads the output of `go test -json`, shows what failed, and ends with the number of tests passed, failed and
+// skipped. It exits with 1 when a test failed, when one was skipped (a gap, where everything was meant to run), or when there was
+// none at all.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+func main() {
+	if !count(os.Stdin, os.Stdout) {
+		os.Exit(1)
+	}
+}
+
+type event struct {
+	Action, Package, Test, Output, ImportPath string
+	Elapsed                                   float64
+}
+
+// count reports whether everything ran and passed.
+func count(in io.Reader, out io.Writer) bool {
+	sc := bufio.NewScanner(in)
+	sc.Buffer(nil, 16<<20)
+	text := map[string]*strings.Builder{} // output per test, and per package under "pkg "
+	var passed, failed, skipped int
+	broken := false // a package that did not build, or died outside a test
+	for sc.Scan() {
+		var e event
+		if json.Unmarshal(sc.Bytes(), &e) != nil {
+			fmt.Fprintln(out, sc.Text()) // what go itself says
+			continue
+		}
+		key := e.Package + " " + e.Test
+		switch e.Action {
+		case "output":
+			if text[key] == nil {
+				text[key] = &strings.Builder{}
+			}
+			text[key].WriteString(e.Output)
+		case "build-output":
+			fmt.Fprint(out, e.Output)
+		case "pass":
+			if e.Test != "" {
+				passed++
+			} else if e.Elapsed >= 1 {
+				fmt.Fprintf(out, "ok    %-55s %v\n", e.Package, time.Duration(e.Elapsed*float64(time.Second)).Round(100*time.Millisecond))
+			}
+			delete(text, key)
+		case "skip":
+			if e.Test != "" {
+				skipped++
+				fmt.Fprintf(out, "SKIP  %s %s\n%s", e.Package, e.Test, text[key])
+			}
+		case "fail":
+			if e.Test != "" {
+				failed++
+			} else {
+				broken = true
+			}
+			fmt.Fprintf(out, "FAIL  %s %s\n", e.Package, e.Test)
+			if b := text[key]; b != nil {
+				fmt.Fprint(out, b)
+			}
+		}
+	}
+	if err := sc.Err(); err != nil {
+		fmt.Fprintln(out, "read test output:", err)
+		broken = true
+	}
+	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", passed, failed, skipped)
+	return passed > 0 && failed == 0 && skipped == 0 && !broken
+}

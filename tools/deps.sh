@@ -1,0 +1,90 @@
+#!/bin/sh
+# Installs, with apt, the Debian packages that a make target needs: build, lab, images, test.
+# Says what is missing and what for, asks nothing, and does nothing when everything is there.
+set -eu
+
+need() { # package, what it is for
+	if ! dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null | grep -qx installed; then
+		missing="$missing $1"
+		printf '  %-24s %s\n' "$1" "$2"
+	fi
+}
+
+group() {
+	case $1 in
+	build)
+		need ca-certificates "to fetch Go modules"
+		need zstd "to look into ramdisks and images"
+		need xz-utils "to unpack the kernel package"
+		need dpkg-dev "to unpack the kernel package"
+		;;
+	lab)
+		need qemu-system-x86 "the machines of the virtual rack"
+		need ovmf "their UEFI firmware"
+		need ipxe "network boot loaders that the conductor serves"
+		need ipxe-qemu "network boot ROMs of the machines"
+		need seabios "their BIOS"
+		need iproute2 "the rack's network namespace"
+		;;
+	images)
+		need mmdebstrap "makes the Debian image"
+		need qemu-utils "writes it as qcow2"
+		need e2fsprogs "makes its file system"
+		need dosfstools "makes its EFI system partition"
+		need mtools "fills it"
+		need fdisk "makes the partition table"
+		need cpio "makes the tiny image's initrd"
+		need busybox-static "the tiny image's programs"
+		need kmod "module dependencies"
+		need grub-common "boot loader, BIOS and UEFI"
+		need grub2-common "boot loader, BIOS and UEFI"
+		need grub-pc-bin "boot loader, BIOS"
+		need grub-efi-amd64-bin "boot loader, UEFI"
+		need grub-efi-amd64-signed "boot loader, Secure Boot"
+		need shim-signed "boot loader, Secure Boot"
+		;;
+	test)
+		need gcc "the race detector"
+		need libc6-dev "the race detector"
+		need protobuf-compiler "checks that generated code is up to date"
+		need libprotobuf-dev "checks that generated code is up to date"
+		need ipmitool "an independent IPMI client"
+		need python3-openstackclient "the openstack command"
+		need python3-ironicclient "its baremetal part"
+		need genisoimage "reads config drives back"
+		need gdisk "checks partition tables"
+		need xfsprogs "makes file systems to erase"
+		;;
+	*)
+		echo "deps.sh: unknown group $1 (build, lab, images, test)" >&2
+		exit 2
+		;;
+	esac
+}
+
+missing=
+list=$(for g in "$@"; do group "$g"; done; echo "=$missing")
+missing=$(printf "%s\n" "$list" | sed -n "s/^= *//p")
+[ -n "$missing" ] || exit 0
+
+echo "Installing with apt:"
+printf '%s\n' "$list" | grep -v '^=' | sort -u
+if [ "$(id -u)" != 0 ]; then
+	echo "deps.sh: this needs root: run it with sudo, or: sudo apt-get install" $missing >&2
+	exit 1
+fi
+export DEBIAN_FRONTEND=noninteractive
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+apt="apt-get -q -y -o DPkg::Lock::Timeout=300"
+run() {
+	if ! "$@" >"$log" 2>&1; then
+		cat "$log" >&2
+		echo "deps.sh: '$*' failed; its output is above" >&2
+		exit 1
+	fi
+}
+run $apt update
+# A half-upgraded machine refuses every installation until its own packages are consistent again.
+apt-get check >/dev/null 2>&1 || run $apt -f install
+run $apt install --no-install-recommends $missing

@@ -1,0 +1,23 @@
+#!/bin/sh
+# Makes the Go in proto/agentv1 from agent.proto. With --check it changes nothing and fails when the result differs.
+set -eu
+out=.
+if [ "${1:-}" = --check ]; then
+	out=$(mktemp -d)
+	trap 'rm -rf "$out"' EXIT
+fi
+protoc \
+	--plugin=protoc-gen-go="$(go tool -n protoc-gen-go)" \
+	--plugin=protoc-gen-go-grpc="$(go tool -n protoc-gen-go-grpc)" \
+	--go_out="$out" --go_opt=module=github.com/ingot-metal/ingot \
+	--go-grpc_out="$out" --go-grpc_opt=module=github.com/ingot-metal/ingot \
+	proto/agentv1/agent.proto
+[ "$out" = . ] && exit 0
+for f in agent.pb.go agent_grpc.pb.go; do
+	# The compiler's own version stands in a comment and may differ from machine to machine.
+	strip() { sed '/^\/\/.*protoc/d' "$1"; }
+	if [ "$(strip "$out/proto/agentv1/$f")" != "$(strip "proto/agentv1/$f")" ]; then
+		echo "proto/agentv1/$f is not what agent.proto makes: run make generate" >&2
+		exit 1
+	fi
+done
