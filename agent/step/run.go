@@ -1,0 +1,269 @@
+package step
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// A step whose context has ended is given this long to stop before it is given up.
+const stopGrace = time.Minute
+
+// Causes with which a step's context ends.
+var (
+	errStalled   = errors.New("no progress")
+	errCancelled = errors.New("cancelled")
+)
+
+// ErrStuck is what Run fails with once a step has not stopped when it had to: it may still be writing, so nothing else may run
+// before the machine is restarted.
+var ErrStuck = errors.New("an earlier step has not stopped")
+
+// Reporter hears what a plan does. index is the step's place in the plan; steps that a step asked for (RunNext) carry the index of
+// the step that asked. Calls come one after the other, except Progress, which may come at any time while a step runs. Must not block.
+type Reporter interface {
+	StepStarted(index int, s Planned)
+	Progress(index int, s Planned, p Progress)
+	StepFinished(index int, s Planned, r Result)
+}
+
+// Result is how one run of a step ended.
+type Result struct {
+	Outcome Outcome // meaningful when Err is nil
+	Err     *Error
+	Took    time.Duration
+}
+
+// End is how a plan ended.
+type End struct {
+	Done      bool // every step was done
+	Cancelled bool
+	Halted    Kind   // Reboot or Hold when a step asked for that; the steps behind it did not run
+	Err       *Error // the failure that ended the plan
+}
+
+// Runner runs plans from a table of steps, one at a time.
+type Runner struct {
+	Table []Step
+	Log   *slog.Logger // nil is silent
+
+	mu    sync.Mutex
+	stuck bool
+}
+
+// Run runs the steps one after the other until one fails, asks for a reboot or to hold, or ctx ends. When ctx ends, an abortable
+// step is stopped at once, any other runs to its end; the steps behind it do not run.
+func (r *Runner) Run(ctx context.Context, steps []Planned, rep Reporter) End {
+	log := r.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	facts := &Facts{}
+	for i, p := range steps {
+		if end, ok := r.runOne(ctx, log, facts, i, p, rep); !ok {
+			return end
+		}
+	}
+	return End{Done: true}
+}
+
+// runOne runs a step, and again for as long as it asks to, and the steps it asks for. It tells whether the plan goes on.
+func (r *Runner) runOne(ctx context.Context, log *slog.Logger, facts *Facts, i int, p Planned, rep Reporter) (End, bool) {
+	for {
+		if ctx.Err() != nil {
+			return End{Cancelled: true}, false
+		}
+		rep.StepStarted(i, p)
+		res := r.attempt(ctx, log.With("step", p.Name), facts, i, p, rep)
+		rep.StepFinished(i, p, res)
+		if res.Err != nil {
+			return End{Err: res.Err, Cancelled: ctx.Err() != nil}, false
+		}
+		switch res.Outcome.Kind {
+		case Rerun:
+			select {
+			case <-time.After(res.Outcome.After):
+			case <-ctx.Done():
+			}
+			continue
+		case RunNext:
+			for _, next := range res.Outcome.Next {
+				if end, ok := r.runOne(ctx, log, facts, i, next, rep); !ok {
+					return end, false
+				}
+			}
+		case Reboot, Hold:
+			return End{Halted: res.Outcome.Kind}, false
+		}
+		return End{}, true
+	}
+}
+
+func (r *Runner) attempt(ctx context.Context, log *slog.Logger, facts *Facts, i int, p Planned, rep Reporter) Result {
+	begin := time.Now()
+	fail := func(err error) Result {
+		e := AsError(err)
+		log.Error("step failed", "took", time.Since(begin).Round(time.Millisecond), "err", e.Err, "remedy", e.Remedy)
+		return Result{Err: e, Took: time.Since(begin)}
+	}
+	r.mu.Lock()
+	stuck := r.stuck
+	r.mu.Unlock()
+	if stuck {
+		return fail(Fail("restart the node and try again", ErrStuck))
+	}
+	s, ok := Find(r.Table, p.Interface, p.Name)
+	if !ok {
+		return fail(Failf("use a ramdisk whose agent has the step, or leave it out", "this agent has no step %s.%s", p.Interface, p.Name))
+	}
+	if err := s.CheckArgs(p.Args); err != nil {
+		return fail(Fail("correct the step's arguments", err))
+	}
+	log.Info("step started")
+	out, err := r.supervise(ctx, log, facts, i, p, s, rep)
+	if err != nil {
+		return fail(err)
+	}
+	log.Info("step finished", "took", time.Since(begin).Round(time.Millisecond))
+	return Result{Outcome: out, Took: time.Since(begin)}
+}
+
+// supervise runs the step's function in a goroutine of its own and watches that it gets on.
+func (r *Runner) supervise(ctx context.Context, log *slog.Logger, facts *Facts, i int, p Planned, s Step, rep Reporter) (Outcome, error) {
+	base := context.WithoutCancel(ctx)
+	if s.Abortable {
+		base = ctx
+	}
+	sctx, stop := context.WithCancelCause(base)
+	defer stop(nil)
+
+	limit := p.Stall
+	if limit == 0 {
+		limit = s.Stall
+	}
+	watch := newWatch(limit)
+	meter := &meter{}
+	call := &Call{Args: p.Args, Log: log, Facts: facts, Report: func(pr Progress) {
+		pr, alive := meter.note(time.Now(), pr)
+		if alive {
+			watch.alive()
+		}
+		rep.Progress(i, p, pr)
+	}}
+
+	type ended struct {
+		out Outcome
+		err error
+	}
+	done := make(chan ended, 1)
+	go func() {
+		out, err := guard(sctx, log, s, call)
+		done <- ended{out, err}
+	}()
+
+	var giveUp <-chan time.Time
+	var cancelled <-chan struct{}
+	if s.Abortable {
+		cancelled = ctx.Done()
+	}
+	for {
+		select {
+		case e := <-done:
+			if e.err != nil {
+				return Outcome{}, explain(sctx, e.err, p, limit)
+			}
+			return e.out, nil
+		case <-watch.c():
+			if idle := watch.idle(); idle < limit {
+				watch.again(limit - idle)
+				continue
+			}
+			stop(errStalled)
+			watch.off()
+			giveUp = time.After(stopGrace)
+		case <-cancelled:
+			cancelled = nil
+			stop(errCancelled)
+			watch.off()
+			giveUp = time.After(stopGrace)
+		case <-giveUp:
+			r.mu.Lock()
+			r.stuck = true
+			r.mu.Unlock()
+			return Outcome{}, Failf("restart the node: something in it no longer answers (a disk, most likely)",
+				"step %s did not stop within %s: %w", p.Name, stopGrace, context.Cause(sctx))
+		}
+	}
+}
+
+// guard turns a panic of a step into its failure. (A panic in a goroutine that the step started still ends the worker; the first
+// process then starts it again and says so.)
+func guard(ctx context.Context, log *slog.Logger, s Step, c *Call) (out Outcome, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("panic in a step", "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+			err = Failf("report this as a bug of the agent, with its log", "step %s broke down: %v", s.Name, p)
+		}
+	}()
+	return s.Run(ctx, c)
+}
+
+// explain says why the step was stopped, when it was: a step itself only knows that its context ended.
+func explain(ctx context.Context, err error, p Planned, limit time.Duration) error {
+	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errStalled):
+		return &Error{Err: fmt.Errorf("step %s made no progress for %s and was stopped: %w", p.Name, limit, err),
+			Remedy: "look at the disk and the network path of what the step was doing, then try again", Retryable: true}
+	case errors.Is(cause, errCancelled), errors.Is(cause, context.Canceled):
+		return &Error{Err: fmt.Errorf("step %s was cancelled: %w", p.Name, err)}
+	}
+	return err
+}
+
+// watch is the stall watch: a timer that a sign of life puts off. A zero limit never fires.
+type watch struct {
+	limit time.Duration
+	timer *time.Timer
+	mu    sync.Mutex
+	last  time.Time
+}
+
+func newWatch(limit time.Duration) *watch {
+	w := &watch{limit: limit, last: time.Now()}
+	if limit > 0 {
+		w.timer = time.NewTimer(limit)
+	}
+	return w
+}
+
+func (w *watch) c() <-chan time.Time {
+	if w.timer == nil {
+		return nil
+	}
+	return w.timer.C
+}
+
+func (w *watch) alive() {
+	w.mu.Lock()
+	w.last = time.Now()
+	w.mu.Unlock()
+}
+
+func (w *watch) idle() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return time.Since(w.last)
+}
+
+func (w *watch) again(d time.Duration) { w.timer.Reset(d) }
+
+func (w *watch) off() {
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+}
