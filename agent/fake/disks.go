@@ -1,0 +1,496 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Device is an open disk. It is an alias of the same interface that package disk declares, so that neither needs the other.
+type Device = interface {
+	io.ReaderAt
+	io.WriterAt
+	Size() int64
+	SectorSize() int
+	Number() (major, minor uint32)
+	Punch(off, n int64) error
+	Sync() error
+	RereadPartitions() error
+	Close() error
+}
+
+// DiskSpec says what a disk is. Size is in bytes; zero values mean virtio, 512-byte sectors, non-rotational.
+type DiskSpec struct {
+	Name       string // "vda"
+	Size       int64
+	SectorSize int
+	Bus        string // "virtio", "nvme", "sata" or "scsi"
+	Serial     string
+	WWN        string // as the kernel's wwid without its prefix: "5000c500a1b2c3d4" or, for nvme, "eui.0025385b21404321"
+	Model      string
+	Vendor     string
+	Rotational bool
+	ReadOnly   bool
+	Removable  bool
+	NoPunch    bool // the device does not promise zeros
+	LyingPunch bool // it says that it zeroed and did not
+	Fill       byte // what every byte of the new disk holds
+	Record     bool // keep the data of every operation, for Replay
+}
+
+// Disks is a machine's disks in memory, each with a volatile write cache, and the sysfs tree that describes them.
+type Disks struct {
+	dir string
+
+	mu    sync.Mutex
+	disks map[string]*Disk
+}
+
+// NewDisks makes an empty machine whose sysfs tree goes below dir, an empty folder.
+func NewDisks(dir string) *Disks {
+	return &Disks{dir: dir, disks: map[string]*Disk{}}
+}
+
+// Root is the folder below which sys is found.
+func (m *Disks) Root() string { return m.dir }
+
+// Add puts a disk into the machine. It panics when the sysfs tree can't be made, which is a fault of the test.
+func (m *Disks) Add(s DiskSpec) *Disk {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s.SectorSize == 0 {
+		s.SectorSize = 512
+	}
+	if s.Bus == "" {
+		s.Bus = "virtio"
+	}
+	d := &Disk{spec: s, minor: uint32(16 * len(m.disks)), now: pages{}, stable: pages{}}
+	m.disks["/dev/"+s.Name] = d
+	if err := d.describe(m.dir, len(m.disks)); err != nil {
+		panic(fmt.Sprintf("fake disk %s: %v", s.Name, err))
+	}
+	return d
+}
+
+// Remove takes a disk out of the machine.
+func (m *Disks) Remove(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.disks, "/dev/"+name)
+	os.Remove(filepath.Join(m.dir, "sys/block", name))
+}
+
+// Disk finds a disk by its kernel name, or nil.
+func (m *Disks) Disk(name string) *Disk {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.disks["/dev/"+name]
+}
+
+// OpenExclusive opens a disk by its path in /dev. Like a kernel it refuses a second opener with EBUSY.
+func (m *Disks) OpenExclusive(ctx context.Context, path string) (Device, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m.mu.Lock()
+	d := m.disks[path]
+	m.mu.Unlock()
+	if d == nil {
+		return nil, &os.PathError{Op: "open exclusively", Path: path, Err: unix.ENOENT}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.spec.ReadOnly:
+		return nil, &os.PathError{Op: "open exclusively", Path: path, Err: unix.EROFS}
+	case d.open:
+		return nil, &os.PathError{Op: "open exclusively", Path: path, Err: unix.EBUSY}
+	}
+	d.open = true
+	return &handle{disk: d, path: path}, nil
+}
+
+const pageSize = 4096
+
+// pages holds what differs from the fill byte.
+type pages map[int64][]byte
+
+// Op is one operation that reached a disk. Data of a punched range is nil.
+type Op struct {
+	Kind string // "write", "punch" or "sync"
+	Off  int64
+	Len  int64
+	Data []byte
+}
+
+// Disk is one disk: what a reader sees now, what is on the medium for certain, and the writes in between.
+type Disk struct {
+	spec  DiskSpec
+	minor uint32
+
+	mu      sync.Mutex
+	open    bool
+	now     pages
+	stable  pages
+	cached  []Op // not flushed yet
+	history []Op
+	landed  int64
+	fail    func(kind string, off, n int64) error
+}
+
+// Fail makes an operation ("read", "write", "punch", "sync") end in the error that f returns; nil lets it through.
+func (d *Disk) Fail(f func(kind string, off, n int64) error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.fail = f
+}
+
+// History is every operation so far, with its data when the disk was made with Record.
+func (d *Disk) History() []Op {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]Op(nil), d.history...)
+}
+
+// Written is how many bytes were written; punched ranges don't count.
+func (d *Disk) Written() int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.landed
+}
+
+// ReadAt reads what a reader sees now, without opening the disk.
+func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.read(d.now, p, off)
+}
+
+// WriteAt changes the disk behind everybody's back, durably.
+func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.put(d.now, off, p)
+	d.put(d.stable, off, p)
+	return len(p), nil
+}
+
+// PowerCut loses the volatile cache but for the operations that keep says yes to, in order, and forgets who had the disk open.
+func (d *Disk) PowerCut(keep func(i int, op Op) bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for i, op := range d.cached {
+		if keep != nil && keep(i, op) {
+			d.apply(d.stable, op)
+		}
+	}
+	d.cached = nil
+	d.open = false
+	d.now = clone(d.stable)
+}
+
+// Replay applies operations to a fresh disk of the same kind and gives it back. Nothing in between is volatile.
+func (d *Disk) Replay(ops []Op) *Disk {
+	r := &Disk{spec: d.spec, minor: d.minor, now: pages{}, stable: pages{}}
+	for _, op := range ops {
+		r.apply(r.now, op)
+	}
+	r.stable = clone(r.now)
+	return r
+}
+
+func clone(p pages) pages {
+	c := make(pages, len(p))
+	for k, v := range maps.All(p) {
+		c[k] = append([]byte(nil), v...)
+	}
+	return c
+}
+
+func (d *Disk) read(from pages, p []byte, off int64) (int, error) {
+	n := 0
+	for n < len(p) {
+		at := off + int64(n)
+		if at >= d.spec.Size {
+			return n, io.EOF
+		}
+		in := at % pageSize
+		part := p[n:min(len(p), n+int(pageSize-in), n+int(d.spec.Size-at))]
+		if pg := from[at/pageSize]; pg != nil {
+			copy(part, pg[in:])
+		} else {
+			for i := range part {
+				part[i] = d.spec.Fill
+			}
+		}
+		n += len(part)
+	}
+	return n, nil
+}
+
+func (d *Disk) page(into pages, i int64) []byte {
+	pg := into[i]
+	if pg == nil {
+		pg = make([]byte, pageSize)
+		if d.spec.Fill != 0 {
+			for i := range pg {
+				pg[i] = d.spec.Fill
+			}
+		}
+		into[i] = pg
+	}
+	return pg
+}
+
+func (d *Disk) put(into pages, off int64, p []byte) {
+	for n := 0; n < len(p); {
+		at := off + int64(n)
+		n += copy(d.page(into, at/pageSize)[at%pageSize:], p[n:])
+	}
+}
+
+func (d *Disk) zero(into pages, off, n int64) {
+	for end := off + n; off < end; {
+		in := off % pageSize
+		part := min(pageSize-in, end-off)
+		if part == pageSize && d.spec.Fill == 0 {
+			delete(into, off/pageSize)
+		} else {
+			clear(d.page(into, off/pageSize)[in : in+part])
+		}
+		off += part
+	}
+}
+
+func (d *Disk) apply(into pages, op Op) {
+	switch {
+	case op.Kind == "write":
+		d.put(into, op.Off, op.Data)
+	case op.Kind == "punch" && !d.spec.LyingPunch:
+		d.zero(into, op.Off, op.Len)
+	}
+}
+
+// record notes an operation that changes the disk; the caller holds mu.
+func (d *Disk) record(op Op) {
+	if op.Data != nil {
+		op.Data = append([]byte(nil), op.Data...)
+	}
+	d.apply(d.now, op)
+	d.cached = append(d.cached, op)
+	if !d.spec.Record {
+		op.Data = nil
+	}
+	d.history = append(d.history, op)
+}
+
+type handle struct {
+	disk   *Disk
+	path   string
+	mu     sync.Mutex
+	closed bool
+}
+
+func (h *handle) check(kind string, off, n int64) error {
+	h.mu.Lock()
+	closed := h.closed
+	h.mu.Unlock()
+	if closed {
+		return &os.PathError{Op: kind, Path: h.path, Err: os.ErrClosed}
+	}
+	sector := int64(h.disk.spec.SectorSize)
+	if off%sector != 0 || n%sector != 0 {
+		return &os.PathError{Op: fmt.Sprintf("%s %d bytes at %d of", kind, n, off), Path: h.path, Err: unix.EINVAL}
+	}
+	if off < 0 || n < 0 || off+n > h.disk.spec.Size {
+		return &os.PathError{Op: kind + " past the end of", Path: h.path, Err: unix.ENOSPC}
+	}
+	if f := h.disk.fail; f != nil {
+		if err := f(kind, off, n); err != nil {
+			return &os.PathError{Op: kind, Path: h.path, Err: err}
+		}
+	}
+	return nil
+}
+
+func (h *handle) ReadAt(p []byte, off int64) (int, error) {
+	d := h.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	n := min(int64(len(p)), max(0, d.spec.Size-off))
+	if err := h.check("read", off, n); err != nil {
+		return 0, err
+	}
+	return d.read(d.now, p, off)
+}
+
+func (h *handle) WriteAt(p []byte, off int64) (int, error) {
+	d := h.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := h.check("write", off, int64(len(p))); err != nil {
+		return 0, err
+	}
+	d.landed += int64(len(p))
+	d.record(Op{Kind: "write", Off: off, Len: int64(len(p)), Data: p})
+	return len(p), nil
+}
+
+func (h *handle) Punch(off, n int64) error {
+	d := h.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.spec.NoPunch {
+		return fmt.Errorf("punch a hole into %s: %w", h.path, errors.ErrUnsupported)
+	}
+	if err := h.check("punch", off, n); err != nil {
+		return err
+	}
+	d.record(Op{Kind: "punch", Off: off, Len: n})
+	return nil
+}
+
+func (h *handle) Sync() error {
+	d := h.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := h.check("sync", 0, 0); err != nil {
+		return err
+	}
+	for _, op := range d.cached {
+		d.apply(d.stable, op)
+	}
+	d.cached = nil
+	d.history = append(d.history, Op{Kind: "sync"})
+	return nil
+}
+
+func (h *handle) Size() int64              { return h.disk.spec.Size }
+func (h *handle) SectorSize() int          { return h.disk.spec.SectorSize }
+func (h *handle) Number() (uint32, uint32) { return 254, h.disk.minor }
+func (h *handle) RereadPartitions() error  { return h.check("reread", 0, 0) }
+
+func (h *handle) Close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return os.ErrClosed
+	}
+	h.closed = true
+	h.disk.mu.Lock()
+	defer h.disk.mu.Unlock()
+	h.disk.open = false
+	return nil
+}
+
+// describe writes what sysfs says about the disk. n, from 1 on, makes addresses unique.
+func (d *Disk) describe(root string, n int) error {
+	s := d.spec
+	pci := fmt.Sprintf("sys/devices/pci0000:00/0000:00:%02x.0", n+3)
+	files := map[string]string{
+		"size":                      fmt.Sprint(s.Size / 512),
+		"ro":                        bit(s.ReadOnly),
+		"removable":                 bit(s.Removable),
+		"dev":                       fmt.Sprintf("254:%d", d.minor),
+		"queue/logical_block_size":  fmt.Sprint(s.SectorSize),
+		"queue/physical_block_size": fmt.Sprint(s.SectorSize),
+		"queue/rotational":          bit(s.Rotational),
+	}
+	var block, device, bus string
+	switch s.Bus {
+	case "virtio":
+		device = fmt.Sprintf("%s/virtio%d", pci, n)
+		block, bus = device+"/block/"+s.Name, "virtio"
+		files["serial"] = s.Serial
+		files["device/vendor"] = "0x1af4"
+	case "nvme":
+		device = fmt.Sprintf("%s/nvme/nvme%d", pci, n-1)
+		block, bus = device+"/"+s.Name, "nvme"
+		files["device/model"], files["device/serial"], files["device/transport"] = s.Model, s.Serial, "pcie"
+		files["nsid"] = "1"
+		if s.WWN != "" {
+			files["wwid"] = s.WWN
+		}
+	case "sata", "scsi":
+		above := fmt.Sprintf("virtio%d", n)
+		if s.Bus == "sata" {
+			above = fmt.Sprintf("ata%d", n)
+			files["device/../../../ata_port/"+above+"/port_no"] = "1"
+		}
+		device = fmt.Sprintf("%s/%s/host%d/target%d:0:0/%d:0:0:0", pci, above, n, n, n)
+		block, bus = device+"/block/"+s.Name, "scsi"
+		vendor := s.Vendor
+		if s.Bus == "sata" {
+			vendor = "ATA"
+		}
+		files["device/vendor"], files["device/model"] = fmt.Sprintf("%-8s", vendor), fmt.Sprintf("%-16s", s.Model)
+		files["device/type"] = "0"
+		if s.Serial != "" {
+			files["device/vpd_pg80"] = "\x00\x80\x00" + string(rune(len(s.Serial))) + s.Serial
+		}
+		if s.WWN != "" {
+			files["device/wwid"] = "naa." + s.WWN
+		}
+	default:
+		return fmt.Errorf("unknown bus %q", s.Bus)
+	}
+	names := make([]string, 0, len(files))
+	for name := range files {
+		names = append(names, name)
+	}
+	sort.Strings(names)
+	for _, name := range names {
+		path := filepath.Join(root, block, name)
+		if rest, ok := strings.CutPrefix(name, "device/"); ok {
+			path = filepath.Join(root, device, rest)
+		}
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			return err
+		}
+		end := "\n"
+		if strings.Contains(name, "vpd_") {
+			end = ""
+		}
+		if err := os.WriteFile(path, []byte(files[name]+end), 0o644); err != nil {
+			return err
+		}
+	}
+	links := map[string]string{
+		"sys/block/" + s.Name: block,
+		block + "/device":     device,
+		device + "/subsystem": "sys/bus/" + bus,
+	}
+	for from, to := range links {
+		from = filepath.Join(root, from)
+		if err := os.MkdirAll(filepath.Dir(from), 0o755); err != nil {
+			return err
+		}
+		if err := os.MkdirAll(filepath.Join(root, to), 0o755); err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(filepath.Dir(from), filepath.Join(root, to))
+		if err != nil {
+			return err
+		}
+		if err := os.Symlink(rel, from); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func bit(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
+}
