@@ -1,0 +1,392 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// HiddenConfigDrive stands for a config drive in what Nodes returns, because they can be large. Node returns the real thing.
+const HiddenConfigDrive = "******"
+
+// sealedPart is what of a node is encrypted, config drive apart.
+type sealedPart struct {
+	DriverInfo   map[string]any `json:"driver_info,omitempty"`
+	InstanceInfo map[string]any `json:"instance_info,omitempty"`
+	Job          *node.Job      `json:"job,omitempty"`
+}
+
+// row is a node as the tables hold it, not yet sealed.
+type row struct {
+	doc, secret, drive []byte
+}
+
+// encode splits a node. The drive is nil when there is none.
+func encode(n *node.Node) (row, error) {
+	var r row
+	part := sealedPart{n.DriverInfo, n.InstanceInfo, n.Job}
+	if d, ok := n.InstanceInfo["configdrive"]; ok && d != nil {
+		part.InstanceInfo = maps.Clone(n.InstanceInfo)
+		delete(part.InstanceInfo, "configdrive")
+		b, err := json.Marshal(d)
+		if err != nil {
+			return r, fmt.Errorf("encode config drive: %w", err)
+		}
+		r.drive = b
+	}
+	c := *n
+	c.DriverInfo, c.InstanceInfo, c.Job = nil, nil, nil
+	var err error
+	if r.doc, err = json.Marshal(&c); err != nil {
+		return r, fmt.Errorf("encode node: %w", err)
+	}
+	if r.secret, err = json.Marshal(part); err != nil {
+		return r, fmt.Errorf("encode node: %w", err)
+	}
+	return r, nil
+}
+
+func decode(r row, n *node.Node) error {
+	if err := json.Unmarshal(r.doc, n); err != nil {
+		return fmt.Errorf("decode node: %w", err)
+	}
+	var part sealedPart
+	if err := json.Unmarshal(r.secret, &part); err != nil {
+		return fmt.Errorf("decode node: %w", err)
+	}
+	n.DriverInfo, n.InstanceInfo, n.Job = part.DriverInfo, part.InstanceInfo, part.Job
+	if r.drive != nil {
+		var d any
+		if err := json.Unmarshal(r.drive, &d); err != nil {
+			return fmt.Errorf("decode config drive: %w", err)
+		}
+		if n.InstanceInfo == nil {
+			n.InstanceInfo = map[string]any{}
+		}
+		n.InstanceInfo["configdrive"] = d
+	}
+	return nil
+}
+
+// queryer is a transaction or the pool of readers.
+type queryer interface {
+	QueryContext(ctx context.Context, q string, args ...any) (*sql.Rows, error)
+	QueryRowContext(ctx context.Context, q string, args ...any) *sql.Row
+}
+
+// fullNode is what scanNode reads: a node with its config drive.
+const fullNode = `SELECT n.uuid, n.version, n.doc, n.sealed, d.sealed
+	FROM nodes n LEFT JOIN config_drives d ON d.node_uuid = n.uuid `
+
+// listedNode leaves the config drive where it is.
+const listedNode = `SELECT n.uuid, n.version, n.doc, n.sealed, CASE WHEN d.node_uuid IS NULL THEN NULL ELSE '' END
+	FROM nodes n LEFT JOIN config_drives d ON d.node_uuid = n.uuid `
+
+// scanNode turns the current row into a node; an empty config drive is one that was left where it is.
+func (s *Store) scanNode(scan func(...any) error) (*node.Node, error) {
+	var (
+		id                    string
+		version               uint64
+		doc, sealed, sealedCD []byte
+	)
+	if err := scan(&id, &version, &doc, &sealed, &sealedCD); err != nil {
+		return nil, notFound(err)
+	}
+	r := row{doc: doc}
+	var err error
+	if r.secret, err = s.seal.open("node "+id, sealed); err != nil {
+		return nil, err
+	}
+	switch {
+	case sealedCD == nil:
+	case len(sealedCD) == 0:
+		r.drive = []byte(`"` + HiddenConfigDrive + `"`)
+	default:
+		if r.drive, err = s.seal.open("config drive "+id, sealedCD); err != nil {
+			return nil, err
+		}
+	}
+	n := new(node.Node)
+	if err := decode(r, n); err != nil {
+		return nil, err
+	}
+	n.UUID, n.Version = id, version
+	return n, nil
+}
+
+// CreateNode stores a new node and fills in what is empty: UUID, provision state (enroll), times, version.
+func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
+	c := *n
+	if c.UUID == "" {
+		c.UUID = uuid.NewString()
+	}
+	c.UUID = strings.ToLower(c.UUID)
+	if _, err := uuid.Parse(c.UUID); err != nil {
+		return fmt.Errorf("create node: uuid %q: %w", c.UUID, err)
+	}
+	if c.Provision == node.None {
+		c.Provision = node.Enroll
+	}
+	c.CreatedAt, c.UpdatedAt, c.Version = s.now(), s.now(), 1
+	if c.ProvisionUpdatedAt.IsZero() {
+		c.ProvisionUpdatedAt = c.CreatedAt
+	}
+	err := s.write(ctx, func(tx *sql.Tx) error {
+		var id string
+		if err := tx.QueryRow(`SELECT uuid FROM nodes WHERE uuid = ?`, c.UUID).Scan(&id); err == nil {
+			return &DuplicateError{"uuid", c.UUID, id}
+		} else if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+		return s.putNode(tx, &c, nil)
+	})
+	if err != nil {
+		return fmt.Errorf("create node: %w", err)
+	}
+	*n = c
+	return nil
+}
+
+// Node returns the node with this UUID or, if there is none, this name.
+func (s *Store) Node(ctx context.Context, ident string) (*node.Node, error) {
+	n, err := s.node(ctx, s.r, ident)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", ident, err)
+	}
+	return n, nil
+}
+
+func (s *Store) node(ctx context.Context, q queryer, ident string) (*node.Node, error) {
+	if ident == "" {
+		return nil, ErrNotFound
+	}
+	n, err := s.scanNode(q.QueryRowContext(ctx, fullNode+`WHERE n.uuid = ?`, strings.ToLower(ident)).Scan)
+	if errors.Is(err, ErrNotFound) {
+		n, err = s.scanNode(q.QueryRowContext(ctx, fullNode+`WHERE n.name = ?`, ident).Scan)
+	}
+	return n, err
+}
+
+// AmbiguousError says that several nodes claim the same identity.
+type AmbiguousError struct {
+	GUID  string
+	Nodes []string
+}
+
+func (e *AmbiguousError) Error() string {
+	return fmt.Sprintf("system GUID %s is claimed by nodes %s: give each of them a port instead", e.GUID, strings.Join(e.Nodes, ", "))
+}
+
+// NodeByGUID returns the one node whose BMC told this system GUID; an *AmbiguousError when there are several.
+func (s *Store) NodeByGUID(ctx context.Context, guid string) (*node.Node, error) {
+	guid = strings.ToLower(guid)
+	rows, err := s.r.QueryContext(ctx, `SELECT node_uuid FROM node_guids WHERE guid = ? ORDER BY node_uuid`, guid)
+	if err != nil {
+		return nil, fmt.Errorf("node with GUID %s: %w", guid, err)
+	}
+	ids, err := collect(rows, func(scan func(...any) error) (string, error) {
+		var id string
+		return id, scan(&id)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("node with GUID %s: %w", guid, err)
+	}
+	switch len(ids) {
+	case 0:
+		return nil, fmt.Errorf("node with GUID %s: %w", guid, ErrNotFound)
+	case 1:
+		return s.Node(ctx, ids[0])
+	}
+	return nil, &AmbiguousError{guid, ids}
+}
+
+// UpdateNode reads a node by UUID, lets change modify it and stores it, in one transaction. An error from change leaves all as
+// it was and comes back wrapped in nothing. A change that changes nothing is not written. The node as stored is returned.
+// change must not call the store and should be quick: other writers wait for it.
+func (s *Store) UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error) {
+	return s.Change(ctx, uuid, func(n *node.Node, _ *Tx) error { return change(n) })
+}
+
+// Change is UpdateNode for a change that writes more than the node: what tx is told is stored in the same transaction.
+func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Node, tx *Tx) error) (*node.Node, error) {
+	var out *node.Node
+	err := s.write(ctx, func(tx *sql.Tx) error {
+		n, err := s.scanNode(tx.QueryRow(fullNode+`WHERE n.uuid = ?`, strings.ToLower(uuid)).Scan)
+		if err != nil {
+			return fmt.Errorf("node %s: %w", uuid, err)
+		}
+		before, err := encode(n)
+		if err != nil {
+			return err
+		}
+		id, version, created := n.UUID, n.Version, n.CreatedAt
+		t := &Tx{s: s, tx: tx, NodeUUID: id}
+		if err := change(n, t); err != nil {
+			return err
+		}
+		n.UUID, n.Version, n.CreatedAt = id, version, created
+		if err := s.putNode(tx, n, &before); err != nil {
+			return err
+		}
+		out = n
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// SaveNode stores a node that was read before, or returns a *ConflictError if it was changed meanwhile.
+func (s *Store) SaveNode(ctx context.Context, n *node.Node) error {
+	out, err := s.UpdateNode(ctx, n.UUID, func(cur *node.Node) error {
+		if cur.Version != n.Version {
+			return &ConflictError{n.UUID, cur.Version, n.Version}
+		}
+		*cur = *n
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	*n = *out
+	return nil
+}
+
+// putNode writes n. With before it writes what differs from that, raising the version, and nothing if nothing does.
+func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
+	r, err := encode(n)
+	if err != nil {
+		return err
+	}
+	if before != nil {
+		if bytes.Equal(r.doc, before.doc) && bytes.Equal(r.secret, before.secret) && bytes.Equal(r.drive, before.drive) {
+			return nil
+		}
+		n.Version++
+		n.UpdatedAt = s.now()
+		if r.doc, err = json.Marshal(withoutSecrets(n)); err != nil {
+			return fmt.Errorf("encode node: %w", err)
+		}
+	}
+	if err := uniqueNode(tx, n); err != nil {
+		return err
+	}
+	sealed, err := s.seal.seal("node "+n.UUID, r.secret)
+	if err != nil {
+		return err
+	}
+	cols := columns(n)
+	names := append([]string{"uuid", "version", "created_at", "updated_at", "doc", "sealed"}, nodeColumns...)
+	args := append([]any{n.UUID, n.Version, micros(n.CreatedAt), micros(n.UpdatedAt), string(r.doc), sealed}, cols...)
+	set := make([]string, 0, len(names))
+	for _, c := range names[1:] {
+		set = append(set, c+" = excluded."+c)
+	}
+	_, err = tx.Exec(`INSERT INTO nodes (`+strings.Join(names, ", ")+`) VALUES (`+strings.Repeat("?, ", len(names)-1)+`?)
+		ON CONFLICT (uuid) DO UPDATE SET `+strings.Join(set, ", "), args...)
+	if err != nil {
+		return fmt.Errorf("write node: %w", err)
+	}
+	if before == nil || !bytes.Equal(r.drive, before.drive) {
+		if err := s.putDrive(tx, n.UUID, r.drive); err != nil {
+			return err
+		}
+	}
+	return putGUIDs(tx, n)
+}
+
+func withoutSecrets(n *node.Node) *node.Node {
+	c := *n
+	c.DriverInfo, c.InstanceInfo, c.Job = nil, nil, nil
+	return &c
+}
+
+func (s *Store) putDrive(tx *sql.Tx, id string, drive []byte) error {
+	if drive == nil {
+		_, err := tx.Exec(`DELETE FROM config_drives WHERE node_uuid = ?`, id)
+		return err
+	}
+	sealed, err := s.seal.seal("config drive "+id, drive)
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(`INSERT INTO config_drives (node_uuid, sealed) VALUES (?, ?)
+		ON CONFLICT (node_uuid) DO UPDATE SET sealed = excluded.sealed`, id, sealed)
+	if err != nil {
+		return fmt.Errorf("write config drive: %w", err)
+	}
+	return nil
+}
+
+func putGUIDs(tx *sql.Tx, n *node.Node) error {
+	if _, err := tx.Exec(`DELETE FROM node_guids WHERE node_uuid = ?`, n.UUID); err != nil {
+		return fmt.Errorf("write system GUIDs: %w", err)
+	}
+	for _, g := range n.SystemGUIDs {
+		_, err := tx.Exec(`INSERT INTO node_guids (guid, node_uuid) VALUES (?, ?) ON CONFLICT DO NOTHING`, strings.ToLower(g), n.UUID)
+		if err != nil {
+			return fmt.Errorf("write system GUIDs: %w", err)
+		}
+	}
+	return nil
+}
+
+// uniqueNode finds who holds a name or instance already. The unique indexes would refuse too, but don't say who.
+func uniqueNode(tx *sql.Tx, n *node.Node) error {
+	for _, u := range []struct{ column, value string }{{"name", n.Name}, {"instance_uuid", n.InstanceUUID}} {
+		if u.value == "" {
+			continue
+		}
+		var id string
+		err := tx.QueryRow(`SELECT uuid FROM nodes WHERE `+u.column+` = ? AND uuid <> ?`, u.value, n.UUID).Scan(&id)
+		if err == nil {
+			return &DuplicateError{u.column, u.value, id}
+		}
+		if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+	}
+	return nil
+}
+
+// DeleteNode removes a node with its ports, history, marks, inventory and leases.
+func (s *Store) DeleteNode(ctx context.Context, uuid string) error {
+	return s.write(ctx, func(tx *sql.Tx) error {
+		id := strings.ToLower(uuid)
+		res, err := tx.Exec(`DELETE FROM nodes WHERE uuid = ?`, id)
+		if err != nil {
+			return fmt.Errorf("delete node %s: %w", uuid, err)
+		}
+		if k, err := res.RowsAffected(); err != nil || k == 0 {
+			return fmt.Errorf("delete node %s: %w", uuid, errors.Join(err, ErrNotFound))
+		}
+		if _, err := tx.Exec(`DELETE FROM leases WHERE node_uuid = ?`, id); err != nil {
+			return fmt.Errorf("delete leases of node %s: %w", uuid, err)
+		}
+		return nil
+	})
+}
+
+// collect reads all rows.
+func collect[T any](rows *sql.Rows, read func(scan func(...any) error) (T, error)) ([]T, error) {
+	defer rows.Close()
+	var out []T
+	for rows.Next() {
+		v, err := read(rows.Scan)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, rows.Err()
+}

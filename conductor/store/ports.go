@@ -1,0 +1,198 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// PortQuery says which ports, in which order. The zero value is all of them in the order they were made.
+type PortQuery struct {
+	NodeUUID, Address, PortgroupUUID *string
+	PXEEnabled                       *bool
+
+	Sort   string // one of PortSortKeys; "": the order they were made
+	Desc   bool
+	Marker string
+	Limit  int
+}
+
+// PortSortKeys are the fields ports can be sorted by.
+func PortSortKeys() []string {
+	return []string{"uuid", "node_uuid", "address", "name", "pxe_enabled", "physical_network", "portgroup_uuid", "created_at", "updated_at"}
+}
+
+func scanPort(scan func(...any) error) (*node.Port, error) {
+	var doc []byte
+	if err := scan(&doc); err != nil {
+		return nil, notFound(err)
+	}
+	p := new(node.Port)
+	if err := json.Unmarshal(doc, p); err != nil {
+		return nil, fmt.Errorf("decode port: %w", err)
+	}
+	return p, nil
+}
+
+// CreatePort stores a new port and fills in what is empty: UUID, times.
+func (s *Store) CreatePort(ctx context.Context, p *node.Port) error {
+	c := *p
+	err := s.write(ctx, func(tx *sql.Tx) error { return s.createPort(tx, &c) })
+	if err != nil {
+		return fmt.Errorf("create port: %w", err)
+	}
+	*p = c
+	return nil
+}
+
+func (s *Store) createPort(tx *sql.Tx, p *node.Port) error {
+	if p.UUID == "" {
+		p.UUID = uuid.NewString()
+	}
+	p.UUID = strings.ToLower(p.UUID)
+	if _, err := uuid.Parse(p.UUID); err != nil {
+		return fmt.Errorf("uuid %q: %w", p.UUID, err)
+	}
+	var id string
+	err := tx.QueryRow(`SELECT node_uuid FROM ports WHERE uuid = ?`, p.UUID).Scan(&id)
+	if err == nil {
+		return &DuplicateError{"port uuid", p.UUID, id}
+	} else if !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	p.CreatedAt, p.UpdatedAt = s.now(), s.now()
+	return s.putPort(tx, p)
+}
+
+func (s *Store) putPort(tx *sql.Tx, p *node.Port) error {
+	p.Address = strings.ToLower(p.Address)
+	p.NodeUUID = strings.ToLower(p.NodeUUID)
+	var id string
+	err := tx.QueryRow(`SELECT uuid FROM nodes WHERE uuid = ?`, p.NodeUUID).Scan(&id)
+	if err != nil {
+		return fmt.Errorf("node %s of the port: %w", p.NodeUUID, notFound(err))
+	}
+	for _, u := range []struct{ column, value string }{{"address", p.Address}, {"name", p.Name}} {
+		if u.value == "" {
+			continue
+		}
+		err := tx.QueryRow(`SELECT node_uuid FROM ports WHERE `+u.column+` = ? AND uuid <> ?`, u.value, p.UUID).Scan(&id)
+		if err == nil {
+			return &DuplicateError{"port " + u.column, u.value, id}
+		}
+		if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+	}
+	doc, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("encode port: %w", err)
+	}
+	_, err = tx.Exec(`INSERT INTO ports (uuid, node_uuid, address, name, pxe_enabled, physical_network, portgroup_uuid, created_at, updated_at, doc)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (uuid) DO UPDATE SET node_uuid = excluded.node_uuid, address = excluded.address, name = excluded.name,
+			pxe_enabled = excluded.pxe_enabled, physical_network = excluded.physical_network,
+			portgroup_uuid = excluded.portgroup_uuid, updated_at = excluded.updated_at, doc = excluded.doc`,
+		p.UUID, p.NodeUUID, p.Address, null(p.Name), bit(p.PXEEnabled), p.PhysicalNetwork, p.PortgroupUUID,
+		micros(p.CreatedAt), micros(p.UpdatedAt), string(doc))
+	if err != nil {
+		return fmt.Errorf("write port: %w", err)
+	}
+	return nil
+}
+
+// Port returns a port by UUID.
+func (s *Store) Port(ctx context.Context, uuid string) (*node.Port, error) {
+	p, err := scanPort(s.r.QueryRowContext(ctx, `SELECT doc FROM ports WHERE uuid = ?`, strings.ToLower(uuid)).Scan)
+	if err != nil {
+		return nil, fmt.Errorf("port %s: %w", uuid, err)
+	}
+	return p, nil
+}
+
+// PortByMAC returns the port with this address.
+func (s *Store) PortByMAC(ctx context.Context, mac string) (*node.Port, error) {
+	p, err := scanPort(s.r.QueryRowContext(ctx, `SELECT doc FROM ports WHERE address = ?`, strings.ToLower(mac)).Scan)
+	if err != nil {
+		return nil, fmt.Errorf("port with address %s: %w", mac, err)
+	}
+	return p, nil
+}
+
+// Ports returns the ports that q describes.
+func (s *Store) Ports(ctx context.Context, q PortQuery) ([]*node.Port, error) {
+	if q.Sort != "" && !slices.Contains(PortSortKeys(), q.Sort) {
+		return nil, &SortError{q.Sort}
+	}
+	marker := strings.ToLower(q.Marker)
+	if err := s.markerExists(ctx, "ports", marker); err != nil {
+		return nil, err
+	}
+	var w where
+	w.equal("p.node_uuid", lower(q.NodeUUID))
+	w.equal("p.address", lower(q.Address))
+	w.equal("p.portgroup_uuid", q.PortgroupUUID)
+	w.flag("p.pxe_enabled", q.PXEEnabled)
+	tail := w.page("ports", "p", q.Sort, q.Desc, marker, q.Limit)
+	rows, err := s.r.QueryContext(ctx, `SELECT p.doc FROM ports p`+tail, w.args...)
+	if err != nil {
+		return nil, fmt.Errorf("list ports: %w", err)
+	}
+	out, err := collect(rows, scanPort)
+	if err != nil {
+		return nil, fmt.Errorf("list ports: %w", err)
+	}
+	return out, nil
+}
+
+func lower(s *string) *string {
+	if s == nil {
+		return nil
+	}
+	l := strings.ToLower(*s)
+	return &l
+}
+
+// UpdatePort reads a port, lets change modify it and stores it, in one transaction, as UpdateNode does.
+func (s *Store) UpdatePort(ctx context.Context, uuid string, change func(*node.Port) error) (*node.Port, error) {
+	var out *node.Port
+	err := s.write(ctx, func(tx *sql.Tx) error {
+		p, err := scanPort(tx.QueryRow(`SELECT doc FROM ports WHERE uuid = ?`, strings.ToLower(uuid)).Scan)
+		if err != nil {
+			return fmt.Errorf("port %s: %w", uuid, err)
+		}
+		id, created := p.UUID, p.CreatedAt
+		if err := change(p); err != nil {
+			return err
+		}
+		p.UUID, p.CreatedAt, p.UpdatedAt = id, created, s.now()
+		out = p
+		return s.putPort(tx, p)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// DeletePort removes a port.
+func (s *Store) DeletePort(ctx context.Context, uuid string) error {
+	return s.write(ctx, func(tx *sql.Tx) error {
+		res, err := tx.Exec(`DELETE FROM ports WHERE uuid = ?`, strings.ToLower(uuid))
+		if err != nil {
+			return fmt.Errorf("delete port %s: %w", uuid, err)
+		}
+		if k, err := res.RowsAffected(); err != nil || k == 0 {
+			return fmt.Errorf("delete port %s: %w", uuid, errors.Join(err, ErrNotFound))
+		}
+		return nil
+	})
+}

@@ -1,0 +1,226 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// nodeColumns are the searchable copies of a node's fields; columns gives their values in the same order.
+var nodeColumns = []string{
+	"name", "instance_uuid", "instance_name", "driver", "provision_state", "target_provision_state", "provision_updated_at",
+	"power_state", "target_power_state", "reservation", "maintenance", "fault", "retired", "protected", "resource_class",
+	"conductor_group", "conductor", "owner", "lessee", "shard", "parent_node", "chassis_uuid", "description", "busy",
+}
+
+func columns(n *node.Node) []any {
+	return []any{
+		null(n.Name), null(n.InstanceUUID), n.InstanceName, n.Driver, string(n.Provision), string(n.TargetProvision),
+		micros(n.ProvisionUpdatedAt), n.Power, n.TargetPower, n.Reservation, bit(n.Maintenance), n.Fault, bit(n.Retired),
+		bit(n.Protected), n.ResourceClass, n.ConductorGroup, n.Conductor, n.Owner, n.Lessee, n.Shard, n.ParentNode, n.ChassisUUID,
+		n.Description, bit(n.Job != nil || n.TargetPower != "" || !n.Provision.IsStable()),
+	}
+}
+
+func null(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// Query says which nodes, in which order. The zero value is all of them in the order they were made.
+type Query struct {
+	// Equal to; nil: whatever it is. A pointer to "" finds nodes where the field is empty.
+	InstanceUUID, InstanceName, Driver, ResourceClass, ConductorGroup, Conductor, Owner, Lessee *string
+	Shard, ParentNode, ChassisUUID, Fault, Name                                                 *string
+
+	Project             *string // owner or lessee
+	DescriptionContains *string // without regard to case (ASCII)
+	Provision           *node.State
+	ProvisionIn         []node.State
+	Shards              []string
+	Associated          *bool // has an instance
+	Maintenance         *bool
+	Retired             *bool
+	Sharded             *bool
+	Busy                *bool // the engine has something to do or to wait for
+
+	Sort   string // one of SortKeys; "": the order they were made
+	Desc   bool
+	Marker string // UUID of the last node of the page before
+	Limit  int    // 0: no limit
+}
+
+// SortKeys are the fields nodes can be sorted by.
+func SortKeys() []string {
+	keys := []string{"uuid", "created_at", "updated_at"}
+	for _, c := range nodeColumns {
+		if c != "busy" {
+			keys = append(keys, c)
+		}
+	}
+	return keys
+}
+
+// SortError says that a list can't be sorted by a field.
+type SortError struct{ Key string }
+
+func (e *SortError) Error() string { return fmt.Sprintf("can't sort by %q", e.Key) }
+
+// where collects conditions and their arguments.
+type where struct {
+	conds []string
+	args  []any
+}
+
+func (w *where) add(cond string, args ...any) {
+	w.conds = append(w.conds, cond)
+	w.args = append(w.args, args...)
+}
+
+func (w *where) equal(column string, v *string) {
+	if v != nil {
+		w.add("COALESCE("+column+", '') = ?", *v)
+	}
+}
+
+func (w *where) flag(column string, v *bool) {
+	if v != nil {
+		w.add(column+" = ?", bit(*v))
+	}
+}
+
+func (w *where) in(column string, vs []any) {
+	if len(vs) > 0 {
+		w.add(column+" IN (?"+strings.Repeat(", ?", len(vs)-1)+")", vs...)
+	}
+}
+
+func (w *where) filled(column string, v *bool) {
+	if v == nil {
+		return
+	}
+	if *v {
+		w.add("COALESCE(" + column + ", '') <> ''")
+	} else {
+		w.add("COALESCE(" + column + ", '') = ''")
+	}
+}
+
+func (w *where) sql() string {
+	if len(w.conds) == 0 {
+		return ""
+	}
+	return " WHERE " + strings.Join(w.conds, " AND ")
+}
+
+// page adds the order, the marker and the limit to w and returns the tail of the statement. The marker row's sort value is
+// looked up in the statement itself, so that pages don't shift when rows before them come and go.
+func (w *where) page(table, alias, sort string, desc bool, marker string, limit int) string {
+	dir, cmp := "ASC", ">"
+	if desc {
+		dir, cmp = "DESC", "<"
+	}
+	key := alias + ".seq"
+	order := key + " " + dir
+	if sort != "" {
+		order = "COALESCE(" + alias + "." + sort + ", '') " + dir + ", " + order
+	}
+	if marker != "" {
+		if sort == "" {
+			w.add(key+" "+cmp+" (SELECT seq FROM "+table+" WHERE uuid = ?)", marker)
+		} else {
+			w.add("(COALESCE("+alias+"."+sort+", ''), "+key+") "+cmp+
+				" (SELECT COALESCE("+sort+", ''), seq FROM "+table+" WHERE uuid = ?)", marker)
+		}
+	}
+	tail := w.sql() + " ORDER BY " + order
+	if limit > 0 {
+		tail += " LIMIT ?"
+		w.args = append(w.args, limit)
+	}
+	return tail
+}
+
+// Nodes returns the nodes that q describes. Config drives are replaced by HiddenConfigDrive. A marker that is not there gives
+// ErrNotFound, an impossible sort key a *SortError.
+func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
+	if q.Sort != "" && !slices.Contains(SortKeys(), q.Sort) {
+		return nil, &SortError{q.Sort}
+	}
+	marker := strings.ToLower(q.Marker)
+	if err := s.markerExists(ctx, "nodes", marker); err != nil {
+		return nil, err
+	}
+	var w where
+	for _, f := range []struct {
+		column string
+		v      *string
+	}{
+		{"n.name", q.Name}, {"n.instance_uuid", q.InstanceUUID}, {"n.instance_name", q.InstanceName}, {"n.driver", q.Driver},
+		{"n.resource_class", q.ResourceClass}, {"n.conductor_group", q.ConductorGroup}, {"n.conductor", q.Conductor},
+		{"n.owner", q.Owner}, {"n.lessee", q.Lessee}, {"n.shard", q.Shard}, {"n.parent_node", q.ParentNode},
+		{"n.chassis_uuid", q.ChassisUUID}, {"n.fault", q.Fault},
+	} {
+		w.equal(f.column, f.v)
+	}
+	if q.Project != nil {
+		w.add("(n.owner = ? OR n.lessee = ?)", *q.Project, *q.Project)
+	}
+	if q.DescriptionContains != nil {
+		w.add(`LOWER(n.description) LIKE LOWER(?) ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(*q.DescriptionContains)+"%")
+	}
+	if q.Provision != nil {
+		w.add("n.provision_state = ?", string(*q.Provision))
+	}
+	var states, shards []any
+	for _, st := range q.ProvisionIn {
+		states = append(states, string(st))
+	}
+	for _, sh := range q.Shards {
+		shards = append(shards, sh)
+	}
+	w.in("n.provision_state", states)
+	w.in("n.shard", shards)
+	w.filled("n.instance_uuid", q.Associated)
+	w.filled("n.shard", q.Sharded)
+	w.flag("n.maintenance", q.Maintenance)
+	w.flag("n.retired", q.Retired)
+	w.flag("n.busy", q.Busy)
+
+	tail := w.page("nodes", "n", q.Sort, q.Desc, marker, q.Limit)
+	rows, err := s.r.QueryContext(ctx, listedNode+tail, w.args...)
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	out, err := collect(rows, s.scanNode)
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	return out, nil
+}
+
+// markerExists refuses a marker that would silently give an empty page.
+func (s *Store) markerExists(ctx context.Context, table, marker string) error {
+	if marker == "" {
+		return nil
+	}
+	var one int
+	err := notFound(s.r.QueryRowContext(ctx, "SELECT 1 FROM "+table+" WHERE uuid = ?", marker).Scan(&one))
+	if errors.Is(err, ErrNotFound) {
+		return fmt.Errorf("marker %s: %w", marker, ErrNotFound)
+	}
+	return err
+}

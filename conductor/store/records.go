@@ -1,0 +1,272 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// How much of a node's past is kept. Older lines make room for newer ones.
+const (
+	keptHistory = 1000
+	keptMarks   = 5000
+)
+
+// Tx writes along with a change of a node: all of it is stored or nothing.
+type Tx struct {
+	s        *Store
+	tx       *sql.Tx
+	NodeUUID string
+}
+
+// AddHistory adds a line to the node's history.
+func (t *Tx) AddHistory(h node.HistoryEntry) error {
+	h.NodeUUID = t.NodeUUID
+	return t.s.addHistory(t.tx, h)
+}
+
+// AddMark adds a point to the node's time line.
+func (t *Tx) AddMark(m node.Mark) error {
+	m.NodeUUID = t.NodeUUID
+	return t.s.addMark(t.tx, m)
+}
+
+// SetInventory replaces the node's inventory.
+func (t *Tx) SetInventory(json []byte) error { return t.s.setInventory(t.tx, t.NodeUUID, json) }
+
+// CreatePort stores a new port.
+func (t *Tx) CreatePort(p *node.Port) error { return t.s.createPort(t.tx, p) }
+
+// PortByMAC looks a port up as this transaction sees it.
+func (t *Tx) PortByMAC(mac string) (*node.Port, error) {
+	return scanPort(t.tx.QueryRow(`SELECT doc FROM ports WHERE address = ?`, strings.ToLower(mac)).Scan)
+}
+
+// AddHistory adds a line to a node's history; UUID and time are filled in when empty.
+func (s *Store) AddHistory(ctx context.Context, h node.HistoryEntry) error {
+	return s.write(ctx, func(tx *sql.Tx) error { return s.addHistory(tx, h) })
+}
+
+func (s *Store) addHistory(tx *sql.Tx, h node.HistoryEntry) error {
+	if h.UUID == "" {
+		h.UUID = uuid.NewString()
+	}
+	if h.At.IsZero() {
+		h.At = s.now()
+	}
+	if h.Severity == "" {
+		h.Severity = "INFO"
+	}
+	id, err := nodeExists(tx, h.NodeUUID)
+	if err != nil {
+		return fmt.Errorf("write history: %w", err)
+	}
+	_, err = tx.Exec(`INSERT INTO history (uuid, node_uuid, at, type, severity, event, conductor, user_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
+		h.UUID, id, micros(h.At), h.Type, h.Severity, h.Event, h.Conductor, h.User)
+	if err != nil {
+		return fmt.Errorf("write history: %w", err)
+	}
+	return trim(tx, "history", id, keptHistory)
+}
+
+// trim removes a node's oldest rows beyond keep.
+func trim(tx *sql.Tx, table, nodeUUID string, keep int) error {
+	_, err := tx.Exec(`DELETE FROM `+table+` WHERE node_uuid = ? AND seq <=
+		(SELECT seq FROM `+table+` WHERE node_uuid = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`, nodeUUID, nodeUUID, keep)
+	if err != nil {
+		return fmt.Errorf("trim %s: %w", table, err)
+	}
+	return nil
+}
+
+func nodeExists(tx *sql.Tx, uuid string) (string, error) {
+	id := strings.ToLower(uuid)
+	var one int
+	if err := tx.QueryRow(`SELECT 1 FROM nodes WHERE uuid = ?`, id).Scan(&one); err != nil {
+		return "", fmt.Errorf("node %s: %w", uuid, notFound(err))
+	}
+	return id, nil
+}
+
+// History returns the newest lines of a node's history, newest first; all that are kept if limit is 0.
+func (s *Store) History(ctx context.Context, nodeUUID string, limit int) ([]node.HistoryEntry, error) {
+	if limit <= 0 {
+		limit = keptHistory
+	}
+	rows, err := s.r.QueryContext(ctx, `SELECT uuid, node_uuid, at, type, severity, event, conductor, user_name
+		FROM history WHERE node_uuid = ? ORDER BY seq DESC LIMIT ?`, strings.ToLower(nodeUUID), limit)
+	if err != nil {
+		return nil, fmt.Errorf("history of node %s: %w", nodeUUID, err)
+	}
+	return collect(rows, func(scan func(...any) error) (node.HistoryEntry, error) {
+		var (
+			h  node.HistoryEntry
+			at int64
+		)
+		err := scan(&h.UUID, &h.NodeUUID, &at, &h.Type, &h.Severity, &h.Event, &h.Conductor, &h.User)
+		h.At = fromMicros(at)
+		return h, err
+	})
+}
+
+// AddMark adds a point to a node's time line; the time is filled in when empty.
+func (s *Store) AddMark(ctx context.Context, m node.Mark) error {
+	return s.write(ctx, func(tx *sql.Tx) error { return s.addMark(tx, m) })
+}
+
+func (s *Store) addMark(tx *sql.Tx, m node.Mark) error {
+	if m.At.IsZero() {
+		m.At = s.now()
+	}
+	id, err := nodeExists(tx, m.NodeUUID)
+	if err != nil {
+		return fmt.Errorf("write mark: %w", err)
+	}
+	_, err = tx.Exec(`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES (?, ?, ?, ?, ?)`, id, m.JobID, m.Name, micros(m.At), m.Detail)
+	if err != nil {
+		return fmt.Errorf("write mark: %w", err)
+	}
+	return trim(tx, "marks", id, keptMarks)
+}
+
+// Marks returns a node's time line, oldest first: of one job, or all that is kept if jobID is empty.
+func (s *Store) Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error) {
+	q, args := `SELECT node_uuid, job_id, name, at, detail FROM marks WHERE node_uuid = ?`, []any{strings.ToLower(nodeUUID)}
+	if jobID != "" {
+		q, args = q+` AND job_id = ?`, append(args, jobID)
+	}
+	rows, err := s.r.QueryContext(ctx, q+` ORDER BY at, seq`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("marks of node %s: %w", nodeUUID, err)
+	}
+	return collect(rows, func(scan func(...any) error) (node.Mark, error) {
+		var (
+			m  node.Mark
+			at int64
+		)
+		err := scan(&m.NodeUUID, &m.JobID, &m.Name, &at, &m.Detail)
+		m.At = fromMicros(at)
+		return m, err
+	})
+}
+
+// SetInventory replaces a node's inventory, a JSON document.
+func (s *Store) SetInventory(ctx context.Context, nodeUUID string, json []byte) error {
+	return s.write(ctx, func(tx *sql.Tx) error { return s.setInventory(tx, nodeUUID, json) })
+}
+
+func (s *Store) setInventory(tx *sql.Tx, nodeUUID string, json []byte) error {
+	id, err := nodeExists(tx, nodeUUID)
+	if err != nil {
+		return fmt.Errorf("write inventory: %w", err)
+	}
+	_, err = tx.Exec(`INSERT INTO inventories (node_uuid, at, doc) VALUES (?, ?, ?)
+		ON CONFLICT (node_uuid) DO UPDATE SET at = excluded.at, doc = excluded.doc`, id, micros(s.now()), string(json))
+	if err != nil {
+		return fmt.Errorf("write inventory: %w", err)
+	}
+	return nil
+}
+
+// Inventory returns a node's inventory, or ErrNotFound before the first inspection.
+func (s *Store) Inventory(ctx context.Context, nodeUUID string) ([]byte, error) {
+	var doc []byte
+	err := s.r.QueryRowContext(ctx, `SELECT doc FROM inventories WHERE node_uuid = ?`, strings.ToLower(nodeUUID)).Scan(&doc)
+	if err != nil {
+		return nil, fmt.Errorf("inventory of node %s: %w", nodeUUID, notFound(err))
+	}
+	return doc, nil
+}
+
+const leaseColumns = `SELECT mac, ip, node_uuid, expires_at FROM leases `
+
+func scanLease(scan func(...any) error) (node.Lease, error) {
+	var (
+		l  node.Lease
+		at int64
+	)
+	err := scan(&l.MAC, &l.IP, &l.NodeUUID, &at)
+	l.ExpiresAt = fromMicros(at)
+	return l, notFound(err)
+}
+
+// Lease returns the lease of a MAC, expired or not, or ErrNotFound.
+func (s *Store) Lease(ctx context.Context, mac string) (node.Lease, error) {
+	l, err := scanLease(s.r.QueryRowContext(ctx, leaseColumns+`WHERE mac = ?`, strings.ToLower(mac)).Scan)
+	if err != nil {
+		return l, fmt.Errorf("lease of %s: %w", mac, err)
+	}
+	return l, nil
+}
+
+// LeaseByIP returns the lease of an address, expired or not, or ErrNotFound.
+func (s *Store) LeaseByIP(ctx context.Context, ip string) (node.Lease, error) {
+	l, err := scanLease(s.r.QueryRowContext(ctx, leaseColumns+`WHERE ip = ?`, ip).Scan)
+	if err != nil {
+		return l, fmt.Errorf("lease of %s: %w", ip, err)
+	}
+	return l, nil
+}
+
+// LeaseHeldError says that an address is leased to another MAC, and until when.
+type LeaseHeldError struct {
+	IP, MAC string
+	Until   time.Time
+}
+
+func (e *LeaseHeldError) Error() string {
+	return fmt.Sprintf("address %s is leased to %s until %s", e.IP, e.MAC, e.Until.Format(time.RFC3339))
+}
+
+// PutLease stores a lease in place of the MAC's older one. An address whose lease has expired is taken over from whoever had it;
+// one that is still leased to another MAC gives a *LeaseHeldError.
+func (s *Store) PutLease(ctx context.Context, l node.Lease) error {
+	l.MAC = strings.ToLower(l.MAC)
+	return s.write(ctx, func(tx *sql.Tx) error {
+		held, err := scanLease(tx.QueryRow(leaseColumns+`WHERE ip = ? AND mac <> ?`, l.IP, l.MAC).Scan)
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			return fmt.Errorf("write lease: %w", err)
+		case held.ExpiresAt.After(s.now()):
+			return &LeaseHeldError{l.IP, held.MAC, held.ExpiresAt}
+		default:
+			if _, err := tx.Exec(`DELETE FROM leases WHERE mac = ?`, held.MAC); err != nil {
+				return fmt.Errorf("write lease: %w", err)
+			}
+		}
+		_, err = tx.Exec(`INSERT INTO leases (mac, ip, node_uuid, expires_at) VALUES (?, ?, ?, ?)
+			ON CONFLICT (mac) DO UPDATE SET ip = excluded.ip, node_uuid = excluded.node_uuid, expires_at = excluded.expires_at`,
+			l.MAC, l.IP, strings.ToLower(l.NodeUUID), micros(l.ExpiresAt))
+		if err != nil {
+			return fmt.Errorf("write lease: %w", err)
+		}
+		return nil
+	})
+}
+
+// Leases returns all leases, expired ones included, by address.
+func (s *Store) Leases(ctx context.Context) ([]node.Lease, error) {
+	rows, err := s.r.QueryContext(ctx, leaseColumns+`ORDER BY ip`)
+	if err != nil {
+		return nil, fmt.Errorf("list leases: %w", err)
+	}
+	return collect(rows, scanLease)
+}
+
+// DeleteLease removes a MAC's lease; one that is not there is no error.
+func (s *Store) DeleteLease(ctx context.Context, mac string) error {
+	return s.write(ctx, func(tx *sql.Tx) error {
+		if _, err := tx.Exec(`DELETE FROM leases WHERE mac = ?`, strings.ToLower(mac)); err != nil {
+			return fmt.Errorf("delete lease of %s: %w", mac, err)
+		}
+		return nil
+	})
+}

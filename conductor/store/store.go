@@ -1,0 +1,210 @@
+// Package store keeps nodes, ports, their history and everything else that must survive, in SQLite.
+//
+// A call that returns nil has its change on disk: the journal is synchronised before (WAL, synchronous=FULL). Writers queue
+// for one connection, and those that wait together share one transaction and one synchronisation, each in a savepoint of its
+// own. Readers have connections of their own and never wait. Times are UTC and kept to the microsecond.
+//
+// What a thief of the files must not read (driver_info, instance_info, config drives, the work in progress with its arguments)
+// is sealed with AES-256-GCM; the key lies beside the data or comes from the caller. Seals are bound to their node and purpose.
+//
+// SQL here keeps to what SQLite and PostgreSQL have in common (ON CONFLICT, no SQLite functions), with "?" for parameters.
+package store
+
+import (
+	"context"
+	"database/sql"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/url"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/pressly/goose/v3"
+
+	_ "modernc.org/sqlite" // the SQL driver
+)
+
+//go:embed migrations/*.sql
+var migrations embed.FS
+
+// Options says where the data is.
+type Options struct {
+	Dir string // made if it is missing, readable by its owner only
+	Key []byte // 32 bytes; nil: the file "key" in Dir, made at the first start
+	Log *slog.Logger
+	Now func() time.Time // nil: time.Now
+}
+
+// Store is the conductor's memory. Safe for concurrent use.
+type Store struct {
+	w, r *sql.DB
+	seal *sealer
+	log  *slog.Logger
+	now  func() time.Time
+
+	ops    chan *op
+	stop   chan struct{}
+	closed sync.Once
+	done   sync.WaitGroup
+}
+
+// ErrNotFound means that there is no such node, port, lease or inventory.
+var ErrNotFound = errors.New("not found")
+
+// ErrClosed means that the store has been closed.
+var ErrClosed = errors.New("the store is closed")
+
+// DuplicateError says that a value that must be unique is taken.
+type DuplicateError struct {
+	Field, Value string
+	NodeUUID     string // who has it
+}
+
+func (e *DuplicateError) Error() string {
+	return fmt.Sprintf("%s %q is already used by node %s", e.Field, e.Value, e.NodeUUID)
+}
+
+// ConflictError says that a node was changed by somebody else since it was read.
+type ConflictError struct {
+	NodeUUID  string
+	Have, Had uint64 // version in the store, version of the caller
+}
+
+func (e *ConflictError) Error() string {
+	return fmt.Sprintf("node %s was changed meanwhile (version %d, not %d): read it again", e.NodeUUID, e.Have, e.Had)
+}
+
+// Open opens the store in o.Dir, making or migrating it as needed.
+func Open(ctx context.Context, o Options) (*Store, error) {
+	log := o.Log
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	now := o.Now
+	if now == nil {
+		now = time.Now
+	}
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	path := filepath.Join(o.Dir, "ingot.db")
+	// The file is made here so that it is never readable by others, whatever the umask; SQLite gives its WAL the same mode.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	if err := f.Close(); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+
+	s := &Store{log: log, now: func() time.Time { return now().UTC().Truncate(time.Microsecond) },
+		ops: make(chan *op, 256), stop: make(chan struct{})}
+	if s.w, err = sql.Open("sqlite", dsn(path, true)); err != nil {
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+	s.w.SetMaxOpenConns(1)
+	if s.r, err = sql.Open("sqlite", dsn(path, false)); err != nil {
+		return nil, errors.Join(fmt.Errorf("open database: %w", err), s.w.Close())
+	}
+	s.r.SetMaxOpenConns(8)
+	s.r.SetMaxIdleConns(8)
+	if err := s.prepare(ctx, o); err != nil {
+		return nil, errors.Join(err, s.r.Close(), s.w.Close())
+	}
+	s.done.Add(1)
+	go s.writer()
+	return s, nil
+}
+
+// prepare migrates the schema and makes sure that the key fits the data.
+func (s *Store) prepare(ctx context.Context, o Options) error {
+	dir, err := fs.Sub(migrations, "migrations")
+	if err != nil {
+		return fmt.Errorf("read migrations: %w", err)
+	}
+	p, err := goose.NewProvider(goose.DialectSQLite3, s.w, dir)
+	if err != nil {
+		return fmt.Errorf("read migrations: %w", err)
+	}
+	have, want, err := p.GetVersions(ctx)
+	if err != nil {
+		return fmt.Errorf("read version of the database in %s: %w", o.Dir, err)
+	}
+	if have > want {
+		return fmt.Errorf("the database in %s has schema %d, newer than %d of this program: start the newer program again", o.Dir, have, want)
+	}
+	if _, err := p.Up(ctx); err != nil {
+		return fmt.Errorf("migrate the database in %s: %w", o.Dir, err)
+	}
+
+	var check []byte
+	err = s.w.QueryRowContext(ctx, `SELECT sealed FROM key_check WHERE id = 1`).Scan(&check)
+	fresh := errors.Is(err, sql.ErrNoRows)
+	if err != nil && !fresh {
+		return fmt.Errorf("read key check: %w", err)
+	}
+	key := o.Key
+	if key == nil {
+		if key, err = keyFile(filepath.Join(o.Dir, "key"), fresh); err != nil {
+			return err
+		}
+	}
+	if s.seal, err = newSealer(key); err != nil {
+		return err
+	}
+	if fresh {
+		sealed, err := s.seal.seal("key check", []byte("ingot"))
+		if err != nil {
+			return err
+		}
+		if _, err := s.w.ExecContext(ctx, `INSERT INTO key_check (id, sealed) VALUES (1, ?)`, sealed); err != nil {
+			return fmt.Errorf("write key check: %w", err)
+		}
+		return nil
+	}
+	if _, err := s.seal.open("key check", check); err != nil {
+		return fmt.Errorf("the key does not fit the database in %s: give the key that it was made with: %w", o.Dir, err)
+	}
+	return nil
+}
+
+func dsn(path string, write bool) string {
+	q := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"}}
+	if write {
+		q.Set("_txlock", "immediate")
+	} else {
+		q.Add("_pragma", "query_only(1)")
+	}
+	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String()
+}
+
+// Close waits for the writes under way and closes the database.
+func (s *Store) Close() error {
+	var err error
+	s.closed.Do(func() {
+		close(s.stop)
+		s.done.Wait()
+		err = errors.Join(s.r.Close(), s.w.Close())
+	})
+	return err
+}
+
+// micros turns a time into what the tables hold.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}

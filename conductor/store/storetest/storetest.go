@@ -1,0 +1,536 @@
+// Package storetest is the suite that every database under conductor/store passes.
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// Run runs the suite. open returns a new, empty store that lives until the test ends.
+func Run(t *testing.T, open func(t *testing.T) *store.Store) {
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T, context.Context, *store.Store)
+	}{
+		{"NodeRoundTrip", nodeRoundTrip},
+		{"NodeUnique", nodeUnique},
+		{"UpdateNode", updateNode},
+		{"UpdateNodeTogether", updateNodeTogether},
+		{"Change", change},
+		{"SaveNode", saveNode},
+		{"Query", query},
+		{"Pages", pages},
+		{"ConfigDrive", configDrive},
+		{"GUIDs", guids},
+		{"Ports", ports},
+		{"History", history},
+		{"Marks", marks},
+		{"Inventory", inventory},
+		{"Leases", leases},
+		{"DeleteNode", deleteNode},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, t.Context(), open(t)) })
+	}
+}
+
+func ptr[T any](v T) *T { return &v }
+
+func create(t *testing.T, s *store.Store, n *node.Node) *node.Node {
+	t.Helper()
+	if n.Driver == "" {
+		n.Driver = "fake-hardware"
+	}
+	if err := s.CreateNode(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func nodeRoundTrip(t *testing.T, ctx context.Context, s *store.Store) {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 123456000, time.UTC)
+	n := &node.Node{Name: "one", Driver: "ipmi",
+		DriverInfo:   map[string]any{"ipmi_address": "192.0.2.1", "ipmi_password": "hunter2", "n": 3.0},
+		Properties:   map[string]any{"cpus": 4.0, "nested": map[string]any{"a": []any{"b"}}},
+		InstanceInfo: map[string]any{"image_source": "http://x/y", "configdrive": "H4sI"},
+		InstanceUUID: "8c9a4b5e-0000-4000-8000-000000000001",
+		Provision:    node.DeployWait, TargetProvision: node.Active, ProvisionUpdatedAt: at,
+		Traits: []string{"CUSTOM_A"}, SystemGUIDs: []string{"aa", "bb"}, AutomatedClean: ptr(false),
+		Job: &node.Job{ID: "j", Phase: node.PhaseDeploy, StartedAt: at,
+			Steps: []node.JobStep{{Interface: "deploy", Name: "write_image", Args: []byte(`{"a":1}`), Priority: 80, InBand: true, Stall: time.Minute}}},
+		Boot: &node.Boot{OpenedAt: at, ClosesAt: at.Add(time.Hour), Generation: 7},
+	}
+	create(t, s, n)
+	if n.UUID == "" || n.Version != 1 || n.CreatedAt.IsZero() {
+		t.Fatalf("CreateNode left uuid %q, version %d, created %v", n.UUID, n.Version, n.CreatedAt)
+	}
+	for _, ident := range []string{n.UUID, strings.ToUpper(n.UUID), "one"} {
+		got, err := s.Node(ctx, ident)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(n, got); d != "" {
+			t.Errorf("Node(%s) differs (-stored +read):\n%s", ident, d)
+		}
+	}
+	if _, err := s.Node(ctx, "nobody"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("Node(nobody) = %v, want ErrNotFound", err)
+	}
+	empty := create(t, s, &node.Node{})
+	if empty.Provision != node.Enroll {
+		t.Errorf("a new node is in state %q, want enroll", empty.Provision)
+	}
+}
+
+func nodeUnique(t *testing.T, ctx context.Context, s *store.Store) {
+	a := create(t, s, &node.Node{Name: "a", InstanceUUID: "i"})
+	create(t, s, &node.Node{}) // empty names don't collide
+	b := create(t, s, &node.Node{})
+	for _, c := range []struct {
+		field, value string
+		err          error
+	}{
+		{"name", "a", s.CreateNode(ctx, &node.Node{Name: "a", Driver: "x"})},
+		{"instance_uuid", "i", s.CreateNode(ctx, &node.Node{InstanceUUID: "i", Driver: "x"})},
+		{"uuid", a.UUID, s.CreateNode(ctx, &node.Node{UUID: a.UUID, Driver: "x"})},
+		{"name", "a", second(s.UpdateNode(ctx, b.UUID, func(n *node.Node) error { n.Name = "a"; return nil }))},
+	} {
+		var dup *store.DuplicateError
+		if !errors.As(c.err, &dup) || dup.Field != c.field || dup.Value != c.value || dup.NodeUUID != a.UUID {
+			t.Errorf("a second %s %q gives %v, want a DuplicateError that names %s", c.field, c.value, c.err, a.UUID)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func updateNode(t *testing.T, ctx context.Context, s *store.Store) {
+	n := create(t, s, &node.Node{})
+	got, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+		n.Name, n.Power = "x", "power on"
+		n.Version, n.UUID = 99, "forged"
+		return nil
+	})
+	if err != nil || got.Version != 2 || got.Power != "power on" || got.UUID != n.UUID {
+		t.Fatalf("UpdateNode = %+v, %v", got, err)
+	}
+	same, err := s.UpdateNode(ctx, n.UUID, func(*node.Node) error { return nil })
+	if err != nil || same.Version != 2 {
+		t.Errorf("a change of nothing raised the version to %d (%v)", same.Version, err)
+	}
+	boom := errors.New("boom")
+	if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.Power = "error"; return boom }); err != boom {
+		t.Errorf("UpdateNode with a refusing change = %v, want its error", err)
+	}
+	if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { panic("bug") }); err == nil {
+		t.Error("UpdateNode with a panicking change = nil")
+	}
+	read, err := s.Node(ctx, "x")
+	if err != nil || read.Power != "power on" || read.Version != 2 {
+		t.Errorf("after a refused change: %+v, %v", read, err)
+	}
+	if _, err := s.UpdateNode(ctx, "3f0f2d3c-0000-4000-8000-000000000000", func(*node.Node) error { return nil }); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("UpdateNode of nobody = %v, want ErrNotFound", err)
+	}
+}
+
+// updateNodeTogether: concurrent changes are all applied, each on top of the other, and a failing one harms nobody.
+func updateNodeTogether(t *testing.T, ctx context.Context, s *store.Store) {
+	n := create(t, s, &node.Node{Extra: map[string]any{"n": 0.0}})
+	const writers, each = 8, 20
+	var wg sync.WaitGroup
+	for w := range writers {
+		wg.Go(func() {
+			for i := range each {
+				_, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+					n.Extra["n"] = n.Extra["n"].(float64) + 1
+					if w == 0 && i%2 == 0 {
+						return errors.New("refused")
+					}
+					return nil
+				})
+				if err != nil && w != 0 {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	got, err := s.Node(ctx, n.UUID)
+	if want := float64(writers*each - each/2); err != nil || got.Extra["n"] != want {
+		t.Errorf("after concurrent changes n = %v, want %v (%v)", got.Extra["n"], want, err)
+	}
+}
+
+func change(t *testing.T, ctx context.Context, s *store.Store) {
+	n := create(t, s, &node.Node{})
+	do := func(fail error) error {
+		_, err := s.Change(ctx, n.UUID, func(n *node.Node, tx *store.Tx) error {
+			n.Power = "power on"
+			return errors.Join(tx.AddHistory(node.HistoryEntry{Type: "power", Event: "on"}), tx.AddMark(node.Mark{JobID: "j", Name: "on"}),
+				tx.SetInventory([]byte(`{}`)), tx.CreatePort(&node.Port{NodeUUID: n.UUID, Address: "52:54:00:00:00:01"}), fail)
+		})
+		return err
+	}
+	if do(errors.New("no")) == nil {
+		t.Fatal("a refused change came through")
+	}
+	count := func() string {
+		h, _ := s.History(ctx, n.UUID, 0)
+		m, _ := s.Marks(ctx, n.UUID, "j")
+		p, _ := s.Ports(ctx, store.PortQuery{NodeUUID: &n.UUID})
+		i, _ := s.Inventory(ctx, n.UUID)
+		return fmt.Sprint(len(h), len(m), len(p), len(i))
+	}
+	if got := count(); got != "0 0 0 0" {
+		t.Errorf("a refused change left %s", got)
+	}
+	if err := do(nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := count(); got != "1 1 1 2" {
+		t.Errorf("a change left %s, want 1 1 1 2", got)
+	}
+}
+
+func saveNode(t *testing.T, ctx context.Context, s *store.Store) {
+	n := create(t, s, &node.Node{})
+	stale := *n
+	n.Power = "power on"
+	if err := s.SaveNode(ctx, n); err != nil || n.Version != 2 {
+		t.Fatalf("SaveNode = %v, version %d", err, n.Version)
+	}
+	var conflict *store.ConflictError
+	if err := s.SaveNode(ctx, &stale); !errors.As(err, &conflict) || conflict.Have != 2 || conflict.Had != 1 {
+		t.Errorf("SaveNode of a stale node = %v, want a ConflictError", err)
+	}
+}
+
+func query(t *testing.T, ctx context.Context, s *store.Store) {
+	create(t, s, &node.Node{Name: "a", Driver: "ipmi", Provision: node.Active, InstanceUUID: "i-a", Owner: "p1", Power: "power on"})
+	create(t, s, &node.Node{Name: "b", Driver: "ipmi", Provision: node.Available, Maintenance: true, Lessee: "p1", Description: "50%_off Rack"})
+	create(t, s, &node.Node{Name: "c", Driver: "fake-hardware", Provision: node.Cleaning, ResourceClass: "big", Shard: "s1", Job: &node.Job{ID: "j"}})
+	create(t, s, &node.Node{Driver: "fake-hardware", Retired: true, ChassisUUID: "ch", TargetPower: "power on"})
+	for _, c := range []struct {
+		name string
+		q    store.Query
+		want string
+	}{
+		{"all", store.Query{}, "a b c -"},
+		{"driver", store.Query{Driver: ptr("ipmi")}, "a b"},
+		{"state", store.Query{Provision: ptr(node.Active)}, "a"},
+		{"states", store.Query{ProvisionIn: []node.State{node.Active, node.Cleaning}}, "a c"},
+		{"associated", store.Query{Associated: ptr(true)}, "a"},
+		{"not associated", store.Query{Associated: ptr(false)}, "b c -"},
+		{"instance", store.Query{InstanceUUID: ptr("i-a")}, "a"},
+		{"maintenance", store.Query{Maintenance: ptr(true)}, "b"},
+		{"not maintenance", store.Query{Maintenance: ptr(false)}, "a c -"},
+		{"retired", store.Query{Retired: ptr(true)}, "-"},
+		{"class", store.Query{ResourceClass: ptr("big")}, "c"},
+		{"no class", store.Query{ResourceClass: ptr("")}, "a b -"},
+		{"project", store.Query{Project: ptr("p1")}, "a b"},
+		{"owner", store.Query{Owner: ptr("p1")}, "a"},
+		{"description", store.Query{DescriptionContains: ptr("%_OFF r")}, "b"},
+		{"description without wildcards", store.Query{DescriptionContains: ptr("5_%")}, ""},
+		{"shards", store.Query{Shards: []string{"s1", "s2"}}, "c"},
+		{"sharded", store.Query{Sharded: ptr(true)}, "c"},
+		{"chassis", store.Query{ChassisUUID: ptr("ch")}, "-"},
+		{"busy", store.Query{Busy: ptr(true)}, "c -"},
+		{"both", store.Query{Driver: ptr("ipmi"), Maintenance: ptr(false)}, "a"},
+		{"name down", store.Query{Sort: "name", Desc: true}, "c b a -"},
+		{"power up", store.Query{Sort: "power_state"}, "b c - a"},
+		{"limit", store.Query{Limit: 2}, "a b"},
+	} {
+		if got := names(t, s, c.q); got != c.want {
+			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+	var bad *store.SortError
+	if _, err := s.Nodes(ctx, store.Query{Sort: "driver_info; DROP TABLE nodes"}); !errors.As(err, &bad) {
+		t.Errorf("sort by nonsense = %v, want a SortError", err)
+	}
+	if _, err := s.Nodes(ctx, store.Query{Marker: "nobody"}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("an unknown marker = %v, want ErrNotFound", err)
+	}
+}
+
+func names(t *testing.T, s *store.Store, q store.Query) string {
+	t.Helper()
+	ns, err := s.Nodes(t.Context(), q)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, n := range ns {
+		if n.Name == "" {
+			n.Name = "-"
+		}
+		out = append(out, n.Name)
+	}
+	return strings.Join(out, " ")
+}
+
+// pages: whatever the order, walking page by page gives every node exactly once.
+func pages(t *testing.T, ctx context.Context, s *store.Store) {
+	for i := range 23 {
+		create(t, s, &node.Node{Name: fmt.Sprintf("n%02d", (i*7)%23), ResourceClass: fmt.Sprint(i % 3)})
+	}
+	for _, key := range append(store.SortKeys(), "") {
+		for _, desc := range []bool{false, true} {
+			whole, err := s.Nodes(ctx, store.Query{Sort: key, Desc: desc})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var paged []*node.Node
+			marker := ""
+			for {
+				page, err := s.Nodes(ctx, store.Query{Sort: key, Desc: desc, Limit: 5, Marker: marker})
+				if err != nil {
+					t.Fatal(err)
+				}
+				paged = append(paged, page...)
+				if len(page) < 5 {
+					break
+				}
+				marker = page[4].UUID
+			}
+			if !slices.EqualFunc(whole, paged, func(a, b *node.Node) bool { return a.UUID == b.UUID }) {
+				t.Errorf("sorted by %q (desc %v): %d nodes at once, %d in pages, or in another order", key, desc, len(whole), len(paged))
+			}
+		}
+	}
+}
+
+func configDrive(t *testing.T, ctx context.Context, s *store.Store) {
+	drive := map[string]any{"meta_data": map[string]any{"hostname": "h"}}
+	n := create(t, s, &node.Node{InstanceInfo: map[string]any{"configdrive": drive, "a": "b"}})
+	list, err := s.Nodes(ctx, store.Query{})
+	if err != nil || list[0].InstanceInfo["configdrive"] != store.HiddenConfigDrive || list[0].InstanceInfo["a"] != "b" {
+		t.Errorf("list shows %v (%v)", list[0].InstanceInfo, err)
+	}
+	check := func(want any) {
+		t.Helper()
+		got, err := s.Node(ctx, n.UUID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, got.InstanceInfo["configdrive"]); d != "" {
+			t.Errorf("config drive (-want +got):\n%s", d)
+		}
+	}
+	check(drive)
+	set := func(v any) {
+		t.Helper()
+		if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.InstanceInfo["configdrive"] = v; return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("H4sIAAAA")
+	check("H4sIAAAA")
+	set("")
+	check("")
+	if _, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.InstanceInfo = nil; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Node(ctx, n.UUID)
+	if err != nil || len(got.InstanceInfo) != 0 {
+		t.Errorf("after clearing: %v, %v", got.InstanceInfo, err)
+	}
+}
+
+func guids(t *testing.T, ctx context.Context, s *store.Store) {
+	a := create(t, s, &node.Node{SystemGUIDs: []string{"aaaa-1", "aaaa-2"}})
+	b := create(t, s, &node.Node{SystemGUIDs: []string{"BBBB"}})
+	for guid, want := range map[string]string{"AAAA-2": a.UUID, "aaaa-1": a.UUID, "bbbb": b.UUID} {
+		n, err := s.NodeByGUID(ctx, guid)
+		if err != nil || n.UUID != want {
+			t.Errorf("NodeByGUID(%s) = %v, %v, want %s", guid, n, err, want)
+		}
+	}
+	if _, err := s.UpdateNode(ctx, b.UUID, func(n *node.Node) error { n.SystemGUIDs = []string{"aaaa-1"}; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	var amb *store.AmbiguousError
+	if _, err := s.NodeByGUID(ctx, "aaaa-1"); !errors.As(err, &amb) || len(amb.Nodes) != 2 {
+		t.Errorf("NodeByGUID of a shared GUID = %v, want an AmbiguousError", err)
+	}
+	if _, err := s.NodeByGUID(ctx, "bbbb"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("NodeByGUID of a GUID given up = %v, want ErrNotFound", err)
+	}
+}
+
+func ports(t *testing.T, ctx context.Context, s *store.Store) {
+	n, m := create(t, s, &node.Node{}), create(t, s, &node.Node{})
+	p := &node.Port{NodeUUID: n.UUID, Address: "52:54:00:AB:CD:EF", PXEEnabled: true, Extra: map[string]any{"x": "y"}}
+	if err := s.CreatePort(ctx, p); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.CreatePort(ctx, &node.Port{NodeUUID: m.UUID, Address: "52:54:00:00:00:02"}); err != nil {
+		t.Fatal(err)
+	}
+	byMAC, err := s.PortByMAC(ctx, "52:54:00:ab:cd:EF")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(p, byMAC); d != "" {
+		t.Errorf("PortByMAC (-stored +read):\n%s", d)
+	}
+	var dup *store.DuplicateError
+	err = s.CreatePort(ctx, &node.Port{NodeUUID: m.UUID, Address: "52:54:00:ab:cd:ef"})
+	if !errors.As(err, &dup) || dup.NodeUUID != n.UUID {
+		t.Errorf("a second port with the same address = %v, want a DuplicateError that names %s", err, n.UUID)
+	}
+	if err := s.CreatePort(ctx, &node.Port{NodeUUID: "nobody", Address: "52:54:00:00:00:03"}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a port of nobody = %v, want ErrNotFound", err)
+	}
+	if all, err := s.Ports(ctx, store.PortQuery{Sort: "address"}); err != nil || len(all) != 2 || all[0].NodeUUID != m.UUID {
+		t.Errorf("all ports by address: %v, %v", all, err)
+	}
+	if mine, err := s.Ports(ctx, store.PortQuery{NodeUUID: &n.UUID, PXEEnabled: ptr(true)}); err != nil || len(mine) != 1 {
+		t.Errorf("ports of n: %v, %v", mine, err)
+	}
+	up, err := s.UpdatePort(ctx, p.UUID, func(p *node.Port) error { p.PXEEnabled = false; p.Address = "52:54:00:00:00:09"; return nil })
+	if err != nil || up.PXEEnabled {
+		t.Errorf("UpdatePort = %v, %v", up, err)
+	}
+	if got, err := s.Port(ctx, p.UUID); err != nil || got.Address != "52:54:00:00:00:09" {
+		t.Errorf("Port = %v, %v", got, err)
+	}
+	if err := s.DeletePort(ctx, p.UUID); err != nil {
+		t.Error(err)
+	}
+	if err := s.DeletePort(ctx, p.UUID); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("DeletePort twice = %v, want ErrNotFound", err)
+	}
+}
+
+func history(t *testing.T, ctx context.Context, s *store.Store) {
+	n := create(t, s, &node.Node{})
+	for i := range 5 {
+		if err := s.AddHistory(ctx, node.HistoryEntry{NodeUUID: n.UUID, Type: "power", Event: fmt.Sprint(i), User: "u"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h, err := s.History(ctx, n.UUID, 2)
+	if err != nil || len(h) != 2 || h[0].Event != "4" || h[1].Event != "3" || h[0].UUID == "" || h[0].Severity != "INFO" || h[0].At.IsZero() {
+		t.Errorf("History = %+v, %v", h, err)
+	}
+	if err := s.AddHistory(ctx, node.HistoryEntry{NodeUUID: "nobody"}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("history of nobody = %v, want ErrNotFound", err)
+	}
+}
+
+func marks(t *testing.T, ctx context.Context, s *store.Store) {
+	n := create(t, s, &node.Node{})
+	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	for i, m := range []node.Mark{{JobID: "j", Name: "late", At: at.Add(time.Hour)}, {JobID: "j", Name: "early", At: at}, {JobID: "k", Name: "other"}} {
+		m.NodeUUID = n.UUID
+		if err := s.AddMark(ctx, m); err != nil {
+			t.Fatal(i, err)
+		}
+	}
+	got, err := s.Marks(ctx, n.UUID, "j")
+	if err != nil || len(got) != 2 || got[0].Name != "early" || !got[0].At.Equal(at) {
+		t.Errorf("Marks(j) = %+v, %v", got, err)
+	}
+	if all, err := s.Marks(ctx, n.UUID, ""); err != nil || len(all) != 3 {
+		t.Errorf("Marks() = %+v, %v", all, err)
+	}
+}
+
+func inventory(t *testing.T, ctx context.Context, s *store.Store) {
+	n := create(t, s, &node.Node{})
+	if _, err := s.Inventory(ctx, n.UUID); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("Inventory before inspection = %v, want ErrNotFound", err)
+	}
+	for _, doc := range []string{`{"a":1}`, `{"b":2}`} {
+		if err := s.SetInventory(ctx, n.UUID, []byte(doc)); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Inventory(ctx, n.UUID); err != nil || string(got) != doc {
+			t.Errorf("Inventory = %s, %v, want %s", got, err, doc)
+		}
+	}
+}
+
+func leases(t *testing.T, ctx context.Context, s *store.Store) {
+	soon := time.Now().Add(time.Hour).UTC().Truncate(time.Microsecond)
+	l := node.Lease{MAC: "52:54:00:00:00:AA", IP: "192.0.2.10", NodeUUID: "n", ExpiresAt: soon}
+	if err := s.PutLease(ctx, l); err != nil {
+		t.Fatal(err)
+	}
+	l.MAC = strings.ToLower(l.MAC)
+	for _, get := range []func() (node.Lease, error){
+		func() (node.Lease, error) { return s.Lease(ctx, "52:54:00:00:00:aA") },
+		func() (node.Lease, error) { return s.LeaseByIP(ctx, "192.0.2.10") },
+	} {
+		if got, err := get(); err != nil || got != l {
+			t.Errorf("lease = %+v, %v, want %+v", got, err, l)
+		}
+	}
+	other := node.Lease{MAC: "52:54:00:00:00:bb", IP: l.IP, ExpiresAt: soon}
+	var held *store.LeaseHeldError
+	if err := s.PutLease(ctx, other); !errors.As(err, &held) || held.MAC != l.MAC {
+		t.Errorf("a second lease of the address = %v, want a LeaseHeldError", err)
+	}
+	l.ExpiresAt = time.Now().Add(-time.Minute)
+	if err := s.PutLease(ctx, l); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.PutLease(ctx, other); err != nil {
+		t.Errorf("an expired address is not given anew: %v", err)
+	}
+	if _, err := s.Lease(ctx, l.MAC); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("the old holder still has a lease: %v", err)
+	}
+	if all, err := s.Leases(ctx); err != nil || len(all) != 1 {
+		t.Errorf("Leases = %v, %v", all, err)
+	}
+	if err := s.DeleteLease(ctx, other.MAC); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.LeaseByIP(ctx, l.IP); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a deleted lease is still there: %v", err)
+	}
+}
+
+func deleteNode(t *testing.T, ctx context.Context, s *store.Store) {
+	n := create(t, s, &node.Node{Name: "gone", SystemGUIDs: []string{"g"}, InstanceInfo: map[string]any{"configdrive": "x"}})
+	for _, err := range []error{
+		s.CreatePort(ctx, &node.Port{NodeUUID: n.UUID, Address: "52:54:00:00:00:01"}),
+		s.AddHistory(ctx, node.HistoryEntry{NodeUUID: n.UUID}),
+		s.AddMark(ctx, node.Mark{NodeUUID: n.UUID}),
+		s.SetInventory(ctx, n.UUID, []byte(`{}`)),
+		s.PutLease(ctx, node.Lease{MAC: "52:54:00:00:00:01", IP: "192.0.2.1", NodeUUID: n.UUID}),
+		s.DeleteNode(ctx, n.UUID),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, err := range map[string]error{
+		"node":      second(s.Node(ctx, "gone")),
+		"guid":      second(s.NodeByGUID(ctx, "g")),
+		"port":      second(s.PortByMAC(ctx, "52:54:00:00:00:01")),
+		"inventory": second(s.Inventory(ctx, n.UUID)),
+		"lease":     second(s.LeaseByIP(ctx, "192.0.2.1")),
+		"again":     s.DeleteNode(ctx, n.UUID),
+	} {
+		if !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("%s after DeleteNode: %v, want ErrNotFound", name, err)
+		}
+	}
+	if h, err := s.History(ctx, n.UUID, 0); err != nil || len(h) != 0 {
+		t.Errorf("history after DeleteNode: %v, %v", h, err)
+	}
+}
