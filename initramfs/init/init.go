@@ -1,0 +1,170 @@
+package pid1
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Config is what the first process is told.
+type Config struct {
+	Version string
+	Worker  []string // program and arguments of the worker; empty means this program with "worker"
+}
+
+// Run is the first process. It returns only when it was asked to end the machine and the kernel would not.
+func Run(cfg Config) error {
+	mountErr := mountAll(earlyMounts)
+	linkAll()
+	con := openConsoles("/")
+	if err := os.MkdirAll(filepath.Dir(LogFile), 0o700); err != nil {
+		fmt.Fprintln(con, "ingot:", err)
+	}
+	options := readCmdline()
+	logTo := io.Writer(&ringFile{path: LogFile, max: 2 << 20})
+	level := slog.LevelInfo
+	if options["ingot.debug"] == "1" {
+		logTo, level = io.MultiWriter(logTo, con), slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(logTo, &slog.HandlerOptions{Level: level}))
+	fmt.Fprintf(con, "ingot: agent %s, kernel up for %s\n", cfg.Version, uptime())
+	if mountErr != nil {
+		log.Error("some file systems are missing", "err", mountErr)
+	}
+	_ = os.Setenv("PATH", "/bin:/sbin:/usr/bin:/usr/sbin")
+	_ = os.Setenv("HOME", "/")
+	_ = os.Setenv("TERM", "linux")
+
+	ctx, stop := context.WithCancel(context.Background())
+	reap := newReaper()
+	go reap.run(context.Background()) // to the very end: the worker has to be seen to go
+
+	devices(ctx, log, con)
+	entropy(log, con)
+	if exists(efiFirmware) {
+		if err := efiMount.do(); err != nil {
+			log.Warn("boot entries can't be written", "err", err)
+		}
+	}
+
+	ends := make(chan ending, 4)
+	go watchKeys(ends, log)
+	shell(ctx, options["ingot.shell"] == "1", con, reap, log)
+
+	argv := cfg.Worker
+	if len(argv) == 0 {
+		argv = []string{"/proc/self/exe", "worker"}
+	}
+	w := &worker{argv: argv, status: con, log: logTo, own: log, reaper: reap, env: []string{"GOTRACEBACK=all"}}
+	done := make(chan struct{})
+	go func() { w.keep(ctx); close(done) }()
+
+	e := <-ends
+	fmt.Fprintf(con, "ingot: %s: %s\n", e.why, e.what)
+	log.Warn("the machine ends", "cause", e.why, "action", e.what)
+	stop()
+	<-done
+	unix.Sync()
+	err := unix.Reboot(e.how)
+	// The kernel panics when the first process ends, so it does not, even now.
+	fmt.Fprintf(con, "ingot: %s: %v\n", e.what, err)
+	return fmt.Errorf("%s: %w", e.what, err)
+}
+
+// ending is a wish of somebody at the machine, or of its BMC, that this boot ends.
+type ending struct {
+	why, what string
+	how       int
+}
+
+// watchKeys waits for Ctrl-Alt-Del and the power button. Both end the machine in good order: the worker is told, what it wrote is
+// flushed. A disk that was being written does not boot afterwards; the conductor sees to it.
+func watchKeys(ends chan<- ending, log *slog.Logger) {
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF) // from now on a signal to us, not a reset
+	sig := make(chan os.Signal, 1)
+	signal.Notify(sig, unix.SIGINT, unix.SIGTERM, unix.SIGPWR)
+	button := make(chan struct{}, 1)
+	go func() {
+		if err := powerButton(button); err != nil {
+			log.Debug("the power button is not watched", "err", err)
+		}
+	}()
+	for {
+		select {
+		case s := <-sig:
+			if s == unix.SIGINT {
+				ends <- ending{"Ctrl-Alt-Del", "restart", unix.LINUX_REBOOT_CMD_RESTART}
+				continue
+			}
+			ends <- ending{s.String(), "power off", unix.LINUX_REBOOT_CMD_POWER_OFF}
+		case <-button:
+			ends <- ending{"power button", "power off", unix.LINUX_REBOOT_CMD_POWER_OFF}
+		}
+	}
+}
+
+func devices(ctx context.Context, log *slog.Logger, con io.Writer) {
+	begin := time.Now()
+	m, err := OpenModules("/")
+	if err != nil {
+		log.Error("no modules can be loaded", "err", err)
+		fmt.Fprintln(con, "ingot: no modules can be loaded:", err)
+		return
+	}
+	touch(DevicesFile)
+	u, err := openUevents()
+	if err != nil {
+		log.Error("devices that appear late will have no driver", "err", err)
+	} else {
+		go u.watch(m, log)
+	}
+	n := coldplug(ctx, "/", m, log)
+	touch(DevicesFile)
+	log.Info("devices found", "modules", n, "took", time.Since(begin).Round(time.Millisecond))
+}
+
+// entropy makes sure that random numbers don't block. The kernel is given a moment: a virtio-rng needs one after its driver came up.
+func entropy(log *slog.Logger, con io.Writer) {
+	for deadline := time.Now().Add(300 * time.Millisecond); !randomReady(); {
+		if time.Now().Before(deadline) {
+			<-time.After(10 * time.Millisecond)
+			continue
+		}
+		source, err := seedRandom()
+		if err != nil {
+			log.Error("random numbers may take minutes", "err", err)
+			fmt.Fprintln(con, "ingot: random numbers may take minutes:", err)
+			return
+		}
+		log.Warn("this machine has no random number generator that the kernel trusts; seeded it", "from", source)
+		fmt.Fprintln(con, "ingot: random numbers seeded from", source)
+		return
+	}
+}
+
+// readCmdline gives the key=value words of the kernel's command line.
+func readCmdline() map[string]string {
+	b, _ := os.ReadFile("/proc/cmdline")
+	out := map[string]string{}
+	for _, w := range strings.Fields(string(b)) {
+		k, v, _ := strings.Cut(w, "=")
+		out[k] = v
+	}
+	return out
+}
+
+func uptime() time.Duration {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
+		return 0
+	}
+	return time.Duration(ts.Nano()).Round(time.Millisecond)
+}

@@ -1,0 +1,264 @@
+package pid1
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/u-root/u-root/pkg/kmodule"
+	"golang.org/x/sys/unix"
+)
+
+// alias is one line of modules.alias: a pattern for modaliases and the module it asks for.
+type alias struct{ pattern, module string }
+
+// Modules knows which modules a device asks for and loads them with what they depend on. Safe for concurrent use.
+type Modules struct {
+	aliases map[string][]alias  // by the text up to the first colon, where most modaliases part
+	loose   []alias             // patterns that have a wildcard before any colon
+	soft    map[string][]string // modules.softdep: what to load before a module, as far as it is there
+	names   map[string]bool
+	probe   func(name string) error
+
+	mu   sync.Mutex
+	done map[string]error // what was loaded, or why not
+}
+
+// OpenModules reads the index below root for the running kernel. A ramdisk without modules gives an index that knows none.
+func OpenModules(root string) (*Modules, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, fmt.Errorf("ask for the kernel's release: %w", err)
+	}
+	release := unix.ByteSliceToString(u.Release[:])
+	m, err := readModules(filepath.Join(root, "lib/modules", release))
+	if err != nil || len(m.names) == 0 {
+		return m, err
+	}
+	// The list of loaded modules is not read: loading one again is answered with EEXIST, which the prober takes for success, and
+	// one loaded module that is not in the index would make the prober refuse them all.
+	p, err := kmodule.NewProber(kmodule.ProbeOpts{RootDir: root, KVer: release, IgnoreProcMods: true})
+	if err != nil {
+		return nil, fmt.Errorf("read the modules' dependencies: %w", err)
+	}
+	m.probe = func(name string) error { return p.Probe(name, "") }
+	return m, nil
+}
+
+func readModules(dir string) (*Modules, error) {
+	m := &Modules{aliases: map[string][]alias{}, soft: map[string][]string{}, names: map[string]bool{}, done: map[string]error{}}
+	err := eachLine(filepath.Join(dir, "modules.dep"), func(line string) {
+		if file, _, ok := strings.Cut(line, ":"); ok {
+			m.names[moduleName(file)] = true
+		}
+	})
+	if err != nil {
+		return m, err
+	}
+	err = eachLine(filepath.Join(dir, "modules.alias"), func(line string) {
+		f := strings.Fields(line)
+		if len(f) != 3 || f[0] != "alias" {
+			return
+		}
+		a := alias{f[1], canonical(f[2])}
+		bus, _, ok := strings.Cut(a.pattern, ":")
+		if !ok || strings.ContainsAny(bus, "*?[") {
+			m.loose = append(m.loose, a)
+			return
+		}
+		m.aliases[bus] = append(m.aliases[bus], a)
+	})
+	if err != nil {
+		return m, err
+	}
+	return m, eachLine(filepath.Join(dir, "modules.softdep"), func(line string) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[0] != "softdep" {
+			return
+		}
+		pre := false
+		for _, w := range f[2:] {
+			switch {
+			case strings.HasSuffix(w, ":"):
+				pre = w == "pre:"
+			case pre:
+				m.soft[canonical(f[1])] = append(m.soft[canonical(f[1])], canonical(w))
+			}
+		}
+	})
+}
+
+// Match gives the modules that a modalias, or a name the kernel asks for, stands for; each once.
+func (m *Modules) Match(name string) []string {
+	var out []string
+	add := func(list []alias) {
+		for _, a := range list {
+			if !slices.Contains(out, a.module) && glob(a.pattern, name) {
+				out = append(out, a.module)
+			}
+		}
+	}
+	bus, _, _ := strings.Cut(name, ":")
+	add(m.aliases[bus])
+	add(m.loose)
+	if c := canonical(name); len(out) == 0 && m.names[c] {
+		out = append(out, c)
+	}
+	return out
+}
+
+// Has tells whether the ramdisk has a module of that name.
+func (m *Modules) Has(name string) bool { return m.names[canonical(name)] }
+
+// Load loads a module by name, after what it depends on. It does so once: a second call gives the first one's answer.
+func (m *Modules) Load(name string) error {
+	name = canonical(name)
+	for _, s := range m.soft[name] {
+		if m.names[s] && s != name {
+			_ = m.Load(s) // soft: it may fail
+		}
+	}
+	m.mu.Lock()
+	err, was := m.done[name]
+	m.mu.Unlock()
+	if was {
+		return err
+	}
+	if m.probe == nil || !m.names[name] {
+		return fmt.Errorf("load module %s: %w", name, os.ErrNotExist)
+	}
+	if err = m.probe(name); err != nil {
+		err = fmt.Errorf("load module %s: %w", name, err)
+	}
+	m.mu.Lock()
+	m.done[name] = err
+	m.mu.Unlock()
+	return err
+}
+
+// LoadFor loads what a modalias asks for. No module for it is no error: most devices need none.
+func (m *Modules) LoadFor(modalias string) (loaded []string, err error) {
+	var errs []error
+	for _, name := range m.Match(modalias) {
+		if err := m.Load(name); err == nil {
+			loaded = append(loaded, name)
+		} else if !errors.Is(err, unix.ENODEV) { // the driver looked and found nothing: it answers so by design
+			errs = append(errs, err)
+		}
+	}
+	return loaded, errors.Join(errs...)
+}
+
+// Modprobe is what the kernel's /sbin/modprobe does when this program is called by that name: `modprobe -q -- fs-vfat`.
+func Modprobe(args []string) error {
+	m, err := OpenModules("/")
+	if err != nil {
+		return err
+	}
+	for _, a := range args {
+		if strings.HasPrefix(a, "-") {
+			continue
+		}
+		if _, err := m.LoadFor(a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func eachLine(file string, each func(string)) error {
+	f, err := os.Open(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the module index: %w", err)
+	}
+	defer f.Close()
+	r := bufio.NewReader(f)
+	for {
+		line, err := r.ReadString('\n')
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			each(line)
+		}
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read the module index %s: %w", file, err)
+		}
+	}
+}
+
+// moduleName is the name of the module in a file: kernel/drivers/net/virtio-net.ko.zst is virtio_net.
+func moduleName(file string) string {
+	name, _, _ := strings.Cut(path.Base(strings.TrimSpace(file)), ".ko")
+	return canonical(name)
+}
+
+// canonical writes a module's name with underscores, as the kernel does.
+func canonical(name string) string { return strings.ReplaceAll(name, "-", "_") }
+
+// glob matches the shell patterns of modules.alias: *, ? and [..] with ranges. path.Match is no use here: its star stops at a slash.
+func glob(pattern, s string) bool {
+	star, back := -1, 0
+	i, j := 0, 0
+	for j < len(s) {
+		if i < len(pattern) && pattern[i] == '*' {
+			star, back = i, j
+			i++
+			continue
+		}
+		if n := matchOne(pattern[i:], s[j]); n > 0 {
+			i += n
+			j++
+			continue
+		}
+		if star < 0 {
+			return false
+		}
+		back++
+		i, j = star+1, back
+	}
+	return strings.Trim(pattern[i:], "*") == ""
+}
+
+// matchOne matches one byte against the head of a pattern and gives how much of the pattern that took; zero is no match.
+func matchOne(p string, c byte) int {
+	switch {
+	case p == "":
+		return 0
+	case p[0] == '?':
+		return 1
+	case p[0] != '[':
+		if p[0] == c {
+			return 1
+		}
+		return 0
+	}
+	end := strings.IndexByte(p[1:], ']') + 1
+	if end < 2 {
+		return 0
+	}
+	for set := p[1:end]; set != ""; {
+		if len(set) >= 3 && set[1] == '-' {
+			if set[0] <= c && c <= set[2] {
+				return end + 1
+			}
+			set = set[3:]
+			continue
+		}
+		if set[0] == c {
+			return end + 1
+		}
+		set = set[1:]
+	}
+	return 0
+}

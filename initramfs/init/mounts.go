@@ -1,0 +1,73 @@
+package pid1
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// mount is one file system of the ramdisk.
+type mount struct {
+	source, target, kind string
+	flags                uintptr
+	options              string
+}
+
+const quiet = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+
+// earlyMounts need no modules. The order matters: /dev/pts lies in /dev.
+var earlyMounts = []mount{
+	{"proc", "/proc", "proc", quiet, ""},
+	{"sysfs", "/sys", "sysfs", quiet, ""},
+	{"devtmpfs", "/dev", "devtmpfs", unix.MS_NOSUID, "mode=0755"},
+	{"devpts", "/dev/pts", "devpts", unix.MS_NOSUID | unix.MS_NOEXEC, "mode=0620,ptmxmode=0666"},
+	{"tmpfs", "/run", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=0755"},
+	{"tmpfs", "/tmp", "tmpfs", unix.MS_NOSUID | unix.MS_NODEV, "mode=1777"},
+}
+
+var efiMount = mount{"efivarfs", efiVars, "efivarfs", quiet, ""}
+
+const (
+	efiFirmware = "/sys/firmware/efi"
+	efiVars     = efiFirmware + "/efivars"
+)
+
+// mountAll mounts what it can and tells all that failed: a ramdisk without /tmp is still worth running.
+func mountAll(list []mount) error {
+	var errs []error
+	for _, m := range list {
+		if err := m.do(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (m mount) do() error {
+	if err := os.MkdirAll(m.target, 0o755); err != nil {
+		return fmt.Errorf("mount %s on %s: %w", m.kind, m.target, err)
+	}
+	// EBUSY: the kernel (CONFIG_DEVTMPFS_MOUNT) was there first.
+	if err := unix.Mount(m.source, m.target, m.kind, m.flags, m.options); err != nil && !errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("mount %s on %s: %w", m.kind, m.target, err)
+	}
+	return nil
+}
+
+// linkAll makes the few links programs expect.
+func linkAll() {
+	for link, to := range map[string]string{
+		"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1", "/dev/stderr": "/proc/self/fd/2",
+		"/dev/ptmx": "pts/ptmx", "/sbin/modprobe": "/init", "/etc/mtab": "/proc/self/mounts",
+	} {
+		if _, err := os.Lstat(link); err == nil {
+			continue
+		}
+		if os.MkdirAll(filepath.Dir(link), 0o755) == nil {
+			_ = os.Symlink(to, link) // a convenience only
+		}
+	}
+}
