@@ -7,8 +7,12 @@ package node
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
 )
+
+// ErrNotFound means that there is no such node, port, lease or inventory.
+var ErrNotFound = errors.New("not found")
 
 // Node is one machine. The fields that the API shows have Ironic's meaning; those of Job, Boot and Identity are ours.
 type Node struct {
@@ -140,6 +144,7 @@ type Job struct {
 	PlanSent  time.Time `json:"plan_sent,omitzero"`   //
 	Boots     int       `json:"boots,omitempty"`      // how often the agent was booted for this job
 	Abort     bool      `json:"abort,omitempty"`      // asked for; takes effect when the step allows it
+	Failure   string    `json:"failure,omitempty"`    // why the job failed; what is left of it cleans up behind it
 	Detail    string    `json:"detail,omitempty"`     // for humans: "waiting for the agent since ..."
 }
 
@@ -225,6 +230,14 @@ type Mark struct {
 	Name     string
 	At       time.Time
 	Detail   string
+}
+
+// Also is what is stored together with a change of a node, in the same transaction. NodeUUID and empty times are filled in.
+type Also struct {
+	History   []HistoryEntry
+	Marks     []Mark
+	Ports     []Port // new ones; one whose address is taken is left out
+	Inventory []byte // JSON; nil: as it was
 }
 
 // Lease is an address on the provisioning network.

@@ -213,11 +213,11 @@ func (s *Store) NodeByGUID(ctx context.Context, guid string) (*node.Node, error)
 // it was and comes back wrapped in nothing. A change that changes nothing is not written. The node as stored is returned.
 // change must not call the store and should be quick: other writers wait for it.
 func (s *Store) UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error) {
-	return s.Change(ctx, uuid, func(n *node.Node, _ *Tx) error { return change(n) })
+	return s.Change(ctx, uuid, func(n *node.Node, _ *node.Also) error { return change(n) })
 }
 
-// Change is UpdateNode for a change that writes more than the node: what tx is told is stored in the same transaction.
-func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Node, tx *Tx) error) (*node.Node, error) {
+// Change is UpdateNode for a change that comes with more than the node: what it puts into also is stored in the same transaction.
+func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
 	var out *node.Node
 	err := s.write(ctx, func(tx *sql.Tx) error {
 		n, err := s.scanNode(tx.QueryRow(fullNode+`WHERE n.uuid = ?`, strings.ToLower(uuid)).Scan)
@@ -229,12 +229,15 @@ func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Nod
 			return err
 		}
 		id, version, created := n.UUID, n.Version, n.CreatedAt
-		t := &Tx{s: s, tx: tx, NodeUUID: id}
-		if err := change(n, t); err != nil {
+		var also node.Also
+		if err := change(n, &also); err != nil {
 			return err
 		}
 		n.UUID, n.Version, n.CreatedAt = id, version, created
 		if err := s.putNode(tx, n, &before); err != nil {
+			return err
+		}
+		if err := s.putAlso(tx, id, also); err != nil {
 			return err
 		}
 		out = n
@@ -244,6 +247,33 @@ func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Nod
 		return nil, err
 	}
 	return out, nil
+}
+
+// putAlso writes what came along with a change of a node.
+func (s *Store) putAlso(tx *sql.Tx, id string, also node.Also) error {
+	for _, h := range also.History {
+		h.NodeUUID = id
+		if err := s.addHistory(tx, h); err != nil {
+			return err
+		}
+	}
+	for _, m := range also.Marks {
+		m.NodeUUID = id
+		if err := s.addMark(tx, m); err != nil {
+			return err
+		}
+	}
+	for _, p := range also.Ports {
+		p.NodeUUID = id
+		var dup *DuplicateError
+		if err := s.createPort(tx, &p); err != nil && !errors.As(err, &dup) {
+			return fmt.Errorf("create port %s: %w", p.Address, err)
+		}
+	}
+	if also.Inventory != nil {
+		return s.setInventory(tx, id, also.Inventory)
+	}
+	return nil
 }
 
 // SaveNode stores a node that was read before, or returns a *ConflictError if it was changed meanwhile.

@@ -224,3 +224,19 @@ func (s *Store) markerExists(ctx context.Context, table, marker string) error {
 	}
 	return err
 }
+
+// UUIDs returns the UUIDs of all nodes, or of those with work under way only, in the order they were made.
+func (s *Store) UUIDs(ctx context.Context, busy bool) ([]string, error) {
+	q := `SELECT uuid FROM nodes`
+	if busy {
+		q += ` WHERE busy = 1`
+	}
+	rows, err := s.r.QueryContext(ctx, q+` ORDER BY seq`)
+	if err != nil {
+		return nil, fmt.Errorf("list nodes: %w", err)
+	}
+	return collect(rows, func(scan func(...any) error) (string, error) {
+		var id string
+		return id, scan(&id)
+	})
+}

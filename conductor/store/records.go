@@ -20,36 +20,6 @@ const (
 	keptMarks   = 5000
 )
 
-// Tx writes along with a change of a node: all of it is stored or nothing.
-type Tx struct {
-	s        *Store
-	tx       *sql.Tx
-	NodeUUID string
-}
-
-// AddHistory adds a line to the node's history.
-func (t *Tx) AddHistory(h node.HistoryEntry) error {
-	h.NodeUUID = t.NodeUUID
-	return t.s.addHistory(t.tx, h)
-}
-
-// AddMark adds a point to the node's time line.
-func (t *Tx) AddMark(m node.Mark) error {
-	m.NodeUUID = t.NodeUUID
-	return t.s.addMark(t.tx, m)
-}
-
-// SetInventory replaces the node's inventory.
-func (t *Tx) SetInventory(json []byte) error { return t.s.setInventory(t.tx, t.NodeUUID, json) }
-
-// CreatePort stores a new port.
-func (t *Tx) CreatePort(p *node.Port) error { return t.s.createPort(t.tx, p) }
-
-// PortByMAC looks a port up as this transaction sees it.
-func (t *Tx) PortByMAC(mac string) (*node.Port, error) {
-	return scanPort(t.tx.QueryRow(`SELECT doc FROM ports WHERE address = ?`, strings.ToLower(mac)).Scan)
-}
-
 // AddHistory adds a line to a node's history; UUID and time are filled in when empty.
 func (s *Store) AddHistory(ctx context.Context, h node.HistoryEntry) error {
 	return s.write(ctx, func(tx *sql.Tx) error { return s.addHistory(tx, h) })

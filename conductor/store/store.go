@@ -26,6 +26,8 @@ import (
 
 	"github.com/pressly/goose/v3"
 
+	"github.com/ingot-metal/ingot/conductor/node"
+
 	_ "modernc.org/sqlite" // the SQL driver
 )
 
@@ -54,7 +56,7 @@ type Store struct {
 }
 
 // ErrNotFound means that there is no such node, port, lease or inventory.
-var ErrNotFound = errors.New("not found")
+var ErrNotFound = node.ErrNotFound
 
 // ErrClosed means that the store has been closed.
 var ErrClosed = errors.New("the store is closed")

@@ -173,12 +173,20 @@ func updateNodeTogether(t *testing.T, ctx context.Context, s *store.Store) {
 }
 
 func change(t *testing.T, ctx context.Context, s *store.Store) {
-	n := create(t, s, &node.Node{})
+	other, n := create(t, s, &node.Node{}), create(t, s, &node.Node{})
+	if err := s.CreatePort(ctx, &node.Port{NodeUUID: other.UUID, Address: "52:54:00:00:00:0a"}); err != nil {
+		t.Fatal(err)
+	}
 	do := func(fail error) error {
-		_, err := s.Change(ctx, n.UUID, func(n *node.Node, tx *store.Tx) error {
+		_, err := s.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 			n.Power = "power on"
-			return errors.Join(tx.AddHistory(node.HistoryEntry{Type: "power", Event: "on"}), tx.AddMark(node.Mark{JobID: "j", Name: "on"}),
-				tx.SetInventory([]byte(`{}`)), tx.CreatePort(&node.Port{NodeUUID: n.UUID, Address: "52:54:00:00:00:01"}), fail)
+			*also = node.Also{
+				History:   []node.HistoryEntry{{Type: "power", Event: "on"}},
+				Marks:     []node.Mark{{JobID: "j", Name: "on"}},
+				Ports:     []node.Port{{Address: "52:54:00:00:00:01"}, {Address: "52:54:00:00:00:0a"}},
+				Inventory: []byte(`{}`),
+			}
+			return fail
 		})
 		return err
 	}
@@ -253,6 +261,11 @@ func query(t *testing.T, ctx context.Context, s *store.Store) {
 	} {
 		if got := names(t, s, c.q); got != c.want {
 			t.Errorf("%s: got %q, want %q", c.name, got, c.want)
+		}
+	}
+	for busy, want := range map[bool]int{true: 2, false: 4} {
+		if ids, err := s.UUIDs(ctx, busy); err != nil || len(ids) != want {
+			t.Errorf("UUIDs(busy %v) = %v, %v, want %d", busy, ids, err, want)
 		}
 	}
 	var bad *store.SortError
