@@ -1,0 +1,140 @@
+package kit
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Firmware files of Debian's package ovmf.
+const (
+	ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
+	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
+)
+
+// VM is a machine to boot once: a kernel handed to QEMU directly, or whatever its disks hold. One processor in software
+// emulation, a random number device, no network unless Args gives one.
+type VM struct {
+	Kernel, Initrd, Append string // empty Kernel: boot from the first disk
+	UEFI                   bool
+	MemoryMiB              int           // default 512
+	Disks                  []string      // raw files as virtio disks; what the guest writes is kept
+	Args                   []string      // more arguments of QEMU
+	Until                  string        // regular expression on the serial console; empty: until the machine switches off
+	Timeout                time.Duration // default 3 minutes; software emulation on a busy machine is slow
+}
+
+// Boot runs the machine until its console shows what is waited for, ends it, and gives all it printed on its serial console.
+// It fails the test, with the console's text, when the machine ends or time runs out before.
+func Boot(t testing.TB, m VM) string {
+	t.Helper()
+	NeedPrograms(t, "qemu-system-x86_64")
+	if m.MemoryMiB == 0 {
+		m.MemoryMiB = 512
+	}
+	if m.Timeout == 0 {
+		m.Timeout = 3 * time.Minute
+	}
+	args := []string{
+		"-M", "q35,graphics=off", "-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand", "-smp", "1", "-m", strconv.Itoa(m.MemoryMiB),
+		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot",
+		"-device", "virtio-rng-pci",
+	}
+	if m.UEFI {
+		NeedFiles(t, "ovmf", ovmfCode, ovmfVars)
+		vars := filepath.Join(t.TempDir(), "vars.fd")
+		data, err := os.ReadFile(ovmfVars)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(vars, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		args = append(args, "-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+ovmfCode, "-drive", "if=pflash,unit=1,format=raw,file="+vars)
+	}
+	for i, d := range m.Disks {
+		id := "disk" + strconv.Itoa(i)
+		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,id="+id+",file="+d,
+			"-device", "virtio-blk-pci,drive="+id+",bootindex="+strconv.Itoa(i+1)+",serial="+id)
+	}
+	if m.Kernel != "" {
+		args = append(args, "-kernel", m.Kernel, "-append", "console=ttyS0,115200n8 panic=-1 "+m.Append)
+		if m.Initrd != "" {
+			args = append(args, "-initrd", m.Initrd)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), m.Timeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append(args, m.Args...)...)
+	console := &watch{found: make(chan struct{})}
+	if m.Until != "" {
+		console.until = regexp.MustCompile(m.Until)
+	}
+	var errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = console, &errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	select {
+	case <-console.found:
+		cancel()
+		<-done
+	case err := <-done:
+		if ctx.Err() != nil {
+			t.Fatalf("the machine did not print %q within %v; its console:\n%s", m.Until, m.Timeout, console)
+		}
+		if err != nil || m.Until != "" {
+			t.Fatalf("the machine ended (%v) before it printed %q: %s\nits console:\n%s", err, m.Until, &errs, console)
+		}
+	}
+	return console.String()
+}
+
+// BootKernel boots a kernel with a ramdisk and waits for until on its console; see Boot.
+func BootKernel(t testing.TB, kernel, initrd, cmdline, until string) string {
+	t.Helper()
+	return Boot(t, VM{Kernel: kernel, Initrd: initrd, Append: cmdline, Until: until})
+}
+
+// watch keeps what is written to it and tells when that matches.
+type watch struct {
+	until *regexp.Regexp
+	found chan struct{}
+
+	mu   sync.Mutex
+	data []byte
+	done bool
+}
+
+var _ io.Writer = (*watch)(nil)
+
+func (w *watch) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.data)+len(p) > 64<<20 {
+		return 0, errors.New("the console printed more than 64 MiB")
+	}
+	w.data = append(w.data, p...)
+	if w.until != nil && !w.done && w.until.Match(w.data[max(0, len(w.data)-len(p)-4096):]) {
+		w.done = true
+		close(w.found)
+	}
+	return len(p), nil
+}
+
+func (w *watch) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return string(w.data)
+}
