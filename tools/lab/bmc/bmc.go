@@ -1,0 +1,286 @@
+// Package bmc is a virtual baseboard management controller: IPMI 2.0 over RMCP+ and, at the same time, the in-band system
+// interface of a QEMU machine, both on go-ipmi's server.
+//
+// A BMC is wired to one Machine: its power, its ACPI button and its serial port. The controller keeps the boot flags; the
+// machine takes them at each start, as firmware does in POST (TakeBoot), which uses up flags for the next boot only.
+// The system GUID is the machine's UUID in SMBIOS byte order, what most controllers send.
+//
+// Faults make a controller that is silent, slow, busy, or takes an order and does nothing. They can be changed at any time.
+package bmc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	ipmibmc "github.com/bougou/go-ipmi/pkg/bmc"
+	"github.com/bougou/go-ipmi/pkg/server"
+	"github.com/bougou/go-ipmi/pkg/types"
+	"github.com/bougou/go-ipmi/pkg/vmproto"
+	"github.com/google/uuid"
+)
+
+// Machine is what the controller controls. Its methods may be called at any time, from several goroutines.
+type Machine interface {
+	// Wire is called once, before anything else, with the function by which the machine's firmware takes the boot flags.
+	Wire(takeBoot func() Boot)
+	// On tells whether the machine runs.
+	On() bool
+	// Start turns it on and returns when it runs. Starting a running machine does nothing.
+	Start() error
+	// Stop takes its power away and returns when it is off.
+	Stop() error
+	// Reset restarts it hard, as one act: nobody sees it off.
+	Reset() error
+	// PressPower is the ACPI power button.
+	PressPower() error
+	// Console attaches to the serial port. A machine without one returns nil and no error.
+	Console() (Console, error)
+}
+
+// Console is an attachment to the serial port.
+type Console interface {
+	// ReadAvailable copies what has come from the machine since the last call and never waits.
+	ReadAvailable(p []byte) (int, error)
+	Write(p []byte) (int, error)
+	Close() error
+}
+
+// Device is what to boot from.
+type Device string
+
+// Boot devices. Setup and CDROM are known to IPMI; a machine without them treats them as Default.
+const (
+	Default Device = ""
+	PXE     Device = "pxe"
+	Disk    Device = "disk"
+	CDROM   Device = "cdrom"
+	Setup   Device = "bios"
+)
+
+// Boot is the choice for one start.
+type Boot struct {
+	Device Device
+	UEFI   bool // the EFI bit of the boot flags
+}
+
+// Config describes a controller.
+type Config struct {
+	Name           string // for the log
+	UUID           uuid.UUID
+	User, Password string
+	Machine        Machine
+	// MAC, Prefix and Gateway are what the controller tells of its own network over the system interface. The address
+	// itself, unless Prefix has one, is that of the socket.
+	MAC     net.HardwareAddr
+	Prefix  netip.Prefix
+	Gateway netip.Addr
+	// CipherSuites limits the RMCP+ suites; nil is 3 and 17.
+	CipherSuites []int
+	Log          *slog.Logger
+}
+
+// Faults are what can be wrong with a controller.
+type Faults struct {
+	Silent     bool          // no packet is answered
+	Delay      time.Duration // each answer comes this much later
+	Busy       bool          // power and boot commands are declined with C0h, node busy
+	StayOff    bool          // power-on, cycle and reset are taken and not done
+	StayOn     bool          // power-off and the soft one are taken and not done
+	ForgetBoot bool          // boot flags are taken and not kept
+}
+
+// BMC is a running controller.
+type BMC struct {
+	cfg     Config
+	log     *slog.Logger
+	state   *ipmibmc.BMC
+	srv     *server.Server
+	conn    *packetConn
+	served  sync.WaitGroup
+	inband  *vmproto.VMServer
+	ctx     context.Context
+	cancel  context.CancelFunc
+	faults  atomic.Pointer[Faults]
+	flagsMu sync.Mutex
+	flags   types.BootOptionParam_BootFlags
+}
+
+// Start makes a controller that answers on conn until Close. It takes conn over.
+func Start(conn *net.UDPConn, cfg Config) (*BMC, error) {
+	if cfg.Machine == nil {
+		return nil, errors.New("start controller: no machine")
+	}
+	b := &BMC{cfg: cfg, log: cfg.Log}
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	b.log = b.log.With("bmc", cfg.Name)
+	b.faults.Store(&Faults{})
+	b.ctx, b.cancel = context.WithCancel(context.Background())
+	b.conn = &packetConn{UDPConn: conn, bmc: b}
+
+	b.state = ipmibmc.New(ipmibmc.DeviceInfo{
+		DeviceID: 0x20, DeviceRevision: 1, FirmwareMajor: 1, IPMIVersion: 0x20,
+		ManufacturerID:          0x0157, // as QEMU's own simulated controller has it, so that guest drivers know what to expect
+		AdditionalDeviceSupport: 0x80,   // chassis device
+	}, smbiosOrder(cfg.UUID), hardware{b})
+	user, err := b.state.Users.Add(2, cfg.User)
+	if err != nil {
+		return nil, fmt.Errorf("add user %q: %w", cfg.User, err)
+	}
+	user.SetPassword([]byte(cfg.Password))
+	user.Enabled = true
+	user.ChannelAccess[1] = ipmibmc.UserChannelAccess{MaxPrivilege: ipmibmc.PrivilegeLevelAdministrator, Enabled: true}
+	for _, id := range cfg.CipherSuites {
+		if !ipmibmc.SupportedCipherSuite(types.CipherSuiteID(id)) {
+			return nil, fmt.Errorf("cipher suite %d: the server doesn't have it", id)
+		}
+	}
+	if len(cfg.CipherSuites) > 0 {
+		var ids []types.CipherSuiteID
+		for _, id := range cfg.CipherSuites {
+			ids = append(ids, types.CipherSuiteID(id))
+		}
+		b.state.SetCipherSuites(ids)
+	}
+
+	cfg.Machine.Wire(b.TakeBoot)
+	reg := b.registry()
+	b.srv = server.NewServer(b.state, b.conn, server.WithHandlerRegistry(reg))
+	b.inband = vmproto.NewVMServer(b.state, vmproto.WithVMHandlerRegistry(reg))
+	b.served.Go(func() {
+		if err := b.srv.Serve(b.ctx); err != nil && b.ctx.Err() == nil {
+			b.log.Error("controller stopped", "err", err)
+		}
+	})
+	return b, nil
+}
+
+// Addr is where the controller listens.
+func (b *BMC) Addr() netip.AddrPort { return b.conn.LocalAddr().(*net.UDPAddr).AddrPort() }
+
+// SetFaults replaces the faults; the zero value heals the controller.
+func (b *BMC) SetFaults(f Faults) { b.faults.Store(&f) }
+
+// ServeSystemInterface answers one machine's in-band interface (QEMU's ipmi-bmc-extern) until conn or the controller is closed.
+// It closes conn.
+func (b *BMC) ServeSystemInterface(conn net.Conn) error {
+	return b.inband.Serve(b.ctx, &singleListener{conn: conn, done: b.ctx.Done()})
+}
+
+// Close stops the controller. The machine stays as it is.
+func (b *BMC) Close() error {
+	b.cancel()
+	err := b.srv.Close()
+	b.served.Wait()
+	b.conn.sending.Wait()
+	return err
+}
+
+// TakeBoot is what firmware does in POST: it reads the boot flags and clears those that are for one boot only.
+func (b *BMC) TakeBoot() Boot {
+	b.flagsMu.Lock()
+	defer b.flagsMu.Unlock()
+	boot := b.bootLocked()
+	if b.flags.BootFlagsValid && !b.flags.Persist {
+		b.flags = types.BootOptionParam_BootFlags{}
+	}
+	return boot
+}
+
+// Boot tells what the next start will boot from, and whether later ones will too.
+func (b *BMC) Boot() (_ Boot, persistent bool) {
+	b.flagsMu.Lock()
+	defer b.flagsMu.Unlock()
+	return b.bootLocked(), b.flags.BootFlagsValid && b.flags.Persist
+}
+
+func (b *BMC) bootLocked() Boot {
+	if !b.flags.BootFlagsValid {
+		return Boot{}
+	}
+	boot := Boot{UEFI: bool(b.flags.BIOSBootType)}
+	switch b.flags.BootDeviceSelector {
+	case types.BootDeviceSelectorForcePXE:
+		boot.Device = PXE
+	case types.BootDeviceSelectorForceHardDrive, types.BootDeviceSelectorForceHardDriveSafe:
+		boot.Device = Disk
+	case types.BootDeviceSelectorForceCDROM, types.BootDeviceSelectorForceRemoteCDROM:
+		boot.Device = CDROM
+	case types.BootDeviceSelectorForceBIOSSetup:
+		boot.Device = Setup
+	}
+	return boot
+}
+
+// smbiosOrder stores the first three fields of the UUID least significant byte first, as SMBIOS 2.6 and later do.
+func smbiosOrder(u uuid.UUID) [16]byte {
+	return [16]byte{u[3], u[2], u[1], u[0], u[5], u[4], u[7], u[6], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]}
+}
+
+// packetConn is the controller's socket, with its faults.
+type packetConn struct {
+	*net.UDPConn
+	bmc     *BMC
+	sending sync.WaitGroup
+}
+
+func (c *packetConn) ReadFrom(p []byte) (int, net.Addr, error) {
+	for {
+		n, addr, err := c.UDPConn.ReadFromUDP(p)
+		if err != nil || !c.bmc.faults.Load().Silent {
+			return n, addr, err
+		}
+	}
+}
+
+func (c *packetConn) WriteTo(p []byte, addr net.Addr) (int, error) {
+	f := c.bmc.faults.Load()
+	switch {
+	case f.Silent:
+		return len(p), nil
+	case f.Delay == 0:
+		return c.UDPConn.WriteTo(p, addr)
+	}
+	late := append([]byte(nil), p...)
+	c.sending.Go(func() {
+		t := time.NewTimer(f.Delay)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			// A lost answer is what UDP allows; the console asks again.
+			_, _ = c.UDPConn.WriteTo(late, addr)
+		case <-c.bmc.ctx.Done():
+		}
+	})
+	return len(p), nil
+}
+
+// singleListener is a listener that has one connection to give.
+type singleListener struct {
+	mu   sync.Mutex
+	conn net.Conn
+	done <-chan struct{}
+}
+
+func (l *singleListener) Accept() (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn == nil {
+		return nil, net.ErrClosed
+	}
+	c := l.conn
+	l.conn = nil
+	return c, nil
+}
+
+func (l *singleListener) Close() error { return nil }
+
+func (l *singleListener) Addr() net.Addr { return &net.UnixAddr{Name: "system interface", Net: "unix"} }

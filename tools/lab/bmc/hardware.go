@@ -1,0 +1,179 @@
+package bmc
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/bougou/go-ipmi/pkg/hal"
+	"github.com/bougou/go-ipmi/pkg/handlers"
+	"github.com/bougou/go-ipmi/pkg/types"
+)
+
+// hardware is the controller's view of the machine, in go-ipmi's terms.
+type hardware struct{ b *BMC }
+
+func (h hardware) Chassis() hal.ChassisHAL { return chassis{h.b} }
+func (h hardware) Network() hal.NetworkHAL { return network{h.b} }
+func (h hardware) Console() hal.ConsoleHAL { return console{h.b} }
+func (hardware) Sensors() hal.SensorHAL    { return nil }
+func (hardware) Storage() hal.StorageHAL   { return nil }
+func (hardware) GPIO() hal.GPIOHAL         { return nil }
+func (hardware) I2C() hal.I2CHAL           { return nil }
+func (hardware) Close() error              { return nil }
+
+type chassis struct{ b *BMC }
+
+func (c chassis) PowerState(context.Context) (bool, error) { return c.b.cfg.Machine.On(), nil }
+
+// act runs a power action unless a fault is in its way. Its error is a completion code.
+func (c chassis) act(name string, ignore bool, do func() error) error {
+	f := c.b.faults.Load()
+	switch {
+	case f.Busy:
+		return types.CodeNodeBusy
+	case ignore:
+		c.b.log.Debug("power action taken and not done", "action", name)
+		return nil
+	}
+	c.b.log.Debug("power action", "action", name)
+	if err := do(); err != nil {
+		c.b.log.Error("power action", "action", name, "err", err)
+		return err
+	}
+	return nil
+}
+
+func (c chassis) SetPower(_ context.Context, on bool) error {
+	f := c.b.faults.Load()
+	if on {
+		return c.act("on", f.StayOff, c.b.cfg.Machine.Start)
+	}
+	return c.act("off", f.StayOn, c.b.cfg.Machine.Stop)
+}
+
+// whenOn declines with D5h what makes no sense for a machine that is off.
+func (c chassis) whenOn(name string, ignore bool, do func() error) error {
+	if !c.b.cfg.Machine.On() && !ignore {
+		return types.CodeNotSupported
+	}
+	return c.act(name, ignore, do)
+}
+
+func (c chassis) PowerCycle(context.Context) error {
+	m, f := c.b.cfg.Machine, c.b.faults.Load()
+	return c.whenOn("cycle", false, func() error {
+		if err := m.Stop(); err != nil || f.StayOff {
+			return err
+		}
+		return m.Start()
+	})
+}
+
+func (c chassis) ColdReset(context.Context) error {
+	return c.whenOn("reset", c.b.faults.Load().StayOff, c.b.cfg.Machine.Reset)
+}
+
+// WarmReset is what go-ipmi's server calls for the chassis control "soft shutdown".
+func (c chassis) WarmReset(context.Context) error {
+	return c.whenOn("soft off", c.b.faults.Load().StayOn, c.b.cfg.Machine.PressPower)
+}
+
+func (c chassis) Identify(context.Context, uint8) error { return nil }
+
+func (c chassis) IntrusionState(context.Context) (bool, error) { return false, hal.ErrNotSupported }
+
+func (c chassis) SetBootFlags(_ context.Context, flags *types.BootOptionParam_BootFlags) error {
+	f := c.b.faults.Load()
+	if f.Busy {
+		return types.CodeNodeBusy
+	}
+	if f.ForgetBoot {
+		return nil
+	}
+	c.b.flagsMu.Lock()
+	defer c.b.flagsMu.Unlock()
+	c.b.flags = *flags
+	c.b.log.Debug("boot flags", "valid", flags.BootFlagsValid, "boot", c.b.bootLocked(), "persistent", flags.Persist)
+	return nil
+}
+
+func (c chassis) GetBootFlags(context.Context) (*types.BootOptionParam_BootFlags, error) {
+	c.b.flagsMu.Lock()
+	defer c.b.flagsMu.Unlock()
+	flags := c.b.flags
+	return &flags, nil
+}
+
+func (chassis) SetBootInfoAcknowledge(context.Context, *types.BootOptionParam_BootInfoAcknowledge) error {
+	return nil
+}
+
+func (chassis) GetBootInfoAcknowledge(context.Context) (*types.BootOptionParam_BootInfoAcknowledge, error) {
+	return &types.BootOptionParam_BootInfoAcknowledge{}, nil
+}
+
+// network tells the machine, over the system interface, where its controller is.
+type network struct{ b *BMC }
+
+func (n network) GetConfig(context.Context) (*hal.IPConfig, error) {
+	addr := n.b.Addr()
+	prefix := n.b.cfg.Prefix
+	if !prefix.IsValid() {
+		prefix = netip.PrefixFrom(addr.Addr().Unmap(), 24)
+	}
+	out := &hal.IPConfig{Port: addr.Port()}
+	if a := prefix.Addr().Unmap(); a.Is4() {
+		out.IP = a.As4()
+		for i := range prefix.Bits() {
+			out.Mask[i/8] |= 0x80 >> (i % 8)
+		}
+	}
+	if g := n.b.cfg.Gateway.Unmap(); g.Is4() {
+		out.Gateway = g.As4()
+	}
+	copy(out.MAC[:], n.b.cfg.MAC)
+	return out, nil
+}
+
+// SetConfig declines: the lab decides on addresses.
+func (network) SetConfig(context.Context, *hal.IPConfig) error { return hal.ErrNotSupported }
+
+// console is serial over LAN.
+type console struct{ b *BMC }
+
+func (c console) Open(context.Context) (hal.ConsoleConn, error) {
+	con, err := c.b.cfg.Machine.Console()
+	if err != nil {
+		return nil, err
+	}
+	if con == nil {
+		return nil, hal.ErrNotSupported
+	}
+	return consoleConn{con}, nil
+}
+
+type consoleConn struct{ Console }
+
+func (consoleConn) SendBreak(context.Context) error { return hal.ErrNotSupported }
+
+// registry adds to go-ipmi's commands what it lacks or does otherwise than a controller should.
+func (b *BMC) registry() *handlers.Registry {
+	reg := handlers.NewRegistry()
+	handlers.RegisterAllHandlers(reg)
+	ok := func(data ...byte) func(context.Context, *handlers.HandlerContext, []byte) ([]byte, types.CompletionCode, error) {
+		return func(context.Context, *handlers.HandlerContext, []byte) ([]byte, types.CompletionCode, error) {
+			return data, types.CodeOK, nil
+		}
+	}
+	guid := b.state.GUID
+	reg.RegisterFunc(types.CommandGetSystemGUID, ok(guid[:]...))
+	// go-ipmi resets the machine here. These commands are for the controller itself, which has nothing to reset.
+	reg.RegisterFunc(types.CommandColdReset, ok())
+	reg.RegisterFunc(types.CommandWarmReset, ok())
+	// Linux's ipmi_si asks for these when it finds the controller and complains when they fail.
+	reg.RegisterFunc(types.CommandGetBMCGlobalEnables, ok(0x00))
+	reg.RegisterFunc(types.CommandSetBMCGlobalEnables, ok())
+	reg.RegisterFunc(types.CommandGetMessageFlags, ok(0x00))
+	reg.RegisterFunc(types.CommandClearMessageFlags, ok())
+	return reg
+}
