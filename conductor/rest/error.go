@@ -1,0 +1,133 @@
+package rest
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+)
+
+// Error is an answer that is not a success. Clients get its Message in one of two shapes: a fault, which is what requests that
+// reached their handler get, or, when IsRouting is set, the shape of routing and version checks.
+type Error struct {
+	Status    int
+	Message   string
+	IsRouting bool
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%d %s", e.Status, e.Message) }
+
+// Fault makes an error of a request that was understood.
+func Fault(status int, format string, args ...any) *Error {
+	return &Error{Status: status, Message: fmt.Sprintf(format, args...)}
+}
+
+// BadRequest is Fault 400.
+func BadRequest(format string, args ...any) *Error {
+	return Fault(http.StatusBadRequest, format, args...)
+}
+
+// NotFound is Fault 404.
+func NotFound(format string, args ...any) *Error {
+	return Fault(http.StatusNotFound, format, args...)
+}
+
+// Conflict is Fault 409.
+func Conflict(format string, args ...any) *Error {
+	return Fault(http.StatusConflict, format, args...)
+}
+
+// NotAcceptable is what a field, filter or verb gets that is newer than the version asked for.
+func NotAcceptable() *Error { return Fault(http.StatusNotAcceptable, "Request not acceptable.") }
+
+// Routing makes an error of the routing shape.
+func Routing(status int, description string) *Error {
+	return &Error{Status: status, Message: description, IsRouting: true}
+}
+
+// fault and routing are the inner texts; outer is the body.
+type fault struct {
+	FaultCode   string  `json:"faultcode"`
+	FaultString string  `json:"faultstring"`
+	DebugInfo   *string `json:"debuginfo"`
+}
+
+type routing struct {
+	Code        int    `json:"code"`
+	Title       string `json:"title"`
+	Description string `json:"description"`
+}
+
+type outer struct {
+	ErrorMessage json.RawMessage `json:"error_message"`
+}
+
+// Body gives the JSON to send: an object whose only member is a string that holds JSON itself.
+func (e *Error) Body() []byte {
+	var inner any
+	if e.IsRouting {
+		inner = routing{e.Status, http.StatusText(e.Status), e.Message}
+	} else {
+		f := fault{FaultCode: "Client", FaultString: e.Message}
+		if e.Status >= 500 {
+			f.FaultCode = "Server"
+		}
+		inner = f
+	}
+	return encode(struct {
+		ErrorMessage string `json:"error_message"`
+	}{string(encode(inner))})
+}
+
+// encode marshals what cannot fail, without escaping <, > and &: the texts are for people.
+func encode(v any) []byte {
+	b, err := marshal(v)
+	if err != nil {
+		panic("rest: " + err.Error()) // only structs of strings get here
+	}
+	return b
+}
+
+// DecodeError reads the body of an answer with an error status, in any of the shapes that servers of this API send: a fault or a
+// routing error, encoded twice or once, {"error":{"message":...}} of basic authentication, or no JSON at all.
+func DecodeError(status int, body []byte) *Error {
+	e := &Error{Status: status, Message: http.StatusText(status)}
+	var basic struct {
+		Error struct {
+			Message string `json:"message"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(body, &basic) == nil && basic.Error.Message != "" {
+		e.Message = basic.Error.Message
+		return e
+	}
+	var o outer
+	if json.Unmarshal(body, &o) != nil || len(o.ErrorMessage) == 0 {
+		if len(body) > 0 && len(body) < 500 {
+			e.Message = string(body)
+		}
+		return e
+	}
+	inner := []byte(o.ErrorMessage)
+	var text string
+	if json.Unmarshal(inner, &text) == nil {
+		inner = []byte(text)
+	}
+	var both struct {
+		FaultString string `json:"faultstring"`
+		routing
+	}
+	switch {
+	case json.Unmarshal(inner, &both) != nil:
+		if text != "" {
+			e.Message = text
+		}
+	case both.FaultString != "":
+		e.Message = both.FaultString
+	default:
+		e.IsRouting = true
+		if both.Description != "" {
+			e.Message = both.Description
+		}
+	}
+	return e
+}

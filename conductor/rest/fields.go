@@ -1,0 +1,90 @@
+package rest
+
+import (
+	"slices"
+	"strings"
+)
+
+// Field is one field of an object: its name, the version that brought it, whether a list may be sorted by it, and how to get it.
+type Field[T any] struct {
+	Name     string
+	Since    Version
+	Sortable bool
+	get      func(*T) any
+}
+
+// Fields is the table of an object's fields in the order they are shown.
+type Fields[T any] []Field[T]
+
+// find returns the field, or nil.
+func (fs Fields[T]) find(name string) *Field[T] {
+	for i := range fs {
+		if fs[i].Name == name {
+			return &fs[i]
+		}
+	}
+	return nil
+}
+
+// Names returns the names of all fields that version v shows.
+func (fs Fields[T]) Names(v Version) []string {
+	var names []string
+	for i := range fs {
+		if fs[i].Since <= v {
+			names = append(names, fs[i].Name)
+		}
+	}
+	return names
+}
+
+// Since returns the version that brought a field; ok is false for a name that is no field.
+func (fs Fields[T]) Since(name string) (v Version, ok bool) {
+	if f := fs.find(name); f != nil {
+		return f.Since, true
+	}
+	return 0, false
+}
+
+// Sortable tells whether lists may be sorted by a field.
+func (fs Fields[T]) Sortable(name string) bool {
+	f := fs.find(name)
+	return f != nil && f.Sortable
+}
+
+// Select checks a client's ?fields= and returns the fields to show. Links are always shown, as the last field.
+func (fs Fields[T]) Select(v Version, fields string) ([]string, *Error) {
+	var names []string
+	for name := range strings.SplitSeq(fields, ",") {
+		if name == "" || name == "links" || slices.Contains(names, name) {
+			continue
+		}
+		since, ok := fs.Since(name)
+		if !ok {
+			return nil, BadRequest("Field %s is not a valid field.", name)
+		}
+		if since > v {
+			return nil, NotAcceptable()
+		}
+		names = append(names, name)
+	}
+	return append(names, "links"), nil
+}
+
+// Render makes the JSON object that a client of version v sees: the fields named, or with nil all of that version.
+func (fs Fields[T]) Render(x *T, v Version, names []string) Object {
+	var o Object
+	if names == nil {
+		for i := range fs {
+			if fs[i].Since <= v {
+				o = append(o, Member{fs[i].Name, fs[i].get(x)})
+			}
+		}
+		return o
+	}
+	for _, name := range names {
+		if f := fs.find(name); f != nil && f.Since <= v {
+			o = append(o, Member{f.Name, f.get(x)})
+		}
+	}
+	return o
+}

@@ -1,0 +1,78 @@
+package rest
+
+// What follows is Ingot's own part of the API, below /ingot/v1: facts that Ironic has no words for. It has no microversions;
+// fields are only ever added.
+
+// Progress is how far a node's work is.
+type Progress struct {
+	NodeUUID             string    `json:"node_uuid"`
+	ProvisionState       string    `json:"provision_state"`
+	TargetProvisionState Null      `json:"target_provision_state"`
+	PowerState           Null      `json:"power_state"`
+	LastError            Null      `json:"last_error"`
+	Job                  *Job      `json:"job"`
+	Running              *Transfer `json:"running"`
+	AgentConnected       bool      `json:"agent_connected"`
+}
+
+// Job is the work in progress on a node.
+type Job struct {
+	ID        string    `json:"id"`
+	Phase     string    `json:"phase"`
+	StartedAt NullTime  `json:"started_at"`
+	Requester Null      `json:"requester"`
+	Index     int       `json:"index"`
+	Detail    Null      `json:"detail"` // what it waits for, for people
+	Steps     []JobStep `json:"steps"`
+}
+
+// JobStep is one step of a Job.
+type JobStep struct {
+	Interface string   `json:"interface"`
+	Step      string   `json:"step"`
+	Priority  int      `json:"priority"`
+	InBand    bool     `json:"in_band"`
+	Status    string   `json:"status"` // "pending", "running", "done", "failed"
+	StartedAt NullTime `json:"started_at"`
+	EndedAt   NullTime `json:"ended_at"`
+	Result    any      `json:"result,omitempty"`
+}
+
+// Transfer is how far the running step of the agent is, as far as it counts bytes. Total is 0 when it is not known.
+type Transfer struct {
+	Step  string   `json:"step"`
+	Phase string   `json:"phase"`
+	Bytes uint64   `json:"bytes"`
+	Total uint64   `json:"total"`
+	Rate  uint64   `json:"rate"` // bytes per second
+	At    NullTime `json:"at"`
+}
+
+// Timeline is where the time went.
+type Timeline struct {
+	NodeUUID string `json:"node_uuid"`
+	Marks    []Mark `json:"marks"`
+}
+
+// Mark is one point of a Timeline. At has fractions of a second.
+type Mark struct {
+	JobID  Null   `json:"job_id"`
+	Name   string `json:"name"`
+	At     string `json:"at"` // RFC 3339 with nanoseconds
+	Detail Null   `json:"detail"`
+}
+
+// LogLine is a line of an agent's log.
+type LogLine struct {
+	Seq   uint64 `json:"seq"`
+	At    string `json:"at"` // RFC 3339 with nanoseconds
+	Level string `json:"level"`
+	Text  string `json:"text"`
+}
+
+// Logs is an excerpt of an agent's log; Next is what to pass as ?after= to go on.
+type Logs struct {
+	NodeUUID string    `json:"node_uuid"`
+	Lines    []LogLine `json:"lines"`
+	Next     uint64    `json:"next"`
+}

@@ -1,0 +1,194 @@
+package rest
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Operation is one line of a JSON PATCH.
+type Operation struct {
+	Op    string `json:"op"`
+	Path  string `json:"path"`
+	Value any    `json:"value,omitempty"`
+}
+
+// Root gives the attribute that an operation changes.
+func (o Operation) Root() string {
+	root, _, _ := strings.Cut(strings.TrimPrefix(o.Path, "/"), "/")
+	return root
+}
+
+// Patch is a checked JSON PATCH.
+type Patch struct {
+	ops []map[string]any
+}
+
+var patchSchema = &Schema{Types: []string{"array"}, Items: &Schema{
+	Types:    []string{"object"},
+	Required: []string{"op", "path"},
+	Closed:   true,
+	Props: map[string]*Schema{
+		"op":    {Types: []string{"string"}, Enum: []any{"add", "replace", "remove"}},
+		"path":  {Types: []string{"string"}, Pattern: regexp.MustCompile(`^(/[\w-]+)+$`)},
+		"value": nil,
+	},
+}}
+
+// ParsePatch checks the shape of a PATCH body and that it touches none but the attributes allowed.
+func ParsePatch(body any, allowed []string) (*Patch, *Error) {
+	if fault := patchSchema.Check(body); fault != "" {
+		return nil, BadRequest("Schema error for patch: %s", fault)
+	}
+	p := &Patch{}
+	for _, item := range body.([]any) {
+		op := item.(map[string]any)
+		if root := pointer(op)[0]; !slices.Contains(allowed, root) {
+			return nil, BadRequest("Cannot patch /%s. Only the following can be updated: %s", strings.Join(pointer(op), "/"), strings.Join(allowed, ", "))
+		}
+		p.ops = append(p.ops, op)
+	}
+	return p, nil
+}
+
+// Roots returns the attributes that the patch changes, each once.
+func (p *Patch) Roots() []string {
+	var roots []string
+	for _, op := range p.ops {
+		if root := pointer(op)[0]; !slices.Contains(roots, root) {
+			roots = append(roots, root)
+		}
+	}
+	return roots
+}
+
+// Removes tells whether the patch removes an attribute as a whole.
+func (p *Patch) Removes(root string) bool {
+	return slices.ContainsFunc(p.ops, func(op map[string]any) bool {
+		return op["op"] == "remove" && op["path"] == "/"+root
+	})
+}
+
+func pointer(op map[string]any) []string { return strings.Split(op["path"].(string)[1:], "/") }
+
+// Apply changes doc, which holds the present values of all attributes that may be patched. A removed attribute is gone from doc:
+// it takes its default. doc's inner values must be the caller's to change.
+func (p *Patch) Apply(doc map[string]any) *Error {
+	for _, op := range p.ops {
+		keys := pointer(op)
+		var err error
+		if op["op"] == "remove" && len(keys) == 1 {
+			delete(doc, keys[0]) // absent means that it has its default already
+			continue
+		}
+		value, has := op["value"]
+		if op["op"] != "remove" && !has {
+			err = errors.New("The operation does not contain a 'value' member")
+		} else {
+			err = change(doc, keys, op["op"].(string), clone(value))
+		}
+		if err != nil {
+			return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("Couldn't apply patch '%s'. Reason: %v", Repr(op), err)}
+		}
+	}
+	return nil
+}
+
+// change applies one operation below root.
+func change(root map[string]any, keys []string, op string, value any) error {
+	var at any = root
+	set := func(any) {} // puts a list that had to grow back where it was
+	for _, key := range keys[:len(keys)-1] {
+		switch x := at.(type) {
+		case map[string]any:
+			next, ok := x[key]
+			if !ok {
+				return fmt.Errorf("member '%s' not found in %s", key, Repr(x))
+			}
+			set = func(v any) { x[key] = v }
+			at = next
+		case []any:
+			i, err := index(x, key, len(x)-1)
+			if err != nil {
+				return err
+			}
+			set = func(v any) { x[i] = v }
+			at = x[i]
+		default:
+			return fmt.Errorf("there is nothing below %s", Repr(at))
+		}
+	}
+	last := keys[len(keys)-1]
+	switch x := at.(type) {
+	case map[string]any:
+		if _, ok := x[last]; !ok && op != "add" && len(keys) > 1 {
+			return fmt.Errorf("can't %s a non-existent object '%s'", op, last)
+		}
+		if op == "remove" {
+			delete(x, last)
+		} else {
+			x[last] = value
+		}
+	case []any:
+		switch op {
+		case "add":
+			i, err := index(x, last, len(x))
+			if err != nil {
+				return err
+			}
+			set(slices.Insert(slices.Clone(x), i, value))
+		default:
+			i, err := index(x, last, len(x)-1)
+			if err != nil {
+				return err
+			}
+			if op == "remove" {
+				set(slices.Delete(slices.Clone(x), i, i+1))
+			} else {
+				x[i] = value
+			}
+		}
+	default:
+		return fmt.Errorf("there is nothing below %s", Repr(at))
+	}
+	return nil
+}
+
+func index(list []any, key string, limit int) (int, error) {
+	if key == "-" && limit == len(list) {
+		return limit, nil
+	}
+	i, err := strconv.Atoi(key)
+	if err != nil || i < 0 || i > limit {
+		return 0, fmt.Errorf("list index '%s' out of range", key)
+	}
+	return i, nil
+}
+
+// clone copies a JSON value, so that what is patched is never shared.
+func clone(v any) any {
+	switch x := v.(type) {
+	case map[string]any:
+		return Clone(x)
+	case []any:
+		c := make([]any, len(x))
+		for i := range x {
+			c[i] = clone(x[i])
+		}
+		return c
+	}
+	return v
+}
+
+// Clone copies a JSON object with all that is in it; nil becomes an empty object.
+func Clone(m map[string]any) map[string]any {
+	c := make(map[string]any, len(m))
+	for k, v := range m {
+		c[k] = clone(v)
+	}
+	return c
+}

@@ -1,0 +1,132 @@
+package rest
+
+import (
+	"bytes"
+	"encoding/json"
+	"time"
+)
+
+// Null is a string that is JSON null when empty.
+type Null string
+
+// MarshalJSON implements json.Marshaler.
+func (n Null) MarshalJSON() ([]byte, error) {
+	if n == "" {
+		return []byte("null"), nil
+	}
+	return marshal(string(n))
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *Null) UnmarshalJSON(b []byte) error {
+	var s *string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	*n = ""
+	if s != nil {
+		*n = Null(*s)
+	}
+	return nil
+}
+
+// NullTime is a time that is JSON null when zero.
+type NullTime struct{ time.Time }
+
+const timeLayout = "2006-01-02T15:04:05-07:00"
+
+// MarshalJSON implements json.Marshaler.
+func (t NullTime) MarshalJSON() ([]byte, error) {
+	if t.IsZero() {
+		return []byte("null"), nil
+	}
+	return []byte(`"` + t.UTC().Format(timeLayout) + `"`), nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler. Fractions of seconds and a missing offset (then UTC) are accepted too.
+func (t *NullTime) UnmarshalJSON(b []byte) error {
+	var s *string
+	if err := json.Unmarshal(b, &s); err != nil {
+		return err
+	}
+	t.Time = time.Time{}
+	if s == nil || *s == "" {
+		return nil
+	}
+	at, err := time.Parse(time.RFC3339Nano, *s)
+	if err != nil {
+		if at, err = time.Parse("2006-01-02T15:04:05.999999999", *s); err != nil {
+			return err
+		}
+	}
+	t.Time = at.UTC()
+	return nil
+}
+
+// Link points at a resource.
+type Link struct {
+	Href string `json:"href"`
+	Rel  string `json:"rel"`
+	Type string `json:"type,omitempty"`
+}
+
+// Links makes the pair of links every resource has: itself, and its bookmark, which is the address without the version.
+// base is scheme and host; path starts without slash: "nodes/1be2...".
+func Links(base, path string) []Link {
+	return []Link{{Href: base + "/v1/" + path, Rel: "self"}, {Href: base + "/" + path, Rel: "bookmark"}}
+}
+
+// Member is one name and value of an Object.
+type Member struct {
+	Name  string
+	Value any
+}
+
+// Object is a JSON object that keeps the order of its members.
+type Object []Member
+
+// MarshalJSON implements json.Marshaler.
+func (o Object) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	b.WriteByte('{')
+	for i, m := range o {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		name, err := marshal(m.Name)
+		if err != nil {
+			return nil, err
+		}
+		value, err := marshal(m.Value)
+		if err != nil {
+			return nil, err
+		}
+		b.Write(name)
+		b.WriteByte(':')
+		b.Write(value)
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// marshal is json.Marshal without the escapes for HTML.
+func marshal(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
+}
+
+// Marshal makes the JSON of an answer.
+func Marshal(v any) ([]byte, error) { return marshal(v) }
+
+// orEmpty makes nil maps objects: the API never shows null where clients expect an object.
+func orEmpty(m map[string]any) map[string]any {
+	if m == nil {
+		return map[string]any{}
+	}
+	return m
+}

@@ -1,0 +1,116 @@
+package rest
+
+import (
+	"fmt"
+	"net/http"
+	"regexp"
+	"strconv"
+)
+
+// Version is the minor number of a microversion 1.N.
+type Version int
+
+// The range on offer.
+//
+// MaxVersion is 1.82 and not higher because a version is a promise about the whole API: whoever asks for 1.N may use all that
+// 1.1 to 1.N brought. Up to 1.82 every field of a node and a port, every filter and every rule of negotiation is there and is
+// compared in tests with answers recorded from Ironic. From 1.83 on fields (parent_node, firmware_interface, service_step) and
+// verbs would be missing that clients take for granted once they see the number. Collections of 1.82 and below that cannot hold
+// anything yet (allocations, deploy templates, ...) are absent: they answer 404 like any unknown resource and are not listed in
+// the version document, which is how clients of this API find out what there is.
+const (
+	MinVersion Version = 1
+	MaxVersion Version = 82
+)
+
+// Versions at which something other than a field of an object came or changed. Fields are in the tables of fields.go.
+const (
+	VersionAvailable      Version = 2  // the state "available" has its name; before it is null
+	VersionManageVerbs    Version = 4  // manage, provide
+	VersionNames          Version = 5  // nodes are found by name
+	VersionInspect        Version = 6  // verb inspect
+	VersionSelectFields   Version = 8  // ?fields=
+	VersionFilterState    Version = 9  // ?provision_state=
+	VersionURLNames       Version = 10 // names may have all unreserved characters
+	VersionEnroll         Version = 11 // new nodes start in enroll, before in available
+	VersionAbort          Version = 13
+	VersionStateLinks     Version = 14
+	VersionClean          Version = 15
+	VersionFilterDriver   Version = 16
+	VersionAdopt          Version = 17
+	VersionSoftPower      Version = 27 // soft power targets and timeout
+	VersionVIFs           Version = 28
+	VersionDriverDetails  Version = 30
+	VersionRebuildDrive   Version = 35 // rebuild takes a config drive
+	VersionTraits         Version = 37
+	VersionRescue         Version = 38
+	VersionInspectWait    Version = 39 // "inspect wait" has its name; before it is "inspecting"
+	VersionAbortInspect   Version = 41
+	VersionFilterFault    Version = 42
+	VersionDetailQuery    Version = 43 // ?detail=true
+	VersionResetInterface Version = 45
+	VersionConductorGroup Version = 46
+	VersionConductors     Version = 49
+	VersionOwner          Version = 50
+	VersionDescription    Version = 51
+	VersionDriveObject    Version = 56 // config drive as a JSON object
+	VersionVendorData     Version = 59
+	VersionRetired        Version = 61
+	VersionLessee         Version = 65
+	VersionDeploySteps    Version = 69
+	VersionVerbAliases    Version = 73 // deploy, undeploy
+	VersionBootMode       Version = 75
+	VersionDriverFields   Version = 77
+	VersionHistory        Version = 78
+	VersionInventory      Version = 81
+	VersionShards         Version = 82
+)
+
+// Headers of negotiation.
+const (
+	VersionHeader    = "X-OpenStack-Ironic-API-Version"
+	MinVersionHeader = "X-OpenStack-Ironic-API-Minimum-Version"
+	MaxVersionHeader = "X-OpenStack-Ironic-API-Maximum-Version"
+)
+
+// String gives "1.N".
+func (v Version) String() string { return "1." + strconv.Itoa(int(v)) }
+
+var versionText = regexp.MustCompile(`^(\d{1,9})\.(\d{1,9})$`)
+
+// Negotiate reads the version a client asks for: none is 1.1, "latest" the newest. The error is what to answer.
+// ranged tells whether that answer carries the headers with the range, which clients use to ask again: it does unless the
+// header could not be read at all.
+func Negotiate(header string) (v Version, ranged bool, err *Error) {
+	switch header {
+	case "":
+		return MinVersion, true, nil
+	case "latest":
+		return MaxVersion, true, nil
+	}
+	m := versionText.FindStringSubmatch(header)
+	if m == nil {
+		return 0, false, Routing(http.StatusNotAcceptable, "Invalid value for "+VersionHeader+" header")
+	}
+	minor, _ := strconv.Atoi(m[2]) // at most nine digits
+	offered := fmt.Sprintf("not supported by this service. The supported version range is: [%s, %s].", MinVersion, MaxVersion)
+	if m[1] != "1" {
+		return 0, true, Routing(http.StatusNotAcceptable, fmt.Sprintf("Mutually exclusive versions requested. Version %s requested but %s", header, offered))
+	}
+	v = Version(minor)
+	if v < MinVersion || v > MaxVersion {
+		return 0, true, Routing(http.StatusNotAcceptable, fmt.Sprintf("Version %s was requested but the minor version is %s", header, offered))
+	}
+	return v, true, nil
+}
+
+// StateFor gives the name of a provision state (or target) as clients of version v know it; "" is null.
+func StateFor(v Version, state string) string {
+	switch {
+	case state == "available" && v < VersionAvailable:
+		return ""
+	case state == "inspect wait" && v < VersionInspectWait:
+		return "inspecting"
+	}
+	return state
+}
