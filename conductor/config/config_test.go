@@ -1,0 +1,132 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// lab is a configuration that is valid as it stands.
+func lab(t *testing.T) string {
+	t.Helper()
+	f := filepath.Join(t.TempDir(), "ingotd.yaml")
+	text := "data_dir: /srv/ingot\nnetboot:\n  dhcp: server\n  interface: br0\n  range_start: 10.77.0.50\n  range_end: 10.77.0.99\n  lease_time: 10m\n"
+	if err := os.WriteFile(f, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func TestLoadOrder(t *testing.T) {
+	c, print, err := Load(
+		[]string{"--config", lab(t), "--set", "netboot.http_port=81", "--data-dir", "/flag", "--print-config"},
+		[]string{"INGOT_NETBOOT_INTERFACE=br7", "INGOT_DATA_DIR=/env", "INGOT_NETBOOT_DNS=10.0.0.1,10.0.0.2", "HOME=/root", "INGOT_MUST_RUN=1"},
+		&bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !print || c.DataDir != "/flag" || c.Netboot.Interface != "br7" || c.Netboot.HTTPPort != 81 || c.Netboot.LeaseTime != 10*time.Minute ||
+		len(c.Netboot.DNS) != 2 || !c.Deploy.AutomatedClean {
+		t.Errorf("Load = %+v, print %v", c, print)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	unknown := filepath.Join(t.TempDir(), "x.yaml")
+	if err := os.WriteFile(unknown, []byte("netboot:\n  intreface: br0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		args []string
+		env  []string
+		want string
+	}{
+		{"unknown key in file", []string{"--config", unknown}, nil, "intreface"},
+		{"no such file", []string{"--config", "/nonexistent/x.yaml"}, nil, "no such file"},
+		{"unknown key", []string{"--set", "nonsense=1"}, nil, "--help"},
+		{"not a number", []string{"--set", "netboot.http_port=eighty"}, nil, "not a number"},
+		{"not a duration", nil, []string{"INGOT_POWER_TIMEOUT=soon"}, "INGOT_POWER_TIMEOUT"},
+		{"argument", []string{"start"}, nil, "takes no arguments"},
+	} {
+		_, _, err := Load(c.args, c.env, &bytes.Buffer{})
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: Load = %v, want an error with %q", c.name, err, c.want)
+		}
+	}
+}
+
+func TestHelpListsEveryKey(t *testing.T) {
+	var out bytes.Buffer
+	if _, _, err := Load([]string{"--help"}, nil, &out); !errors.Is(err, ErrHelp) {
+		t.Fatalf("Load(--help) = %v, want ErrHelp", err)
+	}
+	for _, key := range []string{"netboot.range_start", "deploy.max_boots", "api.insecure_listen", "30m0s"} {
+		if !strings.Contains(out.String(), key) {
+			t.Errorf("help lacks %s", key)
+		}
+	}
+}
+
+func TestValidateNamesAllFaults(t *testing.T) {
+	c := Default()
+	c.DataDir = "relative"
+	c.API.Listen = "0.0.0.0:6385"
+	c.Netboot.DHCP = "server"
+	c.Netboot.Address = "ten"
+	c.Netboot.KernelParams = "quiet ingot.token=x a`b`"
+	c.Deploy.BootMode = "coreboot"
+	err := c.Validate()
+	if err == nil {
+		t.Fatal("Validate accepts nonsense")
+	}
+	for _, key := range []string{"data_dir", "api.listen", "netboot.interface", "netboot.address", "netboot.range_start", "Ingot's own", "a`b`", "deploy.boot_mode"} {
+		if !strings.Contains(err.Error(), key) {
+			t.Errorf("Validate does not name %s:\n%v", key, err)
+		}
+	}
+}
+
+func TestListenBeyondLoopbackNeedsConsent(t *testing.T) {
+	c, _, err := Load([]string{"--config", lab(t)}, nil, &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for listen, ok := range map[string]bool{"127.0.0.1:1": true, "[::1]:1": true, "localhost:1": true, ":1": false, "10.0.0.1:1": false} {
+		c.API.Listen, c.API.InsecureListen = listen, false
+		if err := c.Validate(); (err == nil) != ok {
+			t.Errorf("Validate with listen %s = %v, want ok %v", listen, err, ok)
+		}
+		c.API.InsecureListen = true
+		if err := c.Validate(); err != nil {
+			t.Errorf("Validate with listen %s and consent = %v", listen, err)
+		}
+	}
+}
+
+func TestWriteReadsBack(t *testing.T) {
+	want, _, err := Load([]string{"--config", lab(t)}, nil, &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := want.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	f := filepath.Join(t.TempDir(), "again.yaml")
+	if err := os.WriteFile(f, b.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := Load([]string{"--config", f}, nil, &bytes.Buffer{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var again bytes.Buffer
+	if err := got.Write(&again); err != nil || again.String() != b.String() {
+		t.Errorf("Write after Load = %q (%v), want %q", again.String(), err, b.String())
+	}
+}

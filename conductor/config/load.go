@@ -1,0 +1,181 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"reflect"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+// DefaultFile is read when no --config is given and it exists.
+const DefaultFile = "/etc/ingot/ingotd.yaml"
+
+// ErrHelp means that help was asked for and has been printed.
+var ErrHelp = flag.ErrHelp
+
+// Load reads the configuration from file, environment and arguments (without the program's name), and validates it. environ is what
+// os.Environ gives. print tells that the effective configuration was asked for, rather than a start.
+func Load(args, environ []string, out io.Writer) (c Config, print bool, err error) {
+	c = Default()
+	fields := map[string]reflect.Value{}
+	walk(reflect.ValueOf(&c).Elem(), "", fields)
+
+	var file string
+	var sets []string
+	fl := flag.NewFlagSet("ingotd", flag.ContinueOnError)
+	fl.SetOutput(out)
+	fl.Usage = func() { usage(out) }
+	fl.StringVar(&file, "config", "", "")
+	fl.BoolVar(&print, "print-config", false, "")
+	fl.Func("set", "", func(s string) error { sets = append(sets, s); return nil })
+	for name, key := range map[string]string{"data-dir": "data_dir", "listen": "api.listen", "log-level": "log_level"} {
+		fl.Func(name, "", func(s string) error { sets = append(sets, key+"="+s); return nil })
+	}
+	if err := fl.Parse(args); err != nil {
+		return c, false, err
+	}
+	if fl.NArg() > 0 {
+		return c, false, fmt.Errorf("ingotd takes no arguments, only flags; %q is none (ingotd --help lists them)", fl.Arg(0))
+	}
+
+	if err := readFile(file, &c); err != nil {
+		return c, false, err
+	}
+	for _, kv := range environ {
+		name, value, _ := strings.Cut(kv, "=")
+		rest, ours := strings.CutPrefix(name, "INGOT_")
+		if !ours {
+			continue
+		}
+		for key, f := range fields {
+			if strings.EqualFold(strings.ReplaceAll(key, ".", "_"), rest) {
+				if err := set(f, value); err != nil {
+					return c, false, fmt.Errorf("environment variable %s: %w", name, err)
+				}
+			}
+		}
+	}
+	for _, kv := range sets {
+		key, value, ok := strings.Cut(kv, "=")
+		f, known := fields[key]
+		if !ok || !known {
+			return c, false, fmt.Errorf("--set %s: want KEY=VALUE with one of the keys that ingotd --help lists", kv)
+		}
+		if err := set(f, value); err != nil {
+			return c, false, fmt.Errorf("--set %s: %w", key, err)
+		}
+	}
+	if err := c.Validate(); err != nil {
+		return c, print, fmt.Errorf("the configuration is not valid:\n%w", err)
+	}
+	return c, print, nil
+}
+
+func readFile(file string, c *Config) error {
+	name := file
+	if name == "" {
+		name = DefaultFile
+	}
+	b, err := os.ReadFile(name)
+	if file == "" && errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read configuration: %w", err)
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(b))
+	dec.KnownFields(true)
+	if err := dec.Decode(c); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read configuration %s: %w", name, err)
+	}
+	return nil
+}
+
+// Write writes the configuration as the YAML that Load reads.
+func (c Config) Write(w io.Writer) error {
+	enc := yaml.NewEncoder(w)
+	enc.SetIndent(2)
+	if err := enc.Encode(c); err != nil {
+		return err
+	}
+	return enc.Close()
+}
+
+// walk finds every settable field by its dotted key.
+func walk(v reflect.Value, prefix string, fields map[string]reflect.Value) {
+	for i := range v.NumField() {
+		key := prefix + v.Type().Field(i).Tag.Get("yaml")
+		if f := v.Field(i); f.Kind() == reflect.Struct {
+			walk(f, key+".", fields)
+		} else {
+			fields[key] = f
+		}
+	}
+}
+
+func set(f reflect.Value, s string) error {
+	switch p := f.Addr().Interface().(type) {
+	case *string:
+		*p = s
+	case *bool:
+		b, err := strconv.ParseBool(s)
+		if err != nil {
+			return fmt.Errorf("%q is neither true nor false", s)
+		}
+		*p = b
+	case *int:
+		n, err := strconv.Atoi(s)
+		if err != nil {
+			return fmt.Errorf("%q is not a number", s)
+		}
+		*p = n
+	case *time.Duration:
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			return fmt.Errorf("%q is not a duration such as 30s or 5m", s)
+		}
+		*p = d
+	case *[]string:
+		*p = strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+	default:
+		return fmt.Errorf("can't be set here")
+	}
+	return nil
+}
+
+func usage(out io.Writer) {
+	fmt.Fprintf(out, `ingotd is Ingot's conductor: power, network boot, state, and the Bare Metal API.
+
+  --config FILE       configuration (YAML); %s if it exists
+  --data-dir DIR      short for --set data_dir=DIR
+  --listen HOST:PORT  short for --set api.listen=HOST:PORT
+  --log-level LEVEL   short for --set log_level=LEVEL
+  --set KEY=VALUE     set any key; may be repeated
+  --print-config      print the configuration as it would be used, and exit
+
+Each key can also be set by an environment variable: INGOT_NETBOOT_INTERFACE sets netboot.interface.
+Keys and their defaults:
+
+`, DefaultFile)
+	c := Default()
+	fields := map[string]reflect.Value{}
+	walk(reflect.ValueOf(&c).Elem(), "", fields)
+	keys := make([]string, 0, len(fields))
+	for k := range fields {
+		keys = append(keys, k)
+	}
+	sort.Strings(keys)
+	for _, k := range keys {
+		fmt.Fprintf(out, "  %-24s %v\n", k, fields[k].Interface())
+	}
+}
