@@ -86,7 +86,11 @@ func (m *Disks) Remove(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.disks, "/dev/"+name)
-	os.Remove(filepath.Join(m.dir, "sys/block", name))
+	link := filepath.Join(m.dir, "sys/block", name)
+	if real, err := filepath.EvalSymlinks(link); err == nil {
+		os.RemoveAll(filepath.Dir(real))
+	}
+	os.Remove(link)
 }
 
 // Disk finds a disk by its kernel name, or nil.
@@ -471,6 +475,7 @@ func (d *Disk) describe(root string, n int) error {
 	}
 	for from, to := range links {
 		from = filepath.Join(root, from)
+		os.Remove(from) // of a disk that was in this slot before
 		if err := os.MkdirAll(filepath.Dir(from), 0o755); err != nil {
 			return err
 		}

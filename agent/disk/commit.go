@@ -1,0 +1,305 @@
+package disk
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// Pending is a disk that is written but not bootable yet: what is still to be written, and the partition table, which can be
+// changed until Commit. It is a fact of the plan; a plan that dies leaves a disk without a table.
+type Pending struct {
+	Disk Disk
+
+	head    []byte // the image's first MiB
+	tail    []byte // and its end, padded to whole sectors
+	tailOff int64
+	table   table
+	added   map[string]Partition
+	taken   []span // ranges given to partitions that were added
+}
+
+type pendingKey struct{}
+
+// SetPending leaves p for later steps of the plan.
+func SetPending(f *step.Facts, p *Pending) { f.Set(pendingKey{}, p) }
+
+// PendingOf gets what write_image left.
+func PendingOf(f *step.Facts) (*Pending, error) {
+	p, ok := f.Get(pendingKey{}).(*Pending)
+	if !ok || p == nil {
+		return nil, step.Failf("run write_image before this step, in the same deployment", "no image has been written in this plan")
+	}
+	return p, nil
+}
+
+// Wipe takes every partition table from an open disk, so that nothing boots from it: zeros over both ends, read back. If the power
+// goes during it, the disk has its old table, or none; its old content is not touched either way.
+func Wipe(ctx context.Context, dev Device) error {
+	size, sector := dev.Size(), dev.SectorSize()
+	if size < 4*HeadSize {
+		return step.Failf("use a larger disk", "a disk of %d bytes is too small", size)
+	}
+	ranges := []span{{0, HeadSize}, {size - HeadSize, HeadSize}}
+	// A disk that grew, or an image that was never fitted, keeps its backup table somewhere else.
+	buf := Aligned(HeadSize)
+	if _, err := dev.ReadAt(buf, 0); err != nil {
+		return fmt.Errorf("read the old partition table: %w", err)
+	}
+	if h, err := parseGPTHeader(buf[sector:], sector); err == nil && h.alternate < uint64(size)/uint64(sector) {
+		if off := int64(h.alternate) * int64(sector); off >= HeadSize && off < size-HeadSize {
+			ranges = append(ranges, span{off, int64(sector)})
+		}
+	}
+	return zeroVerified(ctx, dev, ranges)
+}
+
+// zeroVerified writes zeros over ranges, flushes and reads them back.
+func zeroVerified(ctx context.Context, dev Device, ranges []span) error {
+	z := NewZeroer(dev)
+	z.written = true // small ranges of the greatest importance: written, not asked for
+	for _, r := range ranges {
+		if err := z.Zero(ctx, r.off, r.n); err != nil {
+			return err
+		}
+	}
+	if err := dev.Sync(); err != nil {
+		return fmt.Errorf("flush: %w", err)
+	}
+	buf := Aligned(HeadSize)
+	for _, r := range ranges {
+		for off := r.off; off < r.off+r.n; {
+			part := buf[:min(int64(len(buf)), r.off+r.n-off)]
+			if _, err := dev.ReadAt(part, off); err != nil {
+				return fmt.Errorf("read back byte %d: %w", off, err)
+			}
+			if !isZero(part) {
+				return step.Failf("replace the disk: it does not keep what is written", "byte %d and following were zeroed, but do not read as zero", off)
+			}
+			off += int64(len(part))
+		}
+	}
+	return nil
+}
+
+// NewPending makes the pending commit of an image of size bytes that is on the disk but for its head and its tail. The tail starts
+// at tailOff, a whole sector, and goes to the image's end.
+func NewPending(d Disk, head, tail []byte, tailOff, size int64) (*Pending, error) {
+	sector := d.LogicalSectors
+	if size > d.Size {
+		return nil, tooLarge(size, d)
+	}
+	p := &Pending{Disk: d, head: make([]byte, HeadSize), tailOff: tailOff, added: map[string]Partition{}}
+	copy(p.head, head)
+	p.tail = slices.Clone(tail)
+	if rest := len(p.tail) % sector; rest != 0 {
+		p.tail = append(p.tail, make([]byte, sector-rest)...)
+	}
+	if tailOff%int64(sector) != 0 || len(head) > HeadSize || tailOff < HeadSize && len(tail) > 0 {
+		return nil, fmt.Errorf("a tail at byte %d behind a head of %d bytes", tailOff, len(head))
+	}
+	t, err := parseTable(p.head, sector)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkExtent(t, size); err != nil {
+		return nil, err
+	}
+	if err := t.fit(uint64(d.Size) / uint64(sector)); err != nil {
+		return nil, err
+	}
+	p.table = t
+	return p, nil
+}
+
+// Table is the kind of the partition table: "gpt" or "mbr".
+func (p *Pending) Table() string { return p.table.kind() }
+
+// Partitions is the table as it will be.
+func (p *Pending) Partitions() []Partition { return p.table.partitions() }
+
+// Reserve makes room for a partition at the disk's end: want bytes, or at least the least. A partition of that name that the image
+// brings is used when it is large enough. Asked again, it answers the same.
+func (p *Pending) Reserve(name string, want, least int64) (Partition, error) {
+	if part, ok := p.added[name]; ok && part.Size >= least {
+		return part, nil
+	}
+	for _, part := range p.table.partitions() {
+		if part.Name == name && part.Size >= least && part.Start >= HeadSize && part.Start+part.Size <= p.tailOff {
+			p.added[name] = part
+			return part, nil
+		}
+	}
+	sectors := func(bytes int64) uint64 {
+		n := (bytes + HeadSize - 1) / HeadSize * HeadSize
+		return uint64(n) / uint64(p.Disk.LogicalSectors)
+	}
+	part, err := p.table.add(name, sectors(want))
+	if err != nil && least < want {
+		part, err = p.table.add(name, sectors(least))
+	}
+	if err != nil {
+		return Partition{}, fmt.Errorf("add partition %s to %s: %w", name, p.Disk.Name, err)
+	}
+	p.added[name] = part
+	p.taken = append(p.taken, span{part.Start, part.Size})
+	return part, nil
+}
+
+// Open opens the disk to write into its partitions, after comparing its identity.
+func (p *Pending) Open(ctx context.Context, m machine) (Device, error) {
+	dev, _, err := OpenVerified(ctx, m, p.Disk.Identity())
+	return dev, err
+}
+
+// Committed is a disk that boots.
+type Committed struct {
+	Disk       Disk
+	Table      string // "gpt" or "mbr"
+	Partitions []Partition
+}
+
+// Commit makes the disk that write_image left bootable. Stopped at any point the disk either has no table or is complete; run again
+// it does the same again. The device is closed when it returns. A nil log is silent.
+func Commit(ctx context.Context, f *step.Facts, m machine, log *slog.Logger) (*Committed, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	p, err := PendingOf(f)
+	if err != nil {
+		return nil, err
+	}
+	dev, err := p.Open(ctx, m)
+	if err != nil {
+		return nil, fmt.Errorf("commit the partition table: %w", err)
+	}
+	err = p.commit(ctx, dev, log)
+	if cerr := dev.Close(); err == nil && cerr != nil {
+		err = cerr
+	}
+	if err != nil {
+		return nil, fmt.Errorf("commit the partition table of %s: %w", p.Disk.Name, err)
+	}
+	return &Committed{Disk: p.Disk, Table: p.table.kind(), Partitions: p.table.partitions()}, nil
+}
+
+// piece is data and where it goes; both are whole sectors.
+type piece struct {
+	off  int64
+	data []byte
+}
+
+// pieces is everything that is held back, in groups: each group must be on the medium before the next begins.
+func (p *Pending) pieces() [][]piece {
+	sector := int64(p.Disk.LogicalSectors)
+	head := slices.Clone(p.head)
+	p.table.apply(head)
+	backup, backupLBA := p.table.backup()
+	end := p.Disk.Size
+	if backup != nil {
+		end = int64(backupLBA) * sector
+	}
+
+	// The image's own backup table is not content: at its place is nothing, or the middle of the disk.
+	tail := slices.Clone(p.tail)
+	if r := int64(p.table.reserved()) * sector; r > 0 && r < p.tailOff+int64(len(tail)) {
+		clear(tail[max(0, r-p.tailOff):])
+	}
+	tails := []piece{{p.tailOff, tail}}
+	for _, taken := range append([]span{{end, p.Disk.Size - end}}, p.taken...) {
+		var left []piece
+		for _, t := range tails {
+			left = append(left, t.without(taken)...)
+		}
+		tails = left
+	}
+
+	rest := append([]piece{{2 * sector, head[2*sector:]}}, tails...)
+	groups := [][]piece{rest}
+	if backup != nil {
+		groups = append(groups, []piece{{end, backup}})
+	}
+	return append(groups, []piece{{sector, head[sector : 2*sector]}}, []piece{{0, head[:sector]}})
+}
+
+// without is what remains of a piece outside a span.
+func (p piece) without(s span) []piece {
+	end := p.off + int64(len(p.data))
+	low, high := min(max(s.off, p.off), end), min(max(s.off+s.n, p.off), end)
+	if low >= high {
+		return []piece{p}
+	}
+	var left []piece
+	if low > p.off {
+		left = append(left, piece{p.off, p.data[:low-p.off]})
+	}
+	if high < end {
+		left = append(left, piece{high, p.data[high-p.off:]})
+	}
+	return left
+}
+
+func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) error {
+	groups := p.pieces()
+	if err := p.untouched(dev, groups); err != nil {
+		return err
+	}
+	for _, group := range groups {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for _, w := range group {
+			if len(w.data) == 0 {
+				continue
+			}
+			if _, err := dev.WriteAt(w.data, w.off); err != nil {
+				return fmt.Errorf("write %d bytes at byte %d: %w", len(w.data), w.off, err)
+			}
+		}
+		if err := dev.Sync(); err != nil {
+			return fmt.Errorf("flush: %w", err)
+		}
+	}
+	for _, w := range slices.Concat(groups...) {
+		got := make([]byte, len(w.data))
+		if _, err := dev.ReadAt(got, w.off); err != nil {
+			return fmt.Errorf("read back byte %d: %w", w.off, err)
+		}
+		if !bytes.Equal(got, w.data) {
+			return step.Failf("replace the disk: it does not keep what is written", "byte %d and following read back different from what was written", w.off)
+		}
+	}
+	if err := dev.RereadPartitions(); err != nil {
+		// The table is on the disk; only this kernel, which is about to end, does not see it.
+		log.Warn("kernel did not take the new partition table", "disk", p.Disk.Name, "err", err)
+	}
+	log.Info("partition table committed", "disk", p.Disk.Name, "table", p.table.kind(), "partitions", len(p.table.partitions()))
+	return nil
+}
+
+// untouched makes sure that the head is as write_image left it, zero, or as an earlier commit that was cut off left it. Anything
+// else means that somebody wrote to the disk in between, and then nobody knows what is behind the table.
+func (p *Pending) untouched(dev Device, groups [][]piece) error {
+	sector := p.Disk.LogicalSectors
+	want := make([]byte, HeadSize)
+	for _, w := range slices.Concat(groups...) {
+		if w.off < HeadSize {
+			copy(want[w.off:], w.data)
+		}
+	}
+	got := Aligned(HeadSize)
+	if _, err := dev.ReadAt(got, 0); err != nil {
+		return fmt.Errorf("read the disk's beginning: %w", err)
+	}
+	for off := 0; off < HeadSize; off += sector {
+		if s := got[off : off+sector]; !isZero(s) && !bytes.Equal(s, want[off:off+sector]) {
+			return step.Fail("deploy again; see what else writes to the disk", errors.New("somebody wrote to the disk since the image was written"))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,299 @@
+package disk
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// Hint is one condition on a disk: the value of an attribute, an operator, and what to compare with.
+type Hint struct {
+	Key    string
+	Op     string
+	Values []string
+	Text   string // as it was given
+}
+
+// Hints are conditions that must all hold. Nil means none was given.
+type Hints []Hint
+
+// hintKind says how an attribute is compared.
+type hintKind int
+
+const (
+	textHint hintKind = iota
+	sizeHint
+	boolHint
+)
+
+var hintKinds = map[string]hintKind{
+	"size": sizeHint, "rotational": boolHint,
+	"model": textHint, "vendor": textHint, "serial": textHint, "wwn": textHint, "wwn_with_extension": textHint,
+	"wwn_vendor_extension": textHint, "name": textHint, "hctl": textHint, "by_path": textHint, "tran": textHint,
+}
+
+var (
+	numberOps = []string{"==", "!=", ">=", "<=", "=", ">", "<", "<or>", "<range-in>"}
+	textOps   = []string{"s==", "s!=", "s>=", "s<=", "s>", "s<", "<in>", "<all-in>", "<or>"}
+	// operator takes the operator off an expression. A longer one comes before its prefix.
+	operator = regexp.MustCompile(`^(<all-in>|<range-in>|<in>|<or>|s==|s!=|s>=|s<=|s>|s<|==|!=|>=|<=|=|>|<)\s*(.*)$`)
+)
+
+// ParseHints reads a root_device object. Operators, defaults and meaning are Ironic's: "=" means at least, sizes are GiB, text is
+// compared without regard to case. Empty, null and {} give nil.
+func ParseHints(raw json.RawMessage) (Hints, error) {
+	if t := strings.TrimSpace(string(raw)); t == "" || t == "null" {
+		return nil, nil
+	}
+	const remedy = "correct root_device of the node"
+	var values map[string]any
+	dec := json.NewDecoder(strings.NewReader(string(raw)))
+	dec.UseNumber()
+	if err := dec.Decode(&values); err != nil {
+		return nil, step.Failf(remedy, "root device hints: not an object: %w", err)
+	}
+	var hints Hints
+	for key, v := range values {
+		h, err := parseHint(key, v)
+		if err != nil {
+			return nil, step.Fail(remedy, fmt.Errorf("root device hint %s: %w", key, err))
+		}
+		hints = append(hints, h)
+	}
+	slices.SortFunc(hints, func(a, b Hint) int { return strings.Compare(a.Key, b.Key) })
+	return hints, nil
+}
+
+func parseHint(key string, v any) (Hint, error) {
+	kind, known := hintKinds[key]
+	if !known {
+		return Hint{}, fmt.Errorf("not a hint; there are %s", strings.Join(sortedKeys(hintKinds), ", "))
+	}
+	var text string
+	switch v := v.(type) {
+	case string:
+		text = v
+	case json.Number:
+		text = v.String()
+	case bool:
+		text = strconv.FormatBool(v)
+	default:
+		return Hint{}, fmt.Errorf("must be a string, a number or a boolean")
+	}
+	h := Hint{Key: key, Text: text}
+	expr := strings.ToLower(strings.TrimSpace(text))
+	if expr == "" {
+		return Hint{}, fmt.Errorf("is empty")
+	}
+	if kind == boolHint {
+		b, err := parseBool(expr)
+		if err != nil {
+			return Hint{}, err
+		}
+		h.Op, h.Values = "==", []string{strconv.FormatBool(b)}
+		return h, nil
+	}
+	h.Op = "s=="
+	if kind == sizeHint {
+		h.Op = "=="
+	}
+	rest := expr
+	if m := operator.FindStringSubmatch(expr); m != nil {
+		h.Op, rest = m[1], m[2]
+	}
+	ops := textOps
+	if kind == sizeHint {
+		ops = numberOps
+	}
+	// A plain "==" on text is what a person means by "s==".
+	if kind == textHint && slices.Contains([]string{"==", "!=", ">=", "<=", "=", ">", "<"}, h.Op) {
+		h.Op = "s" + h.Op
+		if h.Op == "s=" {
+			h.Op = "s=="
+		}
+	}
+	if !slices.Contains(ops, h.Op) {
+		return Hint{}, fmt.Errorf("operator %s does not fit; there are %s", h.Op, strings.Join(ops, " "))
+	}
+	switch h.Op {
+	case "<or>", "<all-in>":
+		for _, part := range strings.Split(rest, h.Op) {
+			// <all-in> takes words one after the other, <or> repeats itself between values.
+			words := []string{strings.TrimSpace(part)}
+			if h.Op == "<all-in>" {
+				words = strings.Fields(part)
+			}
+			for _, w := range words {
+				if w != "" {
+					h.Values = append(h.Values, w)
+				}
+			}
+		}
+	case "<range-in>":
+		m := rangeExpr.FindStringSubmatch(rest)
+		if m == nil {
+			return Hint{}, fmt.Errorf("range %q is not like [ 10 20 ], with ( or ) where an end is not part of it", rest)
+		}
+		h.Values = m[1:]
+	default:
+		h.Values = []string{strings.TrimSpace(rest)}
+	}
+	if len(h.Values) == 0 || h.Values[0] == "" {
+		return Hint{}, fmt.Errorf("%q has no value behind its operator", text)
+	}
+	if kind == sizeHint {
+		numbers := h.Values
+		if h.Op == "<range-in>" {
+			numbers = h.Values[1:3]
+		}
+		for _, n := range numbers {
+			if _, err := strconv.ParseFloat(n, 64); err != nil {
+				return Hint{}, fmt.Errorf("%q is not a number of GiB", n)
+			}
+		}
+	}
+	return h, nil
+}
+
+var rangeExpr = regexp.MustCompile(`^([\[(])\s*(\S+)\s+([^\s\])]+)\s*([\])])$`)
+
+func parseBool(s string) (bool, error) {
+	switch s {
+	case "true", "t", "1", "on", "yes", "y":
+		return true, nil
+	case "false", "f", "0", "off", "no", "n":
+		return false, nil
+	}
+	return false, fmt.Errorf("%q is neither true nor false", s)
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	var keys []string
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// value is what a disk holds under a hint's name, in lower case. Paths have more than one spelling.
+func (d Disk) values(key string) []string {
+	var v []string
+	switch key {
+	case "size":
+		return []string{strconv.FormatFloat(float64(d.Size)/(1<<30), 'f', -1, 64)}
+	case "rotational":
+		return []string{strconv.FormatBool(d.Rotational)}
+	case "model":
+		v = []string{d.Model}
+	case "vendor":
+		v = []string{d.Vendor}
+	case "serial":
+		v = []string{d.Serial}
+	case "wwn":
+		v = []string{d.WWN}
+	case "wwn_with_extension":
+		v = []string{d.WWNWithExtension}
+	case "wwn_vendor_extension":
+		v = []string{d.WWNVendorExtension}
+	case "name":
+		v = []string{d.Name}
+	case "hctl":
+		v = []string{d.HCTL}
+	case "by_path":
+		v = append([]string{d.ByPath}, d.ByPathAlso...)
+	case "tran":
+		v = []string{d.Tran}
+	}
+	for i := range v {
+		v[i] = strings.ToLower(strings.TrimSpace(v[i]))
+	}
+	return v
+}
+
+// mismatch says why a disk does not fit, or "".
+func (h Hints) mismatch(d Disk) string {
+	var why []string
+	for _, hint := range h {
+		values := d.values(hint.Key)
+		if slices.ContainsFunc(values, hint.match) {
+			continue
+		}
+		is := values[0]
+		switch {
+		case is == "":
+			is = "not known"
+		case hint.Key == "size":
+			is = strings.TrimSuffix(fmt.Sprintf("%.2f", float64(d.Size)/(1<<30)), ".00") + " GiB"
+		}
+		why = append(why, fmt.Sprintf("%s is %s, wanted %s", hint.Key, is, hint.Text))
+	}
+	return strings.Join(why, "; ")
+}
+
+func (h Hint) match(value string) bool {
+	if value == "" {
+		return false // what is not known fits nothing, not even "not equal"
+	}
+	want := h.Values[0]
+	switch h.Op {
+	case "<in>":
+		return strings.Contains(value, want)
+	case "<all-in>":
+		return !slices.ContainsFunc(h.Values, func(w string) bool { return !strings.Contains(value, w) })
+	case "s==":
+		return value == want
+	case "s!=":
+		return value != want
+	case "s>=":
+		return value >= want
+	case "s>":
+		return value > want
+	case "s<=":
+		return value <= want
+	case "s<":
+		return value < want
+	}
+	if h.Key == "rotational" {
+		return value == want
+	}
+	if h.Key != "size" { // <or> on text
+		return slices.Contains(h.Values, value)
+	}
+	return h.matchNumber(value)
+}
+
+func (h Hint) matchNumber(value string) bool {
+	number := func(s string) float64 {
+		f, _ := strconv.ParseFloat(s, 64) // checked by parseHint
+		return f
+	}
+	is, want := number(value), number(h.Values[0])
+	// Disks are hardly ever whole GiB, while local_gb and every tool show them so: a whole number means that many, rounded down.
+	equal := func(want float64) bool { return is == want || float64(int64(is)) == want }
+	switch h.Op {
+	case "==":
+		return equal(want)
+	case "!=":
+		return !equal(want)
+	case "=", ">=":
+		return is >= want
+	case ">":
+		return is > want
+	case "<=":
+		return is <= want || equal(want)
+	case "<":
+		return is < want
+	case "<or>":
+		return slices.ContainsFunc(h.Values, func(s string) bool { return equal(number(s)) })
+	case "<range-in>":
+		low, high := number(h.Values[1]), number(h.Values[2])
+		return (is > low || h.Values[0] == "[" && is == low) && (is < high || h.Values[3] == "]" && (is == high || equal(high)))
+	}
+	return false
+}

@@ -1,0 +1,203 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// List reads the machine's disks from sysfs below root, ordered by name. Left out is what no operating system is installed on:
+// loop, RAM, compressed RAM, optical, floppy and device-mapper devices, arrays, boot areas of flash chips, hidden paths of
+// multipath NVMe, empty card readers, and drives that a BMC plugs in.
+func List(ctx context.Context, root string) ([]Disk, error) {
+	dir := filepath.Join(root, "sys/block")
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // a kernel without a single block driver loaded
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list disks: %w", err)
+	}
+	var disks []Disk
+	for _, e := range entries {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		if notADisk.MatchString(e.Name()) {
+			continue
+		}
+		d, err := read(root, e.Name())
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // pulled meanwhile
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read about disk %s: %w", e.Name(), err)
+		}
+		if d.Size > 0 && !d.virtualMedia() {
+			disks = append(disks, d)
+		}
+	}
+	sort.Slice(disks, func(i, j int) bool { return nameLess(disks[i].Name, disks[j].Name) })
+	return disks, nil
+}
+
+var notADisk = regexp.MustCompile(`^(loop|ram|zram|sr|scd|fd|dm-|md|nbd|nullb|mtdblock|drbd|rbd|pmem\d+s?\.|mmcblk\d+(boot|rpmb|gp)|nvme\d+c\d+n)`)
+
+// virtualMediaName matches what BMCs call the drives they plug in over USB.
+var virtualMediaName = regexp.MustCompile(`(?i)virtual|idrac|\bilo\b|lifecycle|megarac|\bami\b|\bimm\b|ir-vfd|ocdrv|secupd`)
+
+func (d Disk) virtualMedia() bool {
+	return d.Removable && virtualMediaName.MatchString(d.Vendor+" "+d.Model)
+}
+
+// nameLess puts sdb before sdaa, and nvme2n1 before nvme10n1.
+func nameLess(a, b string) bool {
+	if len(a) != len(b) {
+		return len(a) < len(b) && prefix(a) == prefix(b) || prefix(a) < prefix(b)
+	}
+	return a < b
+}
+
+func prefix(name string) string {
+	name = filepath.Base(name)
+	for _, p := range []string{"nvme", "sd", "vd", "xvd", "mmcblk", "dasd"} {
+		if strings.HasPrefix(name, p) {
+			return p
+		}
+	}
+	return name
+}
+
+// attributes reads small files of one folder.
+type attributes string
+
+func (a attributes) bytes(name string) []byte {
+	b, err := os.ReadFile(filepath.Join(string(a), name))
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+// text is a file's content without the padding that devices put around their strings.
+func (a attributes) text(name string) string { return clean(string(a.bytes(name))) }
+
+func (a attributes) number(name string) int64 {
+	n, err := strconv.ParseInt(a.text(name), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// clean makes one line of printable text of what a device said.
+func clean(s string) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r == 0:
+			return -1
+		case r < 0x20 || r == 0x7f || r == 0xfffd:
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(s, ""))
+	return strings.Join(strings.Fields(s), " ")
+}
+
+func read(root, name string) (Disk, error) {
+	link := filepath.Join(root, "sys/block", name)
+	real, err := filepath.EvalSymlinks(link)
+	if err != nil {
+		return Disk{}, err
+	}
+	block, device := attributes(real), attributes(filepath.Join(real, "device"))
+	if block.number("hidden") == 1 {
+		return Disk{}, fs.ErrNotExist
+	}
+	d := Disk{
+		Name:            "/dev/" + strings.ReplaceAll(name, "!", "/"), // sysfs can't have a slash in a name
+		Size:            block.number("size") * 512,                   // always in 512 bytes, whatever the sectors are
+		Rotational:      block.number("queue/rotational") == 1,
+		LogicalSectors:  int(block.number("queue/logical_block_size")),
+		PhysicalSectors: int(block.number("queue/physical_block_size")),
+		ReadOnly:        block.number("ro") == 1,
+		Removable:       block.number("removable") == 1,
+		Model:           device.text("model"),
+		Vendor:          device.text("vendor"),
+		number:          block.text("dev"),
+	}
+	if d.LogicalSectors == 0 {
+		d.LogicalSectors = 512
+	}
+	if d.PhysicalSectors == 0 {
+		d.PhysicalSectors = d.LogicalSectors
+	}
+	if t := device.text("type"); t != "" && isNumber(t) && t != "0" && t != "14" && t != "20" {
+		return Disk{}, fs.ErrNotExist // a SCSI device that is no disk: enclosure, optical, tape
+	}
+	d.readNames(block, device)
+	base, err := filepath.EvalSymlinks(filepath.Join(root, "sys"))
+	if err != nil {
+		return Disk{}, err
+	}
+	t := topology(base, real)
+	d.HCTL, d.Tran = t.hctl, t.tran
+	if t.path != "" {
+		d.ByPath = "/dev/disk/by-path/" + t.path
+	}
+	for _, p := range t.also {
+		d.ByPathAlso = append(d.ByPathAlso, "/dev/disk/by-path/"+p)
+	}
+	return d, nil
+}
+
+func isNumber(s string) bool {
+	_, err := strconv.Atoi(s)
+	return err == nil
+}
+
+// readNames finds serial number and world wide name. Who keeps them where: virtio in the block folder, NVMe the serial in the
+// controller's and the name in the namespace's, SCSI and SATA (which the kernel translates to SCSI) in vital product data.
+func (d *Disk) readNames(block, device attributes) {
+	d.Serial = firstOf(block.text("serial"), device.text("serial"), serialOfPage80(device.bytes("vpd_pg80")))
+	wwid := firstOf(block.text("wwid"), device.text("wwid"))
+	switch kind, rest, _ := strings.Cut(wwid, "."); {
+	case kind == "naa":
+		d.setWWN(rest)
+	case kind == "eui" && !strings.HasPrefix(filepath.Base(d.Name), "nvme"):
+		d.setWWN(rest)
+	case wwid != "" && strings.HasPrefix(filepath.Base(d.Name), "nvme"):
+		d.WWN, d.WWNWithExtension = wwid, wwid
+	default:
+		d.setWWN(wwnOfPage83(device.bytes("vpd_pg83")))
+	}
+}
+
+func firstOf(values ...string) string {
+	for _, v := range values {
+		if v != "" {
+			return v
+		}
+	}
+	return ""
+}
+
+// setWWN splits hexadecimal digits the way udev's ID_WWN properties do: a registered extended name has 32 digits, of which
+// the last 16 are the vendor's.
+func (d *Disk) setWWN(digits string) {
+	digits = strings.ToLower(strings.TrimPrefix(digits, "0x"))
+	if digits == "" || strings.Trim(digits, "0123456789abcdef") != "" || strings.Trim(digits, "0") == "" {
+		return
+	}
+	d.WWN, d.WWNWithExtension = "0x"+digits, "0x"+digits
+	if len(digits) == 32 {
+		d.WWN, d.WWNVendorExtension = "0x"+digits[:16], "0x"+digits[16:]
+	}
+}

@@ -1,0 +1,109 @@
+package disk
+
+import (
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// mbr is a table of four primary partitions. Logical ones live in the image's content and are left as they are.
+type mbr struct {
+	sector  int
+	entries [4][16]byte
+	sectors uint64 // of the disk
+}
+
+func parseMBR(head []byte, sector int) (*mbr, error) {
+	if head[510] != 0x55 || head[511] != 0xaa {
+		return nil, step.Failf(remedyImage, "the image has no partition table")
+	}
+	m := &mbr{sector: sector}
+	for i := range m.entries {
+		copy(m.entries[i][:], head[446+16*i:])
+		// A boot sector of a bare file system ends in 55 AA too, with code or text where the table would be.
+		if s := m.entries[i][0]; s != 0 && s != 0x80 {
+			return nil, step.Failf(remedyImage, "the image is no whole-disk image: its first sector is not a partition table but a boot sector")
+		}
+	}
+	parts := m.partitions()
+	if len(parts) == 0 {
+		return nil, step.Failf(remedyImage, "the image has a partition table without a single partition")
+	}
+	for i, p := range parts {
+		if p.Type == "0xee" {
+			return nil, errDamaged("a protective MBR without a GPT behind it")
+		}
+		for _, q := range parts[:i] {
+			if p.StartLBA < q.StartLBA+q.Sectors && q.StartLBA < p.StartLBA+p.Sectors {
+				return nil, errDamaged("partitions %d and %d overlap", q.Number, p.Number)
+			}
+		}
+	}
+	if sector != 512 {
+		// An MBR does not say what its sectors are; practically all are of 512 bytes and would be read eight times too far out.
+		return nil, step.Failf("use an image with a GPT that was built for sectors of 4096 bytes",
+			"the image's MBR counts in sectors of 512 bytes, but the disk has sectors of %d bytes", sector)
+	}
+	return m, nil
+}
+
+func (m *mbr) kind() string { return "mbr" }
+
+func (m *mbr) partitions() []Partition {
+	var parts []Partition
+	for i, e := range m.entries {
+		first, n := uint64(binary.LittleEndian.Uint32(e[8:])), uint64(binary.LittleEndian.Uint32(e[12:]))
+		if e[4] == 0 || n == 0 {
+			continue
+		}
+		parts = append(parts, Partition{
+			Number: i + 1, Type: fmt.Sprintf("0x%02x", e[4]), StartLBA: first, Sectors: n,
+			Start: int64(first) * int64(m.sector), Size: int64(n) * int64(m.sector), Bootable: e[0] == 0x80,
+		})
+	}
+	return parts
+}
+
+func (m *mbr) fit(sectors uint64) error {
+	m.sectors = sectors
+	for _, p := range m.partitions() {
+		if p.StartLBA+p.Sectors > sectors {
+			return step.Failf("use a smaller image or a larger disk",
+				"the image is larger than the disk: partition %d ends at sector %d, the disk has %d", p.Number, p.StartLBA+p.Sectors, sectors)
+		}
+	}
+	return nil
+}
+
+func (m *mbr) add(_ string, sectors uint64) (Partition, error) {
+	// 32-bit sector numbers end at 2 TiB, wherever the disk ends. Its last MiB stays free for a GPT that may come later.
+	limit := min(m.sectors-alignSectors(m.sector), 1<<32-1)
+	start, err := place(m.partitions(), sectors, limit, alignSectors(m.sector))
+	if err != nil {
+		return Partition{}, err
+	}
+	for i := range m.entries {
+		e := &m.entries[i]
+		if e[4] != 0 {
+			continue
+		}
+		// Type 0x0c, FAT with LBA: every system looks inside. The CHS fields say "beyond what CHS can say".
+		*e = [16]byte{0, 0xfe, 0xff, 0xff, 0x0c, 0xfe, 0xff, 0xff}
+		binary.LittleEndian.PutUint32(e[8:], uint32(start))
+		binary.LittleEndian.PutUint32(e[12:], uint32(sectors))
+		parts := m.partitions()
+		return parts[slices.IndexFunc(parts, func(p Partition) bool { return p.Number == i+1 })], nil
+	}
+	return Partition{}, step.Failf("use an image with a GPT, or with at most three primary partitions", "all four primary partitions of the image's MBR are taken")
+}
+
+func (m *mbr) apply(head []byte) {
+	for i, e := range m.entries {
+		copy(head[446+16*i:], e[:])
+	}
+}
+
+func (m *mbr) backup() ([]byte, uint64) { return nil, 0 }
+func (m *mbr) reserved() uint64         { return 0 }

@@ -1,0 +1,140 @@
+package disk
+
+import (
+	"bytes"
+	"fmt"
+
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// HeadSize is how much of an image's beginning is held back until the commit, and how much of either end of a disk is zeroed.
+const HeadSize = 1 << 20
+
+// TailSectors is how much of an image's end is held back: a backup GPT of the usual 128 entries on 512-byte sectors.
+const TailSectors = 33
+
+// Partition is one entry of a partition table.
+type Partition struct {
+	Number   int    `json:"number"` // from 1 on; the entry's place in the table
+	Name     string `json:"name,omitempty"`
+	Type     string `json:"type"` // GPT: upper-case GUID; MBR: "0x83"
+	GUID     string `json:"guid,omitempty"`
+	StartLBA uint64 `json:"start_lba"`
+	Sectors  uint64 `json:"sectors"`
+	Start    int64  `json:"start"` // bytes
+	Size     int64  `json:"size"`
+	Bootable bool   `json:"bootable,omitempty"`
+}
+
+// TypeESP marks an EFI system partition in a GPT; TypeBasicData is what every operating system looks into for a file system.
+const (
+	TypeESP       = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B"
+	TypeBasicData = "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7"
+)
+
+// table is a partition table in memory, of an image or a disk. Positions are as found; fit moves them to a disk.
+type table interface {
+	kind() string
+	partitions() []Partition
+	// fit adapts the table to a disk of so many sectors.
+	fit(sectors uint64) error
+	// add makes a partition of so many sectors as near to the disk's end as alignment allows, after fit.
+	add(name string, sectors uint64) (Partition, error)
+	// apply writes the table into an image's head.
+	apply(head []byte)
+	// backup is what belongs at the end of the disk, and where it starts; nil when there is no such thing.
+	backup() (data []byte, start uint64)
+	// reserved is the first sector of the image's end that is the table's own and not content; 0 when there is none.
+	reserved() uint64
+}
+
+const remedyImage = "give a whole-disk image that was made for disks like this one"
+
+// parseTable reads the partition table out of the first MiB of an image or a disk with the given sector size.
+func parseTable(head []byte, sector int) (table, error) {
+	if len(head) < 2*sector {
+		return nil, step.Failf(remedyImage, "the image has only %d bytes: too short for a partition table", len(head))
+	}
+	for _, size := range []int{512, 4096} {
+		if len(head) < 2*size || !bytes.HasPrefix(head[size:], []byte(gptSignature)) {
+			continue
+		}
+		if size != sector {
+			return nil, step.Failf(fmt.Sprintf("build the image for sectors of %d bytes, or use a disk with sectors of %d", sector, size),
+				"the image's partition table counts in sectors of %d bytes, but the disk has sectors of %d bytes", size, sector)
+		}
+		return parseGPT(head, sector)
+	}
+	return parseMBR(head, sector)
+}
+
+// HasTable says whether the beginning of a disk or image looks bootable to firmware: an MBR signature, or a GPT header that is
+// intact.
+func HasTable(head []byte, sector int) bool {
+	if len(head) >= 512 && head[510] == 0x55 && head[511] == 0xaa {
+		return true
+	}
+	if len(head) >= 2*sector {
+		if _, err := parseGPTHeader(head[sector:2*sector], sector); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// CheckHead says whether an image that begins with head can be put on a disk: that it has a partition table, made for such
+// sectors, whose partitions lie within the image (size, or -1 when nobody knows yet) and on the disk. Nothing is written.
+func CheckHead(head []byte, size int64, d Disk) error {
+	if size > d.Size {
+		return tooLarge(size, d)
+	}
+	t, err := parseTable(head, d.LogicalSectors)
+	if err != nil {
+		return err
+	}
+	if err := t.fit(uint64(d.Size) / uint64(d.LogicalSectors)); err != nil {
+		return err
+	}
+	return checkExtent(t, size)
+}
+
+func checkExtent(t table, size int64) error {
+	if size < 0 {
+		return nil
+	}
+	for _, p := range t.partitions() {
+		if p.Start+p.Size > size {
+			return step.Failf("fetch or build the image again", "the image is truncated: its partition %d ends at byte %d, the image at byte %d",
+				p.Number, p.Start+p.Size, size)
+		}
+	}
+	return nil
+}
+
+func tooLarge(size int64, d Disk) error {
+	return step.Failf("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes onto %s with %d bytes", size, d.Name, d.Size)
+}
+
+// alignSectors is where partitions may start: every MiB, as all current tools do.
+func alignSectors(sector int) uint64 { return uint64(1<<20) / uint64(sector) }
+
+// place finds room for so many sectors, ending before limit and starting at a multiple of align behind all partitions.
+func place(parts []Partition, sectors, limit, align uint64) (start uint64, err error) {
+	var used uint64 = align // never inside the head
+	for _, p := range parts {
+		used = max(used, p.StartLBA+p.Sectors)
+	}
+	if sectors > limit {
+		return 0, errNoRoom(sectors)
+	}
+	start = (limit - sectors) / align * align
+	if start < used {
+		return 0, errNoRoom(sectors)
+	}
+	return start, nil
+}
+
+func errNoRoom(sectors uint64) error {
+	return step.Failf("use a larger disk, or an image that leaves room behind its last partition",
+		"no room for another %d sectors behind the last partition", sectors)
+}

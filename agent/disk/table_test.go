@@ -1,0 +1,236 @@
+package disk
+
+import (
+	"bytes"
+	"encoding/binary"
+	"hash/crc32"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	gptlib "github.com/diskfs/go-diskfs/partition/gpt"
+
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// testPart is a partition for makeGPT; positions in sectors.
+type testPart struct {
+	name        string
+	start, size uint64
+}
+
+// makeGPT makes the image of a disk with a GPT and boot code, whose content is derived from seed.
+func makeGPT(t testing.TB, size int64, sector int, seed byte, parts ...testPart) []byte {
+	t.Helper()
+	img := make([]byte, size)
+	for i := range img {
+		img[i] = seed ^ byte(i*7) ^ byte(i>>9)
+	}
+	g := &gpt{gptHeader: gptHeader{revision: 0x10000, size: gptHeaderSize, mine: 1, firstUsable: uint64(2 + 16384/sector), entriesLBA: 2, count: 128, entrySize: 128},
+		sector: sector, entries: make([]byte, 128*128)}
+	g.diskGUID = randomGUID()
+	for i, p := range parts {
+		e := g.entry(i)
+		guid := randomGUID()
+		copy(e, guidBytes(TypeBasicData))
+		copy(e[16:], guid[:])
+		binary.LittleEndian.PutUint64(e[32:], p.start)
+		binary.LittleEndian.PutUint64(e[40:], p.start+p.size-1)
+		for j, r := range p.name {
+			binary.LittleEndian.PutUint16(e[56+2*j:], uint16(r))
+		}
+	}
+	if err := g.fit(uint64(size) / uint64(sector)); err != nil {
+		t.Fatal(err)
+	}
+	clear(img[446:512])
+	g.apply(img[:min(HeadSize, len(img))])
+	b, start := g.backup()
+	copy(img[start*uint64(sector):], b)
+	return img
+}
+
+func makeMBR(size int64, parts ...testPart) []byte {
+	img := make([]byte, size)
+	for i := range img {
+		img[i] = byte(i * 11)
+	}
+	clear(img[446:510])
+	img[510], img[511] = 0x55, 0xaa
+	for i, p := range parts {
+		e := img[446+16*i:]
+		e[4] = 0x83
+		binary.LittleEndian.PutUint32(e[8:], uint32(p.start))
+		binary.LittleEndian.PutUint32(e[12:], uint32(p.size))
+	}
+	return img
+}
+
+func TestGPTMovesToALargerDisk(t *testing.T) {
+	for _, sector := range []int{512, 4096} {
+		img := makeGPT(t, 16<<20, sector, 1, testPart{"esp", uint64(1 << 20 / sector), uint64(2 << 20 / sector)}, testPart{"root", uint64(4 << 20 / sector), uint64(8 << 20 / sector)})
+		tab, err := parseTable(img[:HeadSize], sector)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const size = 40 << 20
+		if err := tab.fit(uint64(size / sector)); err != nil {
+			t.Fatal(err)
+		}
+		p, err := tab.add("config-2", uint64(2<<20/sector))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if p.Number != 3 || p.Name != "config-2" || p.Start%HeadSize != 0 || p.Size != 2<<20 || p.Start+p.Size > size-17*512 || p.Start < size-4<<20 {
+			t.Errorf("sector %d: config drive at %+v", sector, p)
+		}
+		disk := make([]byte, size)
+		copy(disk, img[:HeadSize])
+		tab.apply(disk[:HeadSize])
+		b, start := tab.backup()
+		copy(disk[start*uint64(sector):], b)
+		path := filepath.Join(t.TempDir(), "disk")
+		if err := os.WriteFile(path, disk, 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		// A reader that is not ours agrees.
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		lib, err := gptlib.Read(f, sector, sector)
+		if err != nil {
+			t.Fatalf("sector %d: go-diskfs: %v", sector, err)
+		}
+		var names []string
+		for _, p := range lib.Partitions {
+			if p.Type != gptlib.Unused {
+				names = append(names, p.Name)
+			}
+		}
+		if got := strings.Join(names, " "); got != "esp root config-2" {
+			t.Errorf("sector %d: go-diskfs sees %q", sector, got)
+		}
+		if sector == 512 {
+			if out, err := exec.Command("sgdisk", "-v", path).CombinedOutput(); err != nil || !strings.Contains(string(out), "No problems found") {
+				t.Errorf("sgdisk -v: %v\n%s", err, out)
+			}
+		}
+	}
+}
+
+func TestMBRGetsAPrimaryPartition(t *testing.T) {
+	img := makeMBR(8<<20, testPart{"", 2048, 4096}, testPart{"", 8192, 4096})
+	tab, err := parseTable(img[:HeadSize], 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := tab.fit(40 << 20 / 512); err != nil {
+		t.Fatal(err)
+	}
+	p, err := tab.add("config-2", 2048)
+	if err != nil || p.Number != 3 || p.StartLBA != 38<<20/512 || p.Type != "0x0c" {
+		t.Errorf("add = %+v, %v", p, err)
+	}
+	// Above 2 TiB it goes below the limit of 32-bit sector numbers.
+	tab, _ = parseTable(img[:HeadSize], 512)
+	if err := tab.fit(8 << 40 / 512); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := tab.add("config-2", 2048); err != nil || p.StartLBA+p.Sectors > 1<<32 {
+		t.Errorf("add on 8 TiB = %+v, %v", p, err)
+	}
+	full := makeMBR(8<<20, testPart{"", 2048, 100}, testPart{"", 4096, 100}, testPart{"", 6000, 100}, testPart{"", 8192, 100})
+	tab, _ = parseTable(full[:HeadSize], 512)
+	if err := tab.fit(40 << 20 / 512); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tab.add("config-2", 2048); err == nil || !strings.Contains(err.Error(), "four primary") {
+		t.Errorf("fifth primary partition: %v", err)
+	}
+}
+
+func TestCheckHeadRefuses(t *testing.T) {
+	good := makeGPT(t, 8<<20, 512, 1, testPart{"root", 2048, 8192})
+	change := func(f func(b []byte)) []byte {
+		b := bytes.Clone(good)
+		f(b)
+		return b
+	}
+	fixHeader := func(b []byte) {
+		binary.LittleEndian.PutUint32(b[512+88:], crc32.ChecksumIEEE(b[1024:1024+16384]))
+		clear(b[512+16 : 512+20])
+		binary.LittleEndian.PutUint32(b[512+16:], crc32.ChecksumIEEE(b[512:512+92]))
+	}
+	d512 := Disk{Name: "/dev/vda", Size: 64 << 20, LogicalSectors: 512}
+	d4k := Disk{Name: "/dev/vdb", Size: 64 << 20, LogicalSectors: 4096}
+	cases := []struct {
+		name string
+		img  []byte
+		size int64
+		disk Disk
+		want string
+	}{
+		{"larger than the disk", good, 65 << 20, d512, "larger than the disk: 68157440 bytes onto /dev/vda"},
+		{"partition beyond the disk", good, -1, Disk{Name: "/dev/vda", Size: 5 << 20, LogicalSectors: 512}, "larger than the disk"},
+		{"512 image on a 4096 disk", good, -1, d4k, "sectors of 512 bytes, but the disk has sectors of 4096"},
+		{"4096 image on a 512 disk", makeGPT(t, 8<<20, 4096, 1, testPart{"root", 256, 512}), -1, d512, "sectors of 4096 bytes, but the disk has sectors of 512"},
+		{"MBR on a 4096 disk", makeMBR(8<<20, testPart{"", 2048, 4096}), -1, d4k, "MBR counts in sectors of 512"},
+		{"nothing", make([]byte, 8<<20), -1, d512, "no partition table"},
+		{"tiny", []byte("hello"), 5, d512, "too short"},
+		{"boot sector", change(func(b []byte) { clear(b[512:1024]); copy(b[446:], "not a table") }), -1, d512, "boot sector"},
+		{"no partition", makeMBR(8 << 20), -1, d512, "without a single partition"},
+		{"protective MBR alone", change(func(b []byte) { clear(b[512:1024]) }), -1, d512, "protective MBR without a GPT"},
+		{"header checksum", change(func(b []byte) { b[512+40]++ }), -1, d512, "header's checksum"},
+		{"entries checksum", change(func(b []byte) { b[1024+56]++ }), -1, d512, "entries' checksum"},
+		{"too many entries", change(func(b []byte) { binary.LittleEndian.PutUint32(b[512+80:], 1<<30); fixHeader(b) }), -1, d512, "entries of"},
+		{"entries far away", change(func(b []byte) { binary.LittleEndian.PutUint64(b[512+72:], 1<<40); fixHeader(b) }), -1, d512, "not in the first MiB"},
+		{"reversed partition", change(func(b []byte) { binary.LittleEndian.PutUint64(b[1024+32:], 1<<20); fixHeader(b) }), -1, d512, "partition 1 is at"},
+		{"overlap", change(func(b []byte) { copy(b[1024+128:1024+256], b[1024:1024+128]); fixHeader(b) }), -1, d512, "overlap"},
+		{"truncated", good, 3 << 20, d512, "truncated: its partition 1 ends at byte 5242880"},
+	}
+	for _, c := range cases {
+		err := CheckHead(c.img[:min(len(c.img), HeadSize)], c.size, c.disk)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		} else if step.AsError(err).Remedy == "" {
+			t.Errorf("%s: no remedy", c.name)
+		}
+	}
+	if err := CheckHead(good[:HeadSize], 8<<20, d512); err != nil {
+		t.Errorf("a good image: %v", err)
+	}
+}
+
+func FuzzParseTable(f *testing.F) {
+	f.Add(makeGPT(f, 2<<20, 512, 1, testPart{"root", 2048, 1024})[:64<<10], false)
+	f.Add(makeGPT(f, 2<<20, 4096, 1, testPart{"root", 256, 100})[:64<<10], true)
+	f.Add(makeMBR(1<<20, testPart{"", 2048, 4096})[:4096], false)
+	f.Fuzz(func(t *testing.T, head []byte, big bool) {
+		sector := 512
+		if big {
+			sector = 4096
+		}
+		full := make([]byte, HeadSize)
+		copy(full, head)
+		tab, err := parseTable(full, sector)
+		if err != nil || tab.fit(1<<20) != nil {
+			return
+		}
+		if p, err := tab.add("config-2", 256); err == nil {
+			for _, q := range tab.partitions() {
+				if q.Number != p.Number && q.StartLBA < p.StartLBA+p.Sectors && p.StartLBA < q.StartLBA+q.Sectors {
+					t.Fatalf("%+v overlaps %+v", p, q)
+				}
+			}
+		}
+		tab.apply(full)
+		if _, err := parseTable(full, sector); err != nil {
+			t.Fatalf("what was applied is not accepted: %v", err)
+		}
+	})
+}
