@@ -48,6 +48,7 @@ var may = map[string][]string{
 	"conductor/power":      {},
 	"conductor/power/...":  {"conductor/power"},
 	"conductor/agents":     {"proto/agentv1", "conductor/node"},
+	"conductor/agents/...": {"proto/agentv1"}, // agentstest: a simulated agent
 	"conductor/netboot":    {"conductor/node"},
 	"conductor/driver":     {"conductor/node", "conductor/power"},
 	"conductor/rest":       {},

@@ -1,0 +1,281 @@
+package agents
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// Names of the CA's files in the data directory.
+const (
+	caCertFile = "ca.crt"
+	caKeyFile  = "ca.key"
+)
+
+// Lifetimes. Nobody relies on them: agents have no dependable clock and pin the CA, and a client's certificate is held against the
+// store at every session. They only have to be long enough never to be in the way.
+const (
+	caYears     = 30
+	serverYears = 20
+	clientDays  = 90
+)
+
+// CA is the conductor's own certificate authority.
+type CA struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	now  func() time.Time
+}
+
+// OpenCA reads the CA in dir, or makes one when there is none. A certificate without its key, or the other way round, is an error:
+// a new CA would lock out every agent that is at work.
+func OpenCA(dir string) (*CA, error) {
+	certPath, keyPath := filepath.Join(dir, caCertFile), filepath.Join(dir, caKeyFile)
+	certPEM, certErr := os.ReadFile(certPath)
+	keyPEM, keyErr := os.ReadFile(keyPath)
+	switch {
+	case errors.Is(certErr, fs.ErrNotExist) && (keyErr == nil || errors.Is(keyErr, fs.ErrNotExist)):
+		// The key is written first, so a key alone is a first start that was cut short: nobody has seen that CA.
+		return makeCA(dir)
+	case errors.Is(keyErr, fs.ErrNotExist):
+		return nil, fmt.Errorf("the CA's certificate %s has no key %s: restore the key, or remove the certificate to have a new CA made (ramdisks with the old one built in will refuse it)", certPath, keyPath)
+	case certErr != nil:
+		return nil, fmt.Errorf("read the CA's certificate: %w", certErr)
+	case keyErr != nil:
+		return nil, fmt.Errorf("read the CA's key: %w", keyErr)
+	}
+	return parseCA(certPEM, keyPEM)
+}
+
+func parseCA(certPEM, keyPEM []byte) (*CA, error) {
+	pair, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		return nil, fmt.Errorf("read the CA: %w", err)
+	}
+	key, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("read the CA: its key is a %T, want an ECDSA key", pair.PrivateKey)
+	}
+	if !pair.Leaf.IsCA {
+		return nil, errors.New("read the CA: its certificate is not that of a CA")
+	}
+	return &CA{cert: pair.Leaf, key: key, now: time.Now}, nil
+}
+
+func makeCA(dir string) (*CA, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the CA: %w", err)
+	}
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the CA's key: %w", err)
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now().UTC()
+	tmpl := &x509.Certificate{
+		SerialNumber: serial,
+		// The serial in the name keeps two conductors' CAs apart in whatever lists them.
+		Subject:               pkix.Name{Organization: []string{"Ingot"}, CommonName: "Ingot CA " + serial.Text(16)[:8]},
+		NotBefore:             longAgo(),
+		NotAfter:              now.AddDate(caYears, 0, 0),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
+	if err != nil {
+		return nil, fmt.Errorf("make the CA's certificate: %w", err)
+	}
+	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("make the CA's key: %w", err)
+	}
+	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
+	if err := writeFile(filepath.Join(dir, caKeyFile), keyPEM, 0o600); err != nil {
+		return nil, fmt.Errorf("write the CA's key: %w", err)
+	}
+	if err := writeFile(filepath.Join(dir, caCertFile), certPEM, 0o644); err != nil {
+		return nil, fmt.Errorf("write the CA's certificate: %w", err)
+	}
+	return parseCA(certPEM, keyPEM)
+}
+
+// longAgo is before any clock that a machine with a dead battery shows, apart from 1970 itself, which agents don't go by.
+func longAgo() time.Time { return time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC) }
+
+func newSerial() (*big.Int, error) {
+	b := make([]byte, 16)
+	if _, err := rand.Read(b); err != nil {
+		return nil, fmt.Errorf("make a serial number: %w", err)
+	}
+	b[0] = b[0]&0x7f | 0x40 // positive, and always of the same length
+	return new(big.Int).SetBytes(b), nil
+}
+
+// writeFile puts a file in place whole or not at all, and on disk before it returns.
+func writeFile(path string, data []byte, mode fs.FileMode) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), path); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return nil // the file is in place; only its name's durability is in doubt
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Fingerprint is the SHA-256, in hex, of the CA certificate's DER: what boot scripts carry as ingot.ca.
+func (c *CA) Fingerprint() string {
+	sum := sha256.Sum256(c.cert.Raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// PEM is the CA's certificate, for ramdisks that are to have it built in.
+func (c *CA) PEM() []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.cert.Raw})
+}
+
+// ServerTLS makes the server side's configuration with a fresh certificate for names (DNS names or IP addresses). The chain that is
+// sent ends in the CA's own certificate, because the agent knows no more of it than its fingerprint.
+func (c *CA) ServerTLS(names []string) (*tls.Config, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make the server's key: %w", err)
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return nil, err
+	}
+	now := c.now().UTC()
+	tmpl := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{Organization: []string{"Ingot"}, CommonName: "ingotd"},
+		NotBefore:    longAgo().AddDate(1, 0, 0), // after the CA's own, so that this moment is inside both
+		NotAfter:     earlier(now.AddDate(serverYears, 0, 0), c.cert.NotAfter),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	for _, n := range names {
+		if ip := net.ParseIP(n); ip != nil {
+			tmpl.IPAddresses = append(tmpl.IPAddresses, ip)
+		} else {
+			tmpl.DNSNames = append(tmpl.DNSNames, n)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, c.cert, key.Public(), c.key)
+	if err != nil {
+		return nil, fmt.Errorf("make the server's certificate: %w", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(c.cert)
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der, c.cert.Raw}, PrivateKey: key}},
+		ClientAuth:   tls.VerifyClientCertIfGiven,
+		ClientCAs:    pool,
+		// A resumed connection would carry a certificate past what is checked now; agents connect too rarely to miss tickets.
+		SessionTicketsDisabled: true,
+	}, nil
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// identity is what a client's certificate says.
+type identity struct {
+	node       string
+	boot       string
+	generation uint64
+}
+
+// uri is where the identity is kept in a certificate: a URI name, which unlike a common name can't be mistaken for a host's.
+func (id identity) uri() *url.URL {
+	return &url.URL{Scheme: "ingot", Host: "node", Path: "/" + id.node,
+		RawQuery: url.Values{"boot": {id.boot}, "generation": {strconv.FormatUint(id.generation, 10)}}.Encode()}
+}
+
+// issue makes a client certificate for an agent's public key. It returns its DER and serial number in hex.
+func (c *CA) issue(pub any, id identity) (der []byte, serial string, err error) {
+	n, err := newSerial()
+	if err != nil {
+		return nil, "", err
+	}
+	now := c.now().UTC()
+	tmpl := &x509.Certificate{
+		SerialNumber: n,
+		Subject:      pkix.Name{Organization: []string{"Ingot"}, CommonName: id.node},
+		URIs:         []*url.URL{id.uri()},
+		NotBefore:    now.AddDate(0, 0, -7), // a conductor's clock may be set back too
+		NotAfter:     earlier(now.AddDate(0, 0, clientDays), c.cert.NotAfter),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	der, err = x509.CreateCertificate(rand.Reader, tmpl, c.cert, pub, c.key)
+	if err != nil {
+		return nil, "", fmt.Errorf("make a client certificate: %w", err)
+	}
+	return der, n.Text(16), nil
+}
+
+// identify reads the identity out of a certificate that has been verified.
+func identify(cert *x509.Certificate) (identity, error) {
+	for _, u := range cert.URIs {
+		if u.Scheme != "ingot" || u.Host != "node" || len(u.Path) < 2 {
+			continue
+		}
+		q := u.Query()
+		gen, err := strconv.ParseUint(q.Get("generation"), 10, 64)
+		if err != nil {
+			return identity{}, fmt.Errorf("read the certificate's generation: %w", err)
+		}
+		return identity{node: u.Path[1:], boot: q.Get("boot"), generation: gen}, nil
+	}
+	return identity{}, errors.New("the certificate names no node")
+}

@@ -1,0 +1,270 @@
+package agents
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/x509"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/agentv1"
+)
+
+// protocol is the version of the contract that is spoken here.
+const protocol = 1
+
+var (
+	tokenForm  = regexp.MustCompile(`^([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\.[A-Za-z0-9_-]{43}$`)
+	bootIDForm = regexp.MustCompile(`^[0-9a-fA-F-]{32,36}$`)
+)
+
+// errRefused is what a caller hears of every refusal: why is for the node's history alone.
+var errRefused = status.Error(codes.PermissionDenied, "enrolment refused")
+
+// refusal is why an enrolment was refused, as a sentence for the node's history.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+// Enroll trades a boot token for a client certificate.
+func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agentv1.EnrollResponse, error) {
+	from := remote(ctx)
+	nodeUUID, csr, err := checkEnroll(req)
+	if err != nil {
+		s.log.Warn("enrolment that can't be read", "from", from, "err", err)
+		return nil, err
+	}
+	keyHash := sha256.Sum256(csr.RawSubjectPublicKeyInfo)
+	hash := sha256.Sum256([]byte(req.Token))
+	claim := claim{token: hex.EncodeToString(hash[:]), key: hex.EncodeToString(keyHash[:]), boot: strings.ToLower(req.BootId), firmware: req.BootMode}
+
+	var again bool
+	var id identity
+	n, err := s.store.UpdateNode(ctx, nodeUUID, func(n *node.Node) error {
+		now := s.now().UTC()
+		var err error
+		if again, err = claim.settle(n, now); err != nil {
+			return err
+		}
+		id = identity{node: n.UUID, boot: n.Boot.BootID, generation: n.Boot.Generation}
+		return nil
+	})
+	var why refusal
+	switch {
+	case errors.As(err, &why):
+		s.refused(ctx, nodeUUID, fmt.Sprintf("Enrolment from %s refused: %s.", from, why))
+		return nil, errRefused
+	case err != nil && s.cfg.NotFound(err):
+		if s.strangers.take(s.now()) {
+			s.log.Warn("enrolment for a node that does not exist", "node", nodeUUID, "from", from)
+		}
+		return nil, errRefused
+	case err != nil:
+		s.log.Error("enrolment", "node", nodeUUID, "err", err)
+		return nil, status.Error(codes.Unavailable, "the conductor can't store this now, try again")
+	}
+
+	der, serial, err := s.ca.issue(csr.PublicKey, id)
+	if err != nil {
+		s.log.Error("enrolment", "node", nodeUUID, "err", err)
+		return nil, status.Error(codes.Unavailable, "the conductor can't make a certificate now, try again")
+	}
+	s.enrolled(ctx, n, req, again, serial, from)
+	return &agentv1.EnrollResponse{
+		NodeUuid:    n.UUID,
+		Certificate: der,
+		Clock:       timestamppb.New(s.now()),
+		Generation:  id.generation,
+		Policy:      &agentv1.Policy{},
+	}, nil
+}
+
+// enrolled records a success. Nothing here may make it fail: the enrolment itself is stored.
+func (s *Server) enrolled(ctx context.Context, n *node.Node, req *agentv1.EnrollRequest, again bool, serial, from string) {
+	now := s.now().UTC()
+	_, err := s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+		if n.Boot != nil && n.Boot.BootID == strings.ToLower(req.BootId) {
+			n.Boot.CertSerial = serial
+		}
+		return nil
+	})
+	if err != nil {
+		s.log.Warn("keep the certificate's serial number", "node", n.UUID, "err", err)
+	}
+	if again {
+		s.log.Info("agent enrolled again, the same as before", "node", n.UUID, "from", from)
+	} else {
+		s.log.Info("agent enrolled", "node", n.UUID, "from", from, "agent", clip(req.AgentVersion), "boot", req.BootId, "mode", req.BootMode,
+			"macs", len(req.Macs), "serial", clip(req.SmbiosSerial))
+		up := req.Uptime.AsDuration()
+		if req.Uptime != nil && up > 0 && up < 24*time.Hour {
+			s.mark(ctx, n, "kernel started", now.Add(-up), "")
+		}
+		s.mark(ctx, n, "agent enrolled", now, clip(req.AgentVersion))
+		s.history(ctx, n.UUID, "INFO", fmt.Sprintf("Agent enrolled from %s, booted by %s.", from, req.BootMode))
+	}
+	s.engine.Enrolled(context.WithoutCancel(ctx), n.UUID)
+}
+
+func (s *Server) mark(ctx context.Context, n *node.Node, name string, at time.Time, detail string) {
+	job := ""
+	if n.Job != nil {
+		job = n.Job.ID
+	}
+	if err := s.store.AddMark(ctx, node.Mark{NodeUUID: n.UUID, JobID: job, Name: name, At: at, Detail: detail}); err != nil {
+		s.log.Warn("write mark", "node", n.UUID, "err", err)
+	}
+}
+
+func (s *Server) history(ctx context.Context, nodeUUID, severity, event string) {
+	err := s.store.AddHistory(ctx, node.HistoryEntry{NodeUUID: nodeUUID, At: s.now().UTC(), Type: "enrolment", Severity: severity,
+		Event: event, Conductor: s.cfg.Hostname})
+	if err != nil {
+		s.log.Warn("write history", "node", nodeUUID, "err", err)
+	}
+}
+
+// refused puts a refusal into the node's history. Whoever can reach the port can cause these lines, so their number is bounded; what
+// was left out is told by the next line that fits.
+func (s *Server) refused(ctx context.Context, nodeUUID, event string) {
+	s.mu.Lock()
+	r := s.refusals[nodeUUID]
+	if r == nil {
+		r = &refusals{budget: budget{size: 10, every: 10 * time.Minute}}
+		s.refusals[nodeUUID] = r
+	}
+	fits := r.budget.take(s.now())
+	left := r.left
+	if fits {
+		r.left = 0
+	} else {
+		r.left++
+	}
+	s.mu.Unlock()
+	if !fits {
+		return
+	}
+	if left > 0 {
+		event += fmt.Sprintf(" (%d more refusals before this one.)", left)
+	}
+	s.log.Warn("enrolment refused", "node", nodeUUID, "err", event)
+	s.history(ctx, nodeUUID, "WARNING", event)
+}
+
+type refusals struct {
+	budget budget
+	left   uint64 // how many were not written since the last that was
+}
+
+// claim is what an enrolment asks to be: hashes in hex.
+type claim struct{ token, key, boot, firmware string }
+
+// settle decides on a claim and, when it is the first good one, writes it into the node. again means that the same claim had been
+// granted before. The error is a refusal.
+func (c claim) settle(n *node.Node, now time.Time) (again bool, err error) {
+	b := n.Boot
+	switch {
+	case b == nil || b.TokenHash == "":
+		return false, refusal("no boot token is out for this node")
+	case subtle.ConstantTimeCompare([]byte(b.TokenHash), []byte(c.token)) != 1:
+		return false, refusal("the boot token is not the newest that was served to this node")
+	case b.Ended:
+		return false, refusal("the boot that the token belongs to has been ended")
+	case !now.Before(b.TokenExpires):
+		return false, refusal("the boot token expired at " + b.TokenExpires.UTC().Format(time.RFC3339))
+	}
+	if b.BootID != "" {
+		switch {
+		case subtle.ConstantTimeCompare([]byte(b.KeyHash), []byte(c.key)) != 1:
+			return false, refusal("the boot token has been used with another key")
+		case b.BootID != c.boot:
+			return false, refusal("the boot token has been used by another boot of the machine")
+		}
+		return true, nil
+	}
+	if !b.ClosedAt.IsZero() {
+		return false, refusal("the node is no longer expected to boot")
+	}
+	if b.Generation == 0 {
+		n.Generation++
+		b.Generation = n.Generation
+	}
+	b.BootID, b.KeyHash, b.EnrolledAt, b.ClosedAt, b.Firmware = c.boot, c.key, now, now, c.firmware
+	if c.firmware != "" {
+		n.BootMode = c.firmware
+	}
+	return false, nil
+}
+
+// checkEnroll holds a request against the contract.
+func checkEnroll(req *agentv1.EnrollRequest) (nodeUUID string, csr *x509.CertificateRequest, err error) {
+	if req.Protocol != protocol {
+		return "", nil, status.Errorf(codes.FailedPrecondition,
+			"the agent speaks protocol %d, this conductor %d: build the ramdisk from the conductor's release", req.Protocol, protocol)
+	}
+	invalid := func(format string, args ...any) (string, *x509.CertificateRequest, error) {
+		return "", nil, status.Errorf(codes.InvalidArgument, format, args...)
+	}
+	if !bootIDForm.MatchString(req.BootId) {
+		return invalid("boot_id is not a boot id")
+	}
+	m := tokenForm.FindStringSubmatch(req.Token)
+	if m == nil {
+		return invalid("token is not a boot token")
+	}
+	if req.BootMode != "" && req.BootMode != "bios" && req.BootMode != "uefi" {
+		return invalid("boot_mode is neither bios nor uefi")
+	}
+	if len(req.Macs) > 1024 {
+		return invalid("more than 1024 addresses")
+	}
+	csr, err = x509.ParseCertificateRequest(req.Csr)
+	if err != nil {
+		return invalid("csr is not a PKCS #10 request")
+	}
+	if err := csr.CheckSignature(); err != nil {
+		return invalid("csr is not signed by its key")
+	}
+	switch k := csr.PublicKey.(type) {
+	case *ecdsa.PublicKey, ed25519.PublicKey:
+	case *rsa.PublicKey:
+		if k.N.BitLen() < 2048 {
+			return invalid("csr has an RSA key of %d bits, less than 2048", k.N.BitLen())
+		}
+	default:
+		return invalid("csr has a key of an unknown kind")
+	}
+	return m[1], csr, nil
+}
+
+// remote is where a call comes from, for logs.
+func remote(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+		return p.Addr.String()
+	}
+	return "unknown"
+}
+
+// clip shortens what an agent says before it is written anywhere.
+func clip(s string) string {
+	const most = 128
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) > most {
+		return strings.ToValidUTF8(s[:most], "") + "..."
+	}
+	return s
+}

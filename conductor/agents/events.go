@@ -1,0 +1,268 @@
+package agents
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/agentv1"
+)
+
+// work tells the engine that the agent is there, then takes its events in order until the session ends. Results go through a queue
+// of their own, so that progress and log lines behind a result don't wait for the disk.
+func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan *agentv1.AgentMessage) {
+	if err := s.engine.AgentUp(ss.ctx, agentState(ss.id, hello)); err != nil {
+		ss.log.Error("take up an agent's session", "err", err)
+		ss.end(status.Error(codes.Unavailable, "the conductor can't take this agent now, try again"))
+		return
+	}
+	results := make(chan *agentv1.Event, 64)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for e := range results {
+			if !s.result(ss, e) {
+				return
+			}
+		}
+	}()
+	defer func() {
+		close(results)
+		<-done
+	}()
+	for {
+		select {
+		case <-ss.ctx.Done():
+			return
+		case m := <-received:
+			e := m.GetEvent()
+			switch {
+			case e == nil:
+				ss.end(status.Error(codes.InvalidArgument, "only events may follow hello"))
+				return
+			case e.Seq > 0:
+				select {
+				case results <- e:
+				case <-ss.ctx.Done():
+					return
+				}
+			default:
+				s.notice(ss, e)
+			}
+		}
+	}
+}
+
+// result stores one result and acknowledges it. It tells whether the session goes on.
+func (s *Server) result(ss *session, e *agentv1.Event) bool {
+	ss.ackMu.Lock()
+	acked := ss.acked
+	ss.ackMu.Unlock()
+	if e.Seq <= acked {
+		ss.ack(acked) // sent again after a reconnect
+		return true
+	}
+	if e.Seq != acked+1 {
+		ss.log.Warn("agent skipped results", "have", acked, "next", e.Seq)
+	}
+	stop := func(doing string, err error) bool {
+		if ss.ctx.Err() == nil {
+			ss.log.Error(doing, "seq", e.Seq, "err", err)
+			ss.end(status.Error(codes.Unavailable, "the conductor can't store a result now, try again"))
+		}
+		return false
+	}
+	if b := e.GetLogBundle(); b != nil {
+		if err := s.saveBundle(ss.id.node, b.TarGz); err != nil {
+			ss.log.Error("keep the agent's logs", "err", err)
+		}
+	} else if ev, ok := agentEvent(ss.id, e); !ok {
+		ss.log.Warn("result of an unknown kind", "seq", e.Seq)
+	} else if err := s.engine.AgentEvent(ss.ctx, ev); err != nil {
+		return stop("store an agent's result", err)
+	}
+	_, err := s.store.UpdateNode(ss.ctx, ss.id.node, func(n *node.Node) error {
+		b := n.Boot
+		if b == nil || b.BootID != ss.id.boot || b.Generation != ss.id.generation {
+			return errOldBoot
+		}
+		b.AckedSeq = max(b.AckedSeq, e.Seq)
+		return nil
+	})
+	switch {
+	case errors.Is(err, errOldBoot):
+		ss.end(errOldBoot)
+		return false
+	case err != nil:
+		return stop("store an acknowledgement", err)
+	}
+	ss.ack(e.Seq)
+	return true
+}
+
+// notice takes what is not stored: progress, log lines, and log bundles, which go to a file.
+func (s *Server) notice(ss *session, e *agentv1.Event) {
+	switch b := e.Body.(type) {
+	case *agentv1.Event_Progress:
+		p := b.Progress
+		s.engine.AgentProgress(ss.id.node, node.Progress{PlanID: p.PlanId, Index: int(p.StepIndex), Phase: clip(p.Phase),
+			Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: s.now().UTC()})
+	case *agentv1.Event_Log:
+		s.logLine(ss, e, b.Log)
+	case *agentv1.Event_LogBundle:
+		if err := s.saveBundle(ss.id.node, b.LogBundle.TarGz); err != nil {
+			ss.log.Error("keep the agent's logs", "err", err)
+		}
+	default:
+		ss.log.Warn("event of an unknown kind")
+	}
+}
+
+func (s *Server) logLine(ss *session, e *agentv1.Event, l *agentv1.LogLine) {
+	now := s.now().UTC()
+	line := LogLine{At: now, Level: l.Level, Message: cut(l.Message), Lost: l.Lost}
+	if e.Time != nil {
+		line.At = e.Time.AsTime()
+	}
+	for _, a := range l.Attrs[:min(len(l.Attrs), maxAttrs)] {
+		line.Attrs = append(line.Attrs, cut(a))
+	}
+	s.logs.add(ss.id.node, line, now)
+
+	if !ss.logs.take(now) {
+		ss.skipped++
+		return
+	}
+	if ss.skipped > 0 {
+		ss.log.Warn("agent logs too much, lines left out here", "lines", ss.skipped)
+		ss.skipped = 0
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(l.Level)); err != nil {
+		level = slog.LevelInfo
+	}
+	args := []any{"from", "agent"}
+	if len(line.Attrs) > 0 {
+		args = append(args, "attrs", strings.Join(line.Attrs, " "))
+	}
+	if l.Lost > 0 {
+		args = append(args, "lost", l.Lost)
+	}
+	ss.log.Log(ss.ctx, level, line.Message, args...)
+}
+
+func cut(s string) string {
+	if len(s) > maxLine {
+		s = s[:maxLine]
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// keptBundles is how many log bundles are kept per node.
+const keptBundles = 10
+
+// saveBundle writes a log bundle into the data directory and removes the oldest beyond keptBundles.
+func (s *Server) saveBundle(nodeUUID string, data []byte) error {
+	s.bundle.Lock()
+	defer s.bundle.Unlock()
+	dir := s.bundleDir(nodeUUID)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the folder for logs: %w", err)
+	}
+	name := s.now().UTC().Format("20060102T150405.000000") + ".tar.gz"
+	if err := writeFile(filepath.Join(dir, name), data, 0o600); err != nil {
+		return fmt.Errorf("write logs: %w", err)
+	}
+	s.log.Info("agent's logs kept", "node", nodeUUID, "file", filepath.Join(dir, name), "bytes", len(data))
+	names, err := filepath.Glob(filepath.Join(dir, "*.tar.gz"))
+	if err != nil {
+		return fmt.Errorf("list logs: %w", err)
+	}
+	slices.Sort(names)
+	for _, old := range names[:max(0, len(names)-keptBundles)] {
+		if err := os.Remove(old); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove old logs: %w", err)
+		}
+	}
+	return nil
+}
+
+func agentState(id identity, h *agentv1.Hello) node.AgentState {
+	return node.AgentState{NodeUUID: id.node, BootID: id.boot, Generation: id.generation, Version: clip(h.AgentVersion),
+		PlanID: h.PlanId, PlanGeneration: h.PlanGeneration, StepIndex: int(h.StepIndex), PlanRunning: h.PlanRunning,
+		StepsDigest: h.StepsDigest, Restarts: int(h.WorkerRestarts), RestartReason: cut(h.RestartReason)}
+}
+
+var outcomes = map[agentv1.Outcome]node.Outcome{
+	agentv1.Outcome_OUTCOME_DONE:     node.OutcomeDone,
+	agentv1.Outcome_OUTCOME_FAILED:   node.OutcomeFailed,
+	agentv1.Outcome_OUTCOME_RERUN:    node.OutcomeRerun,
+	agentv1.Outcome_OUTCOME_RUN_NEXT: node.OutcomeRunNext,
+	agentv1.Outcome_OUTCOME_REBOOT:   node.OutcomeReboot,
+	agentv1.Outcome_OUTCOME_HOLD:     node.OutcomeHold,
+}
+
+var powerActions = map[node.PowerAction]agentv1.PowerAction{
+	node.AgentReboot: agentv1.PowerAction_POWER_ACTION_REBOOT,
+	node.AgentOff:    agentv1.PowerAction_POWER_ACTION_OFF,
+}
+
+// agentEvent translates a result; false means that this conductor does not know its kind.
+func agentEvent(id identity, e *agentv1.Event) (node.AgentEvent, bool) {
+	ev := node.AgentEvent{NodeUUID: id.node, BootID: id.boot, Seq: e.Seq}
+	if e.Time != nil {
+		ev.At = e.Time.AsTime()
+	}
+	switch b := e.Body.(type) {
+	case *agentv1.Event_StepStarted:
+		ev.StepStarted = &node.StepRef{PlanID: b.StepStarted.PlanId, Index: int(b.StepStarted.StepIndex), Name: b.StepStarted.Name}
+	case *agentv1.Event_StepFinished:
+		f := b.StepFinished
+		r := &node.StepResult{StepRef: node.StepRef{PlanID: f.PlanId, Index: int(f.StepIndex), Name: f.Name},
+			Error: cut(f.Error), Remedy: cut(f.Remedy), Retryable: f.Retryable, After: f.After.AsDuration(), Took: f.Took.AsDuration()}
+		if json.Valid(f.Result) {
+			r.Result = f.Result
+		}
+		o, ok := outcomes[f.Outcome]
+		if !ok {
+			// An outcome of a newer agent must not pass for success.
+			o, r.Error = node.OutcomeFailed, fmt.Sprintf("the agent ended step %s with outcome %d, which this conductor does not know", f.Name, f.Outcome)
+			r.Remedy = "build the ramdisk from the conductor's release"
+		}
+		r.Outcome = o
+		for _, n := range f.Next {
+			r.Next = append(r.Next, node.PlanStep{Interface: n.Interface, Name: n.Name, Args: n.Args, Stall: n.Stall.AsDuration()})
+		}
+		ev.StepFinished = r
+	case *agentv1.Event_PlanFinished:
+		ev.PlanFinished = &node.PlanResult{PlanID: b.PlanFinished.PlanId, Done: b.PlanFinished.Done, Cancelled: b.PlanFinished.Cancelled}
+	case *agentv1.Event_WorkerRestarted:
+		ev.WorkerRestarted = &node.WorkerRestart{Reason: cut(b.WorkerRestarted.Reason), Count: int(b.WorkerRestarted.Count)}
+	default:
+		return ev, false
+	}
+	return ev, true
+}
+
+func planMessage(p node.Plan) *agentv1.Plan {
+	m := &agentv1.Plan{Id: p.ID, Generation: p.Generation, Phase: string(p.Phase)}
+	for _, st := range p.Steps {
+		step := &agentv1.Step{Interface: st.Interface, Name: st.Name, Args: st.Args}
+		if st.Stall > 0 {
+			step.Stall = durationpb.New(st.Stall)
+		}
+		m.Steps = append(m.Steps, step)
+	}
+	return m
+}

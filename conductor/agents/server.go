@@ -1,0 +1,175 @@
+// Package agents is the conductor's end of the contract with its agents (proto/agentv1): a CA, enrolment, and one session per
+// connected agent.
+//
+// What an agent may do is decided against the store each time, never from memory: a token by node.Boot, a session by (node, boot id,
+// generation). A result is handed to the engine, then its sequence number is stored, then it is acknowledged; should the conductor
+// die between, the agent sends it again, so the engine must take a result twice. Progress and log lines are kept in memory only
+// and never wait for the disk.
+//
+// The server's certificate is made anew at each start: the agent trusts the CA by its fingerprint and looks at no dates.
+package agents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/agentv1"
+)
+
+// ErrNoSession means that the node's agent is not connected.
+var ErrNoSession = errors.New("the node's agent is not connected")
+
+// records is what is asked of the store.
+type records interface {
+	Node(ctx context.Context, ident string) (*node.Node, error)
+	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
+	AddHistory(ctx context.Context, h node.HistoryEntry) error
+	AddMark(ctx context.Context, m node.Mark) error
+}
+
+// brain is who is told what agents do. AgentUp and AgentEvent return when what they were told is stored; AgentProgress does not block.
+type brain interface {
+	Enrolled(ctx context.Context, nodeUUID string)
+	AgentUp(ctx context.Context, s node.AgentState) error
+	AgentEvent(ctx context.Context, e node.AgentEvent) error
+	AgentProgress(nodeUUID string, p node.Progress)
+	AgentLost(ctx context.Context, nodeUUID, bootID string)
+}
+
+// Config says what a Server needs to know.
+type Config struct {
+	// Dir is the data directory: log bundles go below it.
+	Dir string
+	// Names are the DNS names and IP addresses by which agents reach this conductor.
+	Names []string
+	// Hostname names this conductor in histories.
+	Hostname string
+	// NotFound tells whether an error of the store means that there is no such node.
+	NotFound func(error) bool
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+	// Keepalive is how long a connection may be silent before it is probed, and then how long the answer may take; zero is 10 s.
+	Keepalive time.Duration
+}
+
+// Server serves agents. Make it with New.
+type Server struct {
+	agentv1.UnimplementedAgentsServer
+
+	store  records
+	engine brain
+	ca     *CA
+	cfg    Config
+	log    *slog.Logger
+	now    func() time.Time
+	grpc   *grpc.Server
+	logs   journal
+	bundle sync.Mutex // one bundle is written at a time
+
+	mu        sync.Mutex
+	sessions  map[string]*session // by node UUID
+	refusals  map[string]*refusals
+	strangers limiter
+	stopping  bool
+}
+
+// maxMessage bounds what an agent can make the conductor hold in memory: the largest message is a log bundle.
+const maxMessage = 16 << 20
+
+// New makes a server; Serve starts it.
+func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Server, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{store: store, engine: engine, ca: ca, cfg: cfg, log: log, now: cfg.Now,
+		sessions: map[string]*session{}, refusals: map[string]*refusals{},
+		strangers: limiter{b: budget{size: 10, every: time.Minute}}}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	if s.cfg.NotFound == nil {
+		s.cfg.NotFound = func(error) bool { return false }
+	}
+	tlsConf, err := ca.ServerTLS(cfg.Names)
+	if err != nil {
+		return nil, err
+	}
+	alive := cfg.Keepalive
+	if alive == 0 {
+		alive = 10 * time.Second
+	}
+	s.grpc = grpc.NewServer(
+		grpc.Creds(credentials.NewTLS(tlsConf)),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.ConnectionTimeout(20*time.Second),
+		grpc.MaxConcurrentStreams(16), // an agent has one; the rest is for reconnects that overlap
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: alive}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+	)
+	agentv1.RegisterAgentsServer(s.grpc, s)
+	return s, nil
+}
+
+// Serve takes connections from l until Stop.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		return fmt.Errorf("serve agents: %w", err)
+	}
+	return nil
+}
+
+// Stop ends all sessions, which agents answer by connecting again, and returns when the last has ended or ctx does.
+func (s *Server) Stop(ctx context.Context) {
+	s.mu.Lock()
+	s.stopping = true
+	for _, ss := range s.sessions {
+		ss.end(errStopping)
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-done
+	}
+}
+
+// Logs returns the lines of a node's agent log that are kept in memory and have a number above after, oldest first.
+func (s *Server) Logs(nodeUUID string, after uint64) []LogLine { return s.logs.after(nodeUUID, after) }
+
+// Connected tells whether a node's agent has a session now.
+func (s *Server) Connected(nodeUUID string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sessions[nodeUUID] != nil
+}
+
+func (s *Server) bundleDir(nodeUUID string) string { return filepath.Join(s.cfg.Dir, "logs", nodeUUID) }
+
+// limiter is a budget that several goroutines share.
+type limiter struct {
+	mu sync.Mutex
+	b  budget
+}
+
+func (l *limiter) take(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.take(now)
+}

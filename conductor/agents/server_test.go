@@ -1,0 +1,576 @@
+package agents_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ingot-metal/ingot/conductor/agents"
+	"github.com/ingot-metal/ingot/conductor/agents/agentstest"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/proto/agentv1"
+)
+
+// brain records what the engine would be told.
+type brain struct {
+	mu       sync.Mutex
+	enrolled int
+	ups      []node.AgentState
+	events   []node.AgentEvent
+	progress []node.Progress
+	lost     []string
+	fail     error // what AgentEvent answers
+	up       func(node.AgentState)
+}
+
+func (b *brain) Enrolled(context.Context, string) { b.mu.Lock(); b.enrolled++; b.mu.Unlock() }
+
+func (b *brain) AgentUp(_ context.Context, s node.AgentState) error {
+	b.mu.Lock()
+	b.ups = append(b.ups, s)
+	up := b.up
+	b.mu.Unlock()
+	if up != nil {
+		up(s)
+	}
+	return nil
+}
+
+func (b *brain) AgentEvent(_ context.Context, e node.AgentEvent) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.fail != nil {
+		return b.fail
+	}
+	b.events = append(b.events, e)
+	return nil
+}
+
+func (b *brain) AgentProgress(_ string, p node.Progress) {
+	b.mu.Lock()
+	b.progress = append(b.progress, p)
+	b.mu.Unlock()
+}
+
+func (b *brain) AgentLost(_ context.Context, _, boot string) {
+	b.mu.Lock()
+	b.lost = append(b.lost, boot)
+	b.mu.Unlock()
+}
+
+// get reads under the lock.
+func (b *brain) get(f func() bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return f()
+}
+
+type rig struct {
+	t     *testing.T
+	st    *store.Store
+	srv   *agents.Server
+	brain *brain
+	ca    *agents.CA
+	dir   string
+	addr  string
+	clock atomic.Int64 // added to the real time, nanoseconds
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	r := &rig{t: t, dir: t.TempDir(), brain: &brain{}}
+	var err error
+	if r.st, err = store.Open(t.Context(), store.Options{Dir: r.dir}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if r.ca, err = agents.OpenCA(r.dir); err != nil {
+		t.Fatal(err)
+	}
+	r.serve("127.0.0.1:0")
+	return r
+}
+
+// serve starts a server on addr, in place of the one before.
+func (r *rig) serve(addr string) {
+	r.t.Helper()
+	var err error
+	r.srv, err = agents.New(r.st, r.brain, r.ca, agents.Config{Dir: r.dir, Names: []string{"127.0.0.1"}, Hostname: "test",
+		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
+		Now:      func() time.Time { return time.Now().Add(time.Duration(r.clock.Load())) }}, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.addr = l.Addr().String()
+	srv, done := r.srv, make(chan error, 1)
+	go func() { done <- srv.Serve(l) }()
+	r.t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		srv.Stop(ctx)
+		if err := <-done; err != nil {
+			r.t.Error(err)
+		}
+	})
+}
+
+// boot makes a node with an open boot window and a token, and the agent that has it.
+func (r *rig) boot(name string) (*node.Node, *agentstest.Agent) {
+	r.t.Helper()
+	n := &node.Node{Name: name, Driver: "fake-hardware", Provision: node.DeployWait}
+	if err := r.st.CreateNode(r.t.Context(), n); err != nil {
+		r.t.Fatal(err)
+	}
+	token := n.UUID + "." + strings.Repeat("A", 43)
+	r.setToken(n.UUID, token, time.Now().Add(time.Hour))
+	return n, &agentstest.Agent{Addr: r.addr, Fingerprint: r.ca.Fingerprint(), Token: token}
+}
+
+func (r *rig) setToken(uuid, token string, expires time.Time) {
+	r.t.Helper()
+	sum := sha256.Sum256([]byte(token))
+	_, err := r.st.UpdateNode(r.t.Context(), uuid, func(n *node.Node) error {
+		n.Generation++
+		n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), TokenHash: hex.EncodeToString(sum[:]), TokenExpires: expires, Generation: n.Generation}
+		return nil
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) node(uuid string) *node.Node {
+	r.t.Helper()
+	n, err := r.st.Node(r.t.Context(), uuid)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
+func (r *rig) history(uuid string) string {
+	r.t.Helper()
+	h, err := r.st.History(r.t.Context(), uuid, 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, e := range h {
+		fmt.Fprintln(&b, e.Severity, e.Event)
+	}
+	return b.String()
+}
+
+func wait(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	limit := time.After(20 * time.Second)
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("%s: waited 20 s", what)
+		}
+	}
+}
+
+func TestEnroll(t *testing.T) {
+	r := newRig(t)
+	n, a := r.boot("one")
+	if err := a.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := r.node(n.UUID)
+	b := got.Boot
+	if a.Node != n.UUID || a.Gen != b.Generation || b.BootID != a.BootID || b.EnrolledAt.IsZero() || b.ClosedAt.IsZero() || b.Firmware != "bios" || b.CertSerial == "" {
+		t.Errorf("enrolled as %s generation %d; the store has %+v", a.Node, a.Gen, b)
+	}
+	if got.BootMode != "bios" {
+		t.Errorf("boot mode %q, want bios", got.BootMode)
+	}
+	// The answer may get lost: the same again is the same.
+	gen := a.Gen
+	if err := a.Enroll(t.Context()); err != nil || a.Gen != gen {
+		t.Errorf("the same again: generation %d, %v", a.Gen, err)
+	}
+	if after := r.node(n.UUID).Boot; after.EnrolledAt != b.EnrolledAt || after.KeyHash != b.KeyHash {
+		t.Errorf("the same again changed the boot: %+v, was %+v", after, b)
+	}
+	marks, err := r.st.Marks(t.Context(), n.UUID, "")
+	if err != nil || len(marks) != 2 || marks[0].Name != "kernel started" || marks[1].Name != "agent enrolled" {
+		t.Errorf("marks %+v, %v", marks, err)
+	}
+	if d := marks[1].At.Sub(marks[0].At); d != 2*time.Second {
+		t.Errorf("kernel started %s before enrolment, want 2s", d)
+	}
+}
+
+func TestEnrollRefused(t *testing.T) {
+	r := newRig(t)
+	// Each case starts from a fresh node and agent; the claim must be refused and the reason be in the history.
+	for _, c := range []struct {
+		name string
+		do   func(n *node.Node, a *agentstest.Agent) *agentstest.Agent
+		want string
+	}{
+		{"expired", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
+			r.setToken(n.UUID, a.Token, time.Now().Add(-time.Second))
+			return a
+		}, "expired"},
+		{"voided by a newer token", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
+			r.setToken(n.UUID, n.UUID+"."+strings.Repeat("B", 43), time.Now().Add(time.Hour))
+			return a
+		}, "not the newest"},
+		{"another node's token", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
+			_, other := r.boot("")
+			return &agentstest.Agent{Addr: r.addr, Fingerprint: a.Fingerprint, Token: n.UUID + strings.Replace(other.Token[36:], "A", "C", 1)}
+		}, "not the newest"},
+		{"another key", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
+			if err := a.Enroll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			return &agentstest.Agent{Addr: r.addr, Fingerprint: a.Fingerprint, Token: a.Token, BootID: a.BootID}
+		}, "another key"},
+		{"after the boot ended", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
+			if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Boot.Ended = true; return nil }); err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}, "ended"},
+		{"after the window was closed", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
+			if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Boot.ClosedAt = time.Now(); return nil }); err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}, "no longer expected"},
+		{"no boot under way", func(n *node.Node, a *agentstest.Agent) *agentstest.Agent {
+			if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Boot = nil; return nil }); err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}, "no boot token"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n, a := r.boot("")
+			b := c.do(n, a)
+			err := b.Enroll(t.Context())
+			if status.Code(err) != codes.PermissionDenied || status.Convert(err).Message() != "enrolment refused" {
+				t.Errorf("Enroll = %v, want PermissionDenied without details", err)
+			}
+			if h := r.history(n.UUID); !strings.Contains(h, "WARNING") || !strings.Contains(h, c.want) {
+				t.Errorf("history %q, want it to say %q", h, c.want)
+			}
+		})
+	}
+
+	t.Run("same key, other boot", func(t *testing.T) {
+		n, a := r.boot("")
+		if err := a.Enroll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.BootID = "00000000-1111-4222-8333-444444444444"
+		if err := a.Enroll(t.Context()); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("Enroll = %v", err)
+		}
+		if h := r.history(n.UUID); !strings.Contains(h, "another boot") {
+			t.Errorf("history %q", h)
+		}
+	})
+	t.Run("the same again after expiry", func(t *testing.T) {
+		_, a := r.boot("")
+		if err := a.Enroll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		r.clock.Store(int64(2 * time.Hour))
+		defer r.clock.Store(0)
+		if err := a.Enroll(t.Context()); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("Enroll = %v", err)
+		}
+	})
+	t.Run("unknown node", func(t *testing.T) {
+		_, a := r.boot("")
+		a.Token = "00000000-0000-4000-8000-000000000000" + a.Token[36:]
+		if err := a.Enroll(t.Context()); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("Enroll = %v", err)
+		}
+	})
+	t.Run("bounded history", func(t *testing.T) {
+		n, a := r.boot("")
+		a.Token = n.UUID + "." + strings.Repeat("Z", 43)
+		for range 50 {
+			if err := a.Enroll(t.Context()); status.Code(err) != codes.PermissionDenied {
+				t.Fatalf("Enroll = %v", err)
+			}
+		}
+		if got := strings.Count(r.history(n.UUID), "\n"); got > 11 {
+			t.Errorf("50 refusals left %d lines of history", got)
+		}
+	})
+}
+
+func TestEnrollMalformed(t *testing.T) {
+	r := newRig(t)
+	_, a := r.boot("")
+	conn, err := a.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := agentv1.NewAgentsClient(conn)
+	for name, x := range map[string]struct {
+		spoil func(*agentv1.EnrollRequest)
+		want  codes.Code
+	}{
+		"protocol":     {func(q *agentv1.EnrollRequest) { q.Protocol = 2 }, codes.FailedPrecondition},
+		"boot id":      {func(q *agentv1.EnrollRequest) { q.BootId = "../../etc" }, codes.InvalidArgument},
+		"token":        {func(q *agentv1.EnrollRequest) { q.Token = "x" }, codes.InvalidArgument},
+		"boot mode":    {func(q *agentv1.EnrollRequest) { q.BootMode = "coreboot" }, codes.InvalidArgument},
+		"no csr":       {func(q *agentv1.EnrollRequest) { q.Csr = nil }, codes.InvalidArgument},
+		"unsigned csr": {func(q *agentv1.EnrollRequest) { q.Csr[len(q.Csr)-1] ^= 1 }, codes.InvalidArgument},
+	} {
+		req, err := a.Request()
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.spoil(req)
+		if _, err := c.Enroll(t.Context(), req); status.Code(err) != x.want {
+			t.Errorf("%s: %v, want %s", name, err, x.want)
+		}
+	}
+}
+
+func TestSessionWithoutCertificate(t *testing.T) {
+	r := newRig(t)
+	_, a := r.boot("")
+	if _, _, _, err := a.Open(t.Context()); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("Open = %v, want Unauthenticated", err)
+	}
+}
+
+func TestSessionOfAnOldBoot(t *testing.T) {
+	r := newRig(t)
+	n, a := r.boot("")
+	if err := a.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stream, _, closeConn, err := a.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn()
+	if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Boot.Ended = true; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	r.srv.CloseSession(n.UUID)
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+		t.Errorf("Recv after CloseSession = %v", err)
+	}
+	if _, _, _, err := a.Open(t.Context()); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("Open after the end of the boot = %v, want PermissionDenied", err)
+	}
+	wait(t, "the loss is told", func() bool { return r.brain.get(func() bool { return len(r.brain.lost) == 1 }) })
+}
+
+func TestResults(t *testing.T) {
+	r := newRig(t)
+	n, a := r.boot("")
+	a.Steps = map[string]agentstest.StepFunc{"write_image": func(_ context.Context, _ *agentv1.Step, progress func(*agentv1.Progress)) ([]byte, error) {
+		progress(&agentv1.Progress{Phase: "write", Bytes: 5, Total: 10})
+		return []byte(`{"bytes_written":10}`), nil
+	}, "bad": func(context.Context, *agentv1.Step, func(*agentv1.Progress)) ([]byte, error) {
+		return nil, errors.New("no disk fits")
+	}}
+	r.brain.up = func(s node.AgentState) {
+		if s.PlanID != "" {
+			return
+		}
+		err := r.srv.SendPlan(t.Context(), s.NodeUUID, node.Plan{ID: "p1", Generation: 9, Phase: node.PhaseDeploy,
+			Steps: []node.PlanStep{{Interface: "deploy", Name: "write_image"}, {Interface: "deploy", Name: "bad"}}})
+		if err != nil {
+			t.Errorf("SendPlan = %v", err)
+		}
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	wait(t, "all acknowledged", func() bool {
+		return r.brain.get(func() bool { return len(r.brain.events) == 5 }) && a.Unacked() == 0
+	})
+	r.brain.get(func() bool {
+		e := r.brain.events
+		for i := range e {
+			if e[i].Seq != uint64(i+1) {
+				t.Errorf("event %d has number %d", i, e[i].Seq)
+			}
+		}
+		if e[0].StepStarted.Name != "write_image" || e[1].StepFinished.Outcome != node.OutcomeDone || string(e[1].StepFinished.Result) != `{"bytes_written":10}` {
+			t.Errorf("first step: %+v, %+v", e[0].StepStarted, e[1].StepFinished)
+		}
+		if f := e[3].StepFinished; f.Outcome != node.OutcomeFailed || f.Error != "no disk fits" || f.Index != 1 {
+			t.Errorf("second step: %+v", f)
+		}
+		if f := e[4].PlanFinished; f.PlanID != "p1" || f.Done {
+			t.Errorf("plan: %+v", f)
+		}
+		return true
+	})
+	if b := r.node(n.UUID).Boot; b.AckedSeq != 5 || !b.Connected {
+		t.Errorf("AckedSeq %d Connected %v, want 5 true", b.AckedSeq, b.Connected)
+	}
+	wait(t, "progress", func() bool { return r.brain.get(func() bool { return len(r.brain.progress) == 1 }) })
+	stop()
+	<-done
+	wait(t, "the loss is stored", func() bool { b := r.node(n.UUID).Boot; return !b.Connected && !b.LostAt.IsZero() })
+	wait(t, "no session", func() bool { return !r.srv.Connected(n.UUID) })
+	if err := r.srv.SendPlan(t.Context(), n.UUID, node.Plan{}); !errors.Is(err, agents.ErrNoSession) {
+		t.Errorf("SendPlan without a session = %v", err)
+	}
+}
+
+// A conductor that can't store a result must not acknowledge it, and gets it again.
+func TestResultsSurvive(t *testing.T) {
+	r := newRig(t)
+	n, a := r.boot("")
+	r.brain.fail = errors.New("disk full")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	for range 3 {
+		a.Result(&agentv1.Event{Body: &agentv1.Event_WorkerRestarted{WorkerRestarted: &agentv1.WorkerRestarted{Reason: "test", Count: 1}}})
+	}
+	wait(t, "two sessions", func() bool { return r.brain.get(func() bool { return len(r.brain.ups) >= 2 }) })
+	if a.Unacked() != 3 || r.node(n.UUID).Boot.AckedSeq != 0 {
+		t.Errorf("%d unacknowledged, AckedSeq %d", a.Unacked(), r.node(n.UUID).Boot.AckedSeq)
+	}
+	r.brain.mu.Lock()
+	r.brain.fail = nil
+	r.brain.mu.Unlock()
+	wait(t, "all acknowledged", func() bool { return a.Unacked() == 0 })
+
+	// Another server on the same store and address: the agent comes back and nothing is handed on twice.
+	addr := r.addr
+	sctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	r.srv.Stop(sctx)
+	a.Result(&agentv1.Event{Body: &agentv1.Event_WorkerRestarted{WorkerRestarted: &agentv1.WorkerRestarted{Reason: "test", Count: 2}}})
+	r.serve(addr)
+	wait(t, "the fourth", func() bool { return a.Unacked() == 0 })
+	r.brain.get(func() bool {
+		for i, e := range r.brain.events {
+			if e.Seq != uint64(i+1) {
+				t.Errorf("event %d has number %d", i, e.Seq)
+			}
+		}
+		if len(r.brain.events) != 4 {
+			t.Errorf("%d events, want 4", len(r.brain.events))
+		}
+		return true
+	})
+	stop()
+	<-done
+}
+
+func TestNewerStreamReplacesOlder(t *testing.T) {
+	r := newRig(t)
+	n, a := r.boot("")
+	if err := a.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	first, _, close1, err := a.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer close1()
+	_, _, close2, err := a.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer close2()
+	if _, err := first.Recv(); status.Code(err) != codes.Aborted {
+		t.Errorf("the older stream ended with %v, want Aborted", err)
+	}
+	wait(t, "both were seen", func() bool { return r.brain.get(func() bool { return len(r.brain.ups) == 2 }) })
+	if !r.srv.Connected(n.UUID) || !r.node(n.UUID).Boot.Connected || !r.brain.get(func() bool { return len(r.brain.lost) == 0 }) {
+		t.Error("replacing a stream counted as a loss")
+	}
+}
+
+func TestLogsAndBundles(t *testing.T) {
+	r := newRig(t)
+	n, a := r.boot("")
+	if err := a.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stream, _, closeConn, err := a.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn()
+	send := func(e *agentv1.Event) {
+		t.Helper()
+		if err := stream.Send(&agentv1.AgentMessage{Body: &agentv1.AgentMessage_Event{Event: e}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	send(&agentv1.Event{Body: &agentv1.Event_Log{Log: &agentv1.LogLine{Level: "WARN", Message: "disk is slow", Attrs: []string{"disk=sda"}, Lost: 3}}})
+	send(&agentv1.Event{Body: &agentv1.Event_Log{Log: &agentv1.LogLine{Level: "INFO", Message: strings.Repeat("x", 1<<20)}}})
+	wait(t, "two lines", func() bool { return len(r.srv.Logs(n.UUID, 0)) == 2 })
+	l := r.srv.Logs(n.UUID, 0)
+	if l[0].Message != "disk is slow" || l[0].Lost != 3 || l[0].Attrs[0] != "disk=sda" || len(l[1].Message) > 4096 {
+		t.Errorf("lines %.200v", l)
+	}
+	for range 12 {
+		send(&agentv1.Event{Body: &agentv1.Event_LogBundle{LogBundle: &agentv1.LogBundle{TarGz: []byte("archive")}}})
+	}
+	wait(t, "ten bundles", func() bool {
+		files, _ := filepath.Glob(filepath.Join(r.dir, "logs", n.UUID, "*.tar.gz"))
+		return len(files) == 10
+	})
+	info, err := os.Stat(filepath.Join(r.dir, "logs", n.UUID))
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("folder of logs: %v %v", info.Mode(), err)
+	}
+}
+
+func TestPower(t *testing.T) {
+	r := newRig(t)
+	n, a := r.boot("")
+	got := make(chan agentv1.PowerAction, 1)
+	a.Power = func(p agentv1.PowerAction) { got <- p }
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	defer func() { stop(); <-done }()
+	wait(t, "a session", func() bool { return r.srv.Connected(n.UUID) })
+	wait(t, "power is sent", func() bool { return r.srv.Power(t.Context(), n.UUID, node.AgentOff) == nil })
+	if p := <-got; p != agentv1.PowerAction_POWER_ACTION_OFF {
+		t.Errorf("the agent was asked for %s", p)
+	}
+	if err := r.srv.Power(t.Context(), n.UUID, "explode"); err == nil {
+		t.Error("an unknown power action was sent")
+	}
+}

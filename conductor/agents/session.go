@@ -1,0 +1,353 @@
+package agents
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/agentv1"
+)
+
+// Why a session ends before the agent ends it, as the agent is told.
+var (
+	errReplaced = status.Error(codes.Aborted, "a newer session of this agent has replaced this one")
+	errStopping = status.Error(codes.Unavailable, "the conductor is stopping, connect again")
+	errClosed   = status.Error(codes.Unavailable, "the conductor closed the session")
+	errOldBoot  = status.Error(codes.PermissionDenied, "this boot of the machine is over")
+)
+
+// helloWait is how long an agent may take to say hello.
+const helloWait = 15 * time.Second
+
+// cleanup is how long a session that has ended may take to record that.
+const cleanup = 10 * time.Second
+
+// session is the stream of one agent. Its fields are set before it is registered, apart from acked.
+type session struct {
+	id     identity
+	stream agentv1.Agents_SessionServer
+	log    *slog.Logger
+
+	ctx  context.Context // ends with the session; its cause is the status that the agent gets
+	end  context.CancelCauseFunc
+	gone chan struct{} // closed when all of it has been cleaned up
+
+	out     chan outgoing
+	ackMu   sync.Mutex
+	acked   uint64
+	ackNews chan struct{}
+	logs    budget // log lines that go to the conductor's own log
+	skipped uint64 // lines over that budget
+}
+
+// outgoing is a message on its way; sent hears how that ended.
+type outgoing struct {
+	msg  *agentv1.ConductorMessage
+	sent chan error
+}
+
+// Session is one agent's stream, from hello to its end.
+func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
+	id, err := s.authenticate(stream.Context())
+	if err != nil {
+		return err
+	}
+	ctx, end := context.WithCancelCause(stream.Context())
+	defer end(nil)
+	ss := &session{
+		id: id, stream: stream, ctx: ctx, end: end, gone: make(chan struct{}),
+		log: s.log.With("node", id.node),
+		out: make(chan outgoing, 16), ackNews: make(chan struct{}, 1),
+		logs: budget{size: 500, every: 10 * time.Second},
+	}
+	defer close(ss.gone)
+
+	// Everything that is received goes through one goroutine; this one sends. gRPC ends the receiver when this function returns.
+	received := make(chan *agentv1.AgentMessage)
+	go ss.receive(received)
+
+	hello, err := ss.hello(received)
+	if err != nil {
+		return err
+	}
+	known, err := s.register(ss)
+	if err != nil {
+		return err
+	}
+	defer func() { s.unregister(ss, known) }()
+
+	n, err := s.connected(ss)
+	if err != nil {
+		return err
+	}
+	known = true
+	ss.acked = n.Boot.AckedSeq
+	welcome := &agentv1.Welcome{Clock: timestamppb.New(s.now()), AckedSeq: ss.acked}
+	if err := stream.Send(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Welcome{Welcome: welcome}}); err != nil {
+		return err
+	}
+	ss.log.Info("agent connected", "boot", id.boot, "agent", clip(hello.AgentVersion), "from", remote(ctx), "plan", hello.PlanId, "running", hello.PlanRunning)
+
+	var work sync.WaitGroup
+	work.Go(func() { s.work(ss, hello, received) })
+	// The worker must be through with the store before the session counts as gone: a session that replaces this one reads
+	// what it wrote.
+	defer work.Wait()
+	defer end(nil)
+	return ss.send()
+}
+
+// authenticate reads the identity from the certificate that TLS has verified.
+func (s *Server) authenticate(ctx context.Context) (identity, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return identity{}, status.Error(codes.Unauthenticated, "no connection")
+	}
+	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	if !ok || len(info.State.VerifiedChains) == 0 {
+		return identity{}, status.Error(codes.Unauthenticated, "a session needs the client certificate from enrolment")
+	}
+	id, err := identify(info.State.PeerCertificates[0])
+	if err != nil {
+		return identity{}, status.Error(codes.Unauthenticated, "the client certificate is not one from enrolment")
+	}
+	return id, nil
+}
+
+// receive hands on what the agent sends until the stream ends.
+func (ss *session) receive(to chan<- *agentv1.AgentMessage) {
+	for {
+		m, err := ss.stream.Recv()
+		if err != nil {
+			ss.end(err)
+			return
+		}
+		select {
+		case to <- m:
+		case <-ss.ctx.Done():
+			return
+		}
+	}
+}
+
+func (ss *session) hello(received <-chan *agentv1.AgentMessage) (*agentv1.Hello, error) {
+	timer := time.NewTimer(helloWait)
+	defer timer.Stop()
+	select {
+	case m := <-received:
+		h := m.GetHello()
+		switch {
+		case h == nil:
+			return nil, status.Error(codes.InvalidArgument, "the first message must be hello")
+		case !strings.EqualFold(h.BootId, ss.id.boot) || h.Generation != ss.id.generation:
+			return nil, status.Error(codes.PermissionDenied, "hello is of another boot than the certificate")
+		}
+		return h, nil
+	case <-timer.C:
+		return nil, status.Error(codes.DeadlineExceeded, "no hello")
+	case <-ss.ctx.Done():
+		return nil, ss.reason()
+	}
+}
+
+// reason is the status to end the stream with.
+func (ss *session) reason() error {
+	err := context.Cause(ss.ctx)
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return nil // the agent closed its side
+}
+
+// register makes ss the node's session and waits until the one before is gone. known tells whether there was one: then the engine
+// believes that the agent is connected, and hears of its end from ss.
+func (s *Server) register(ss *session) (known bool, err error) {
+	s.mu.Lock()
+	if s.stopping {
+		s.mu.Unlock()
+		return false, errStopping
+	}
+	old := s.sessions[ss.id.node]
+	// A late stream of an older boot must not throw out the newer one; the store decides below which of the two is right.
+	if old != nil && old.id.generation > ss.id.generation {
+		s.mu.Unlock()
+		return false, errOldBoot
+	}
+	s.sessions[ss.id.node] = ss
+	s.mu.Unlock()
+	if old != nil {
+		old.end(errReplaced)
+		select {
+		case <-old.gone:
+		case <-ss.ctx.Done():
+			s.unregister(ss, true)
+			return false, ss.reason()
+		}
+	}
+	return old != nil, nil
+}
+
+// drop takes ss out of the map and tells whether it was the node's session.
+func (s *Server) drop(ss *session) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sessions[ss.id.node] != ss {
+		return false
+	}
+	delete(s.sessions, ss.id.node)
+	return true
+}
+
+// connected holds the session against the store and notes it there.
+func (s *Server) connected(ss *session) (*node.Node, error) {
+	n, err := s.store.UpdateNode(ss.ctx, ss.id.node, func(n *node.Node) error {
+		if !ss.isOf(n) {
+			return errOldBoot
+		}
+		n.Boot.Connected, n.Boot.LostAt = true, time.Time{}
+		return nil
+	})
+	switch {
+	case errors.Is(err, errOldBoot), err != nil && s.cfg.NotFound(err):
+		ss.log.Info("session of a boot that is over refused", "boot", ss.id.boot, "generation", ss.id.generation)
+		return nil, errOldBoot
+	case err != nil:
+		ss.log.Error("open session", "err", err)
+		return nil, status.Error(codes.Unavailable, "the conductor can't read the node now, try again")
+	}
+	return n, nil
+}
+
+// isOf tells whether a node's newest boot is the one that the session belongs to, and still goes on.
+func (ss *session) isOf(n *node.Node) bool {
+	b := n.Boot
+	return b != nil && !b.Ended && b.BootID == ss.id.boot && b.Generation == ss.id.generation
+}
+
+// unregister records that the agent is gone, unless another session of it has taken over or nobody knew that it was there.
+func (s *Server) unregister(ss *session, known bool) {
+	if !s.drop(ss) || !known {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ss.ctx), cleanup)
+	defer cancel()
+	_, err := s.store.UpdateNode(ctx, ss.id.node, func(n *node.Node) error {
+		if b := n.Boot; b != nil && b.BootID == ss.id.boot && b.Generation == ss.id.generation && b.Connected {
+			b.Connected, b.LostAt = false, s.now().UTC()
+		}
+		return nil
+	})
+	if err != nil && !s.cfg.NotFound(err) {
+		ss.log.Error("record the end of a session", "err", err)
+	}
+	ss.log.Info("agent disconnected", "boot", ss.id.boot, "err", context.Cause(ss.ctx))
+	s.engine.AgentLost(ctx, ss.id.node, ss.id.boot)
+}
+
+// send writes what is queued, and acknowledgements, until the session ends. It returns the status for the agent.
+func (ss *session) send() error {
+	for {
+		select {
+		case <-ss.ctx.Done():
+			return ss.reason()
+		case o := <-ss.out:
+			err := ss.stream.Send(o.msg)
+			o.sent <- err
+			if err != nil {
+				return err
+			}
+		case <-ss.ackNews:
+			ss.ackMu.Lock()
+			seq := ss.acked
+			ss.ackMu.Unlock()
+			if err := ss.stream.Send(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Ack{Ack: &agentv1.Ack{Seq: seq}}}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// ack has the agent told that everything up to seq is stored. Acknowledgements that wait together become one.
+func (ss *session) ack(seq uint64) {
+	ss.ackMu.Lock()
+	ss.acked = max(ss.acked, seq)
+	ss.ackMu.Unlock()
+	select {
+	case ss.ackNews <- struct{}{}:
+	default:
+	}
+}
+
+// deliver queues a message for the node's agent and waits until it has been written to the stream. That does not mean that it arrived:
+// an agent that says hello again without the plan must be sent it again.
+func (s *Server) deliver(ctx context.Context, nodeUUID string, m *agentv1.ConductorMessage) error {
+	s.mu.Lock()
+	ss := s.sessions[nodeUUID]
+	s.mu.Unlock()
+	if ss == nil {
+		return ErrNoSession
+	}
+	o := outgoing{m, make(chan error, 1)}
+	select {
+	case ss.out <- o:
+	case <-ss.ctx.Done():
+		return ErrNoSession
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case err := <-o.sent:
+		if err != nil {
+			return fmt.Errorf("send to the agent: %w", errors.Join(ErrNoSession, err))
+		}
+		return nil
+	case <-ss.ctx.Done():
+		return ErrNoSession
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// SendPlan sends a plan to the node's agent.
+func (s *Server) SendPlan(ctx context.Context, nodeUUID string, p node.Plan) error {
+	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Plan{Plan: planMessage(p)}})
+}
+
+// CancelPlan asks the node's agent to stop a plan.
+func (s *Server) CancelPlan(ctx context.Context, nodeUUID, planID string) error {
+	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Cancel{Cancel: &agentv1.Cancel{PlanId: planID}}})
+}
+
+// Power asks the node's agent to end this boot.
+func (s *Server) Power(ctx context.Context, nodeUUID string, a node.PowerAction) error {
+	action, ok := powerActions[a]
+	if !ok {
+		return fmt.Errorf("an agent can't be asked to %q", a)
+	}
+	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: action}}})
+}
+
+// CollectLogs asks the node's agent for its logs; they are kept in a file of the data directory when they come.
+func (s *Server) CollectLogs(ctx context.Context, nodeUUID string) error {
+	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_CollectLogs{CollectLogs: &agentv1.CollectLogs{}}})
+}
+
+// CloseSession ends the session of the node's agent, if it has one. An agent whose boot goes on may connect again.
+func (s *Server) CloseSession(nodeUUID string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ss := s.sessions[nodeUUID]; ss != nil {
+		ss.end(errClosed)
+	}
+}
