@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"cmp"
 	"context"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -54,19 +55,22 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 
 	var again bool
 	var id identity
-	n, err := s.store.UpdateNode(ctx, nodeUUID, func(n *node.Node) error {
+	n, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
 		now := s.now().UTC()
 		var err error
 		if again, err = claim.settle(n, now); err != nil {
 			return err
 		}
 		id = identity{node: n.UUID, boot: n.Boot.BootID, generation: n.Boot.Generation}
+		if !again {
+			s.record(n, also, req, from, now)
+		}
 		return nil
 	})
 	var why refusal
 	switch {
 	case errors.As(err, &why):
-		s.refused(ctx, nodeUUID, fmt.Sprintf("Enrolment from %s refused: %s.", from, why))
+		s.refused(ctx, nodeUUID, from, string(why))
 		return nil, errRefused
 	case err != nil && s.cfg.NotFound(err):
 		if s.strangers.take(s.now()) {
@@ -93,9 +97,26 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 	}, nil
 }
 
-// enrolled records a success. Nothing here may make it fail: the enrolment itself is stored.
+// record puts a first enrolment on the node's time line and into its history.
+func (s *Server) record(n *node.Node, also *node.Also, req *agentv1.EnrollRequest, from string, now time.Time) {
+	job := ""
+	if n.Job != nil {
+		job = n.Job.ID
+	}
+	// An uptime of days would be a claim about another boot.
+	if up := req.Uptime.AsDuration(); req.Uptime != nil && up > 0 && up < 24*time.Hour {
+		also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkKernelStart, At: now.Add(-up)})
+	}
+	also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkEnrolled, At: now, Detail: clip(req.AgentVersion)})
+	also.History = append(also.History, s.line(now, "INFO", fmt.Sprintf("agent enrolled from %s, booted by %s", from, cmp.Or(req.BootMode, "unknown firmware"))))
+}
+
+func (s *Server) line(at time.Time, severity, event string) node.HistoryEntry {
+	return node.HistoryEntry{At: at, Type: "enrolment", Severity: severity, Event: event, Conductor: s.cfg.Hostname}
+}
+
+// enrolled keeps what became of an enrolment that is stored already; nothing here may make it fail.
 func (s *Server) enrolled(ctx context.Context, n *node.Node, req *agentv1.EnrollRequest, again bool, serial, from string) {
-	now := s.now().UTC()
 	_, err := s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
 		if n.Boot != nil && n.Boot.BootID == strings.ToLower(req.BootId) {
 			n.Boot.CertSerial = serial
@@ -110,37 +131,14 @@ func (s *Server) enrolled(ctx context.Context, n *node.Node, req *agentv1.Enroll
 	} else {
 		s.log.Info("agent enrolled", "node", n.UUID, "from", from, "agent", clip(req.AgentVersion), "boot", req.BootId, "mode", req.BootMode,
 			"macs", len(req.Macs), "serial", clip(req.SmbiosSerial))
-		up := req.Uptime.AsDuration()
-		if req.Uptime != nil && up > 0 && up < 24*time.Hour {
-			s.mark(ctx, n, "kernel started", now.Add(-up), "")
-		}
-		s.mark(ctx, n, "agent enrolled", now, clip(req.AgentVersion))
-		s.history(ctx, n.UUID, "INFO", fmt.Sprintf("Agent enrolled from %s, booted by %s.", from, req.BootMode))
 	}
 	s.engine.Enrolled(context.WithoutCancel(ctx), n.UUID)
 }
 
-func (s *Server) mark(ctx context.Context, n *node.Node, name string, at time.Time, detail string) {
-	job := ""
-	if n.Job != nil {
-		job = n.Job.ID
-	}
-	if err := s.store.AddMark(ctx, node.Mark{NodeUUID: n.UUID, JobID: job, Name: name, At: at, Detail: detail}); err != nil {
-		s.log.Warn("write mark", "node", n.UUID, "err", err)
-	}
-}
-
-func (s *Server) history(ctx context.Context, nodeUUID, severity, event string) {
-	err := s.store.AddHistory(ctx, node.HistoryEntry{NodeUUID: nodeUUID, At: s.now().UTC(), Type: "enrolment", Severity: severity,
-		Event: event, Conductor: s.cfg.Hostname})
-	if err != nil {
-		s.log.Warn("write history", "node", nodeUUID, "err", err)
-	}
-}
-
 // refused puts a refusal into the node's history. Whoever can reach the port can cause these lines, so their number is bounded; what
 // was left out is told by the next line that fits.
-func (s *Server) refused(ctx context.Context, nodeUUID, event string) {
+func (s *Server) refused(ctx context.Context, nodeUUID, from, why string) {
+	event := fmt.Sprintf("enrolment from %s refused: %s", from, why)
 	s.mu.Lock()
 	r := s.refusals[nodeUUID]
 	if r == nil {
@@ -159,10 +157,22 @@ func (s *Server) refused(ctx context.Context, nodeUUID, event string) {
 		return
 	}
 	if left > 0 {
-		event += fmt.Sprintf(" (%d more refusals before this one.)", left)
+		event += fmt.Sprintf(" (and %d more refusals before this one)", left)
 	}
-	s.log.Warn("enrolment refused", "node", nodeUUID, "err", event)
-	s.history(ctx, nodeUUID, "WARNING", event)
+	s.log.Warn(event, "node", nodeUUID)
+	now := s.now().UTC()
+	job := ""
+	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
+		if n.Job != nil {
+			job = n.Job.ID
+		}
+		also.History = append(also.History, s.line(now, "WARNING", event))
+		also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkEnrolRefused, At: now, Detail: why})
+		return nil
+	})
+	if err != nil {
+		s.log.Warn("record a refused enrolment", "node", nodeUUID, "err", err)
+	}
 }
 
 type refusals struct {

@@ -32,10 +32,8 @@ var ErrNoSession = errors.New("the node's agent is not connected")
 
 // records is what is asked of the store.
 type records interface {
-	Node(ctx context.Context, ident string) (*node.Node, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
-	AddHistory(ctx context.Context, h node.HistoryEntry) error
-	AddMark(ctx context.Context, m node.Mark) error
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
 }
 
 // brain is who is told what agents do. AgentUp and AgentEvent return when what they were told is stored; AgentProgress does not block.
