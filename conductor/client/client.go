@@ -1,0 +1,169 @@
+// Package client is a Go client of the public API, for the command line, the lab and tests.
+//
+// It speaks the newest microversion that conductor/rest knows and decodes into that package's structs. An answer that is not a
+// success is a *rest.Error with the server's own words. 409 (somebody else works on the node) and 503 are tried again a few
+// times, because the server says so when the same request may do a moment later. Every call ends when its context does.
+// Against a plain Ironic everything works but what Ingot adds below /ingot/v1; Progress then tells only the states.
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// Client talks to one server. Safe for concurrent use. Make it with New.
+type Client struct {
+	endpoint *url.URL
+	http     *http.Client
+
+	// Retries is how often 409 and 503 are tried again, Pause how long after; New sets 5 and one second.
+	Retries int
+	Pause   time.Duration
+}
+
+// New makes a client of the server at endpoint, such as http://127.0.0.1:6385; user and password in it are sent as basic
+// authentication. A path (with or without /v1) is kept in front of the API's own. hc nil is a client with a 60 s limit per request.
+func New(endpoint string, hc *http.Client) (*Client, error) {
+	u, err := url.Parse(endpoint)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, fmt.Errorf("endpoint %q is not an http or https address such as http://127.0.0.1:6385", endpoint)
+	}
+	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/v1")
+	u.RawQuery, u.Fragment = "", ""
+	if hc == nil {
+		hc = &http.Client{Timeout: time.Minute}
+	}
+	return &Client{endpoint: u, http: hc, Retries: 5, Pause: time.Second}, nil
+}
+
+// Endpoint is the address of the server, without credentials.
+func (c *Client) Endpoint() string { return c.endpoint.Redacted() }
+
+// ConnectError says that the server could not be reached at all.
+type ConnectError struct {
+	Endpoint string
+	Err      error
+}
+
+func (e *ConnectError) Error() string {
+	return fmt.Sprintf("reach the conductor at %s: %v", e.Endpoint, e.Err)
+}
+
+// Unwrap gives the cause.
+func (e *ConnectError) Unwrap() error { return e.Err }
+
+// maxAnswer bounds what is read from a server: an inventory with logs is the largest answer there is.
+const maxAnswer = 64 << 20
+
+// do sends a request and decodes the answer into out (nil: it is thrown away). path may carry a query.
+func (c *Client) do(ctx context.Context, method, path string, in, out any) error {
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			return fmt.Errorf("encode request: %w", err)
+		}
+	}
+	for try := 0; ; try++ {
+		err := c.once(ctx, method, path, body, out)
+		var answer *rest.Error
+		if !errors.As(err, &answer) || answer.Status != http.StatusConflict && answer.Status != http.StatusServiceUnavailable || try >= c.Retries {
+			return err
+		}
+		select {
+		case <-time.After(c.Pause):
+		case <-ctx.Done():
+			return err // what the server said says more than that time is up
+		}
+	}
+}
+
+func (c *Client) once(ctx context.Context, method, path string, body []byte, out any) error {
+	var rd io.Reader
+	if body != nil {
+		rd = bytes.NewReader(body)
+	}
+	base := *c.endpoint
+	base.User = nil
+	req, err := http.NewRequestWithContext(ctx, method, base.String()+path, rd)
+	if err != nil {
+		return fmt.Errorf("make request: %w", err)
+	}
+	if u := c.endpoint.User; u != nil {
+		pw, _ := u.Password()
+		req.SetBasicAuth(u.Username(), pw)
+	}
+	req.Header.Set(rest.VersionHeader, rest.MaxVersion.String())
+	req.Header.Set("Accept", "application/json")
+	if body != nil {
+		req.Header.Set("Content-Type", "application/json")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var ue *url.Error
+		if errors.As(err, &ue) {
+			err = ue.Err
+		}
+		return &ConnectError{Endpoint: base.String(), Err: err}
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return fmt.Errorf("read answer of %s %s: %w", method, path, err)
+	}
+	if resp.StatusCode >= 300 {
+		return rest.DecodeError(resp.StatusCode, b)
+	}
+	if out == nil || len(b) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(b, out); err != nil {
+		return fmt.Errorf("read answer of %s %s: %w", method, path, err)
+	}
+	return nil
+}
+
+// seg makes one segment of a path.
+func seg(s string) string { return url.PathEscape(s) }
+
+// all reads a list to its end: page after page, as the server's "next" links say.
+func all[T any](ctx context.Context, c *Client, path, name string) ([]T, error) {
+	var out []T
+	for path != "" {
+		page := map[string]json.RawMessage{}
+		if err := c.do(ctx, http.MethodGet, path, nil, &page); err != nil {
+			return nil, err
+		}
+		var items []T
+		if err := json.Unmarshal(page[name], &items); err != nil {
+			return nil, fmt.Errorf("read list of %s: %w", name, err)
+		}
+		out = append(out, items...)
+		path = ""
+		var next string
+		if raw, ok := page["next"]; ok && json.Unmarshal(raw, &next) == nil && next != "" && len(items) > 0 {
+			u, err := url.Parse(next)
+			if err != nil {
+				return nil, fmt.Errorf("read address of the next page: %w", err)
+			}
+			path = strings.TrimPrefix(u.EscapedPath(), c.endpoint.EscapedPath()) // the host is the one we know, whatever a proxy in between made of it
+			if u.RawQuery != "" {
+				path += "?" + u.RawQuery
+			}
+		}
+	}
+	return out, nil
+}

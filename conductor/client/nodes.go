@@ -1,0 +1,220 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// Nodes lists nodes with all their fields. filter holds the API's filters ("provision_state", "driver", ...); nil is all nodes.
+func (c *Client) Nodes(ctx context.Context, filter url.Values) ([]rest.Node, error) {
+	q := url.Values{}
+	for k, v := range filter {
+		q[k] = v
+	}
+	q.Set("detail", "true")
+	return all[rest.Node](ctx, c, "/v1/nodes?"+q.Encode(), "nodes")
+}
+
+// Names lists the names of all nodes, or the UUIDs of those without.
+func (c *Client) Names(ctx context.Context) ([]string, error) {
+	nodes, err := all[rest.Node](ctx, c, "/v1/nodes?fields=uuid,name", "nodes")
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, len(nodes))
+	for i, n := range nodes {
+		names[i] = string(n.Name)
+		if n.Name == "" {
+			names[i] = n.UUID
+		}
+	}
+	return names, nil
+}
+
+// Node gets a node by UUID or name.
+func (c *Client) Node(ctx context.Context, ident string) (*rest.Node, error) {
+	var n rest.Node
+	if err := c.do(ctx, http.MethodGet, "/v1/nodes/"+seg(ident), nil, &n); err != nil {
+		return nil, err
+	}
+	return &n, nil
+}
+
+// NewNode is what a node can be made with. Zero values are left to the server.
+type NewNode struct {
+	UUID           string         `json:"uuid,omitempty"`
+	Name           string         `json:"name,omitempty"`
+	Driver         string         `json:"driver"`
+	DriverInfo     map[string]any `json:"driver_info,omitempty"`
+	Properties     map[string]any `json:"properties,omitempty"`
+	Extra          map[string]any `json:"extra,omitempty"`
+	InstanceInfo   map[string]any `json:"instance_info,omitempty"`
+	ResourceClass  string         `json:"resource_class,omitempty"`
+	Owner          string         `json:"owner,omitempty"`
+	Description    string         `json:"description,omitempty"`
+	AutomatedClean *bool          `json:"automated_clean,omitempty"`
+	BootIf         string         `json:"boot_interface,omitempty"`
+	DeployIf       string         `json:"deploy_interface,omitempty"`
+	InspectIf      string         `json:"inspect_interface,omitempty"`
+	NetworkIf      string         `json:"network_interface,omitempty"`
+}
+
+// CreateNode makes a node.
+func (c *Client) CreateNode(ctx context.Context, n NewNode) (*rest.Node, error) {
+	var out rest.Node
+	if err := c.do(ctx, http.MethodPost, "/v1/nodes", n, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// UpdateNode patches a node.
+func (c *Client) UpdateNode(ctx context.Context, ident string, patch []rest.Operation) (*rest.Node, error) {
+	var out rest.Node
+	if err := c.do(ctx, http.MethodPatch, "/v1/nodes/"+seg(ident), patch, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// DeleteNode removes a node.
+func (c *Client) DeleteNode(ctx context.Context, ident string) error {
+	return c.do(ctx, http.MethodDelete, "/v1/nodes/"+seg(ident), nil, nil)
+}
+
+// Step is a step that a request names.
+type Step struct {
+	Interface string         `json:"interface"`
+	Step      string         `json:"step"`
+	Args      map[string]any `json:"args"`
+	Priority  *int           `json:"priority,omitempty"` // of deploy steps; clean steps run in their order
+}
+
+// ProvisionRequest asks for a change of provision state.
+type ProvisionRequest struct {
+	Target      string `json:"target"` // "manage", "inspect", "provide", "active", "deleted", "abort", ...
+	ConfigDrive any    `json:"configdrive,omitempty"`
+	CleanSteps  []Step `json:"clean_steps,omitempty"`
+	DeploySteps []Step `json:"deploy_steps,omitempty"`
+}
+
+// ConfigDrive is what a config drive is made from.
+type ConfigDrive struct {
+	MetaData    map[string]any `json:"meta_data,omitempty"`
+	UserData    any            `json:"user_data,omitempty"`
+	NetworkData map[string]any `json:"network_data,omitempty"`
+	VendorData  map[string]any `json:"vendor_data,omitempty"`
+}
+
+// Provision asks for a change of provision state and returns when the server has taken it on; Wait waits for its end.
+func (c *Client) Provision(ctx context.Context, ident string, r ProvisionRequest) error {
+	return c.do(ctx, http.MethodPut, "/v1/nodes/"+seg(ident)+"/states/provision", r, nil)
+}
+
+// Power asks for "power on", "power off", "rebooting", "soft power off" or "soft rebooting". timeout 0 is the server's choice.
+func (c *Client) Power(ctx context.Context, ident, target string, timeout time.Duration) error {
+	body := map[string]any{"target": target}
+	if timeout > 0 {
+		body["timeout"] = int((timeout + time.Second - 1) / time.Second)
+	}
+	return c.do(ctx, http.MethodPut, "/v1/nodes/"+seg(ident)+"/states/power", body, nil)
+}
+
+// SetMaintenance puts a node into maintenance, or takes it out.
+func (c *Client) SetMaintenance(ctx context.Context, ident string, on bool, reason string) error {
+	path := "/v1/nodes/" + seg(ident) + "/maintenance"
+	if !on {
+		return c.do(ctx, http.MethodDelete, path, nil, nil)
+	}
+	return c.do(ctx, http.MethodPut, path, map[string]any{"reason": reason}, nil)
+}
+
+// BootDevice is what a node boots from.
+type BootDevice struct {
+	Device     rest.Null `json:"boot_device"`
+	Persistent *bool     `json:"persistent"`
+}
+
+// BootDevice asks what a node boots from.
+func (c *Client) BootDevice(ctx context.Context, ident string) (BootDevice, error) {
+	var d BootDevice
+	err := c.do(ctx, http.MethodGet, "/v1/nodes/"+seg(ident)+"/management/boot_device", nil, &d)
+	return d, err
+}
+
+// SetBootDevice chooses what a node boots from.
+func (c *Client) SetBootDevice(ctx context.Context, ident, device string, persistent bool) error {
+	return c.do(ctx, http.MethodPut, "/v1/nodes/"+seg(ident)+"/management/boot_device", map[string]any{"boot_device": device, "persistent": persistent}, nil)
+}
+
+// Validation is whether a node has what one of its interfaces needs. Result nil: it was not looked at.
+type Validation struct {
+	Result *bool  `json:"result"`
+	Reason string `json:"reason"`
+}
+
+// Validate checks a node's settings, by interface.
+func (c *Client) Validate(ctx context.Context, ident string) (map[string]Validation, error) {
+	var out map[string]Validation
+	err := c.do(ctx, http.MethodGet, "/v1/nodes/"+seg(ident)+"/validate", nil, &out)
+	return out, err
+}
+
+// Event is a line of a node's history.
+type Event struct {
+	UUID      string        `json:"uuid"`
+	CreatedAt rest.NullTime `json:"created_at"`
+	Severity  string        `json:"severity"`
+	Type      string        `json:"event_type"`
+	Event     string        `json:"event"`
+	Conductor rest.Null     `json:"conductor"`
+	User      rest.Null     `json:"user"`
+}
+
+// History lists what happened to a node, oldest first.
+func (c *Client) History(ctx context.Context, ident string) ([]Event, error) {
+	return all[Event](ctx, c, "/v1/nodes/"+seg(ident)+"/history?detail=true", "history")
+}
+
+// Inventory is what inspection found, as JSON: the inventory proper and what else the agent told.
+type Inventory struct {
+	Inventory  json.RawMessage            `json:"inventory"`
+	PluginData map[string]json.RawMessage `json:"plugin_data"`
+}
+
+// Inventory gets what inspection found; a *rest.Error with status 404 before the first.
+func (c *Client) Inventory(ctx context.Context, ident string) (*Inventory, error) {
+	var out Inventory
+	if err := c.do(ctx, http.MethodGet, "/v1/nodes/"+seg(ident)+"/inventory", nil, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// Timeline gets where the time went: of one job, or all that is kept if job is "".
+func (c *Client) Timeline(ctx context.Context, ident, job string) (*rest.Timeline, error) {
+	path := "/ingot/v1/nodes/" + seg(ident) + "/timeline"
+	if job != "" {
+		path += "?job=" + url.QueryEscape(job)
+	}
+	var out rest.Timeline
+	if err := c.do(ctx, http.MethodGet, path, nil, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// Logs gets the lines of the agent's log behind number after.
+func (c *Client) Logs(ctx context.Context, ident string, after uint64) (*rest.Logs, error) {
+	var out rest.Logs
+	if err := c.do(ctx, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/logs?after="+strconv.FormatUint(after, 10), nil, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
