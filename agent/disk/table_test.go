@@ -207,15 +207,15 @@ func TestCheckHeadRefuses(t *testing.T) {
 }
 
 func FuzzParseTable(f *testing.F) {
-	f.Add(makeGPT(f, 2<<20, 512, 1, testPart{"root", 2048, 1024})[:64<<10], false)
-	f.Add(makeGPT(f, 2<<20, 4096, 1, testPart{"root", 256, 100})[:64<<10], true)
+	f.Add(makeGPT(f, 2<<20, 512, 1, testPart{"root", 2048, 1024})[:18<<10], false)
+	f.Add(makeGPT(f, 2<<20, 4096, 1, testPart{"root", 256, 100})[:24<<10], true)
 	f.Add(makeMBR(1<<20, testPart{"", 2048, 4096})[:4096], false)
 	f.Fuzz(func(t *testing.T, head []byte, big bool) {
 		sector := 512
 		if big {
 			sector = 4096
 		}
-		full := make([]byte, HeadSize)
+		full := make([]byte, 40<<10)
 		copy(full, head)
 		tab, err := parseTable(full, sector)
 		if err != nil || tab.fit(1<<20) != nil {
