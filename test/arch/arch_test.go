@@ -36,7 +36,8 @@ var may = map[string][]string{
 	"agent/fake":            {},
 	"initramfs/init":        {},
 
-	"images/...": {"images/..."},
+	"images/...":   {"images/..."},
+	"images/build": {"initramfs/archive", "initramfs/kernel"},
 
 	"conductor/app":        {"conductor/..."},
 	"conductor/cmd/ingotd": {"conductor/app"},
@@ -55,7 +56,9 @@ var may = map[string][]string{
 	"conductor/api":        {"conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver"},
 	"conductor/client":     {"conductor/rest"},
 
-	"initramfs/build": {},
+	"initramfs/archive": {},
+	"initramfs/build":   {"initramfs/archive", "initramfs/kernel"},
+	"initramfs/kernel":  {},
 
 	"tools/cli":       {"conductor/client", "conductor/rest", "images/...", "initramfs/build", "tools/lab", "tools/demo"},
 	"tools/demo":      {"conductor/client", "conductor/rest", "images/...", "initramfs/build", "tools/lab"},
@@ -66,7 +69,7 @@ var may = map[string][]string{
 
 // programs lists who may start other programs. In the ramdisk there are none to start, apart from the worker and a shell.
 var programs = []string{
-	"initramfs/init", "initramfs/build", "images/build", "tools/lab", "tools/demo", "tools/cli", "agent/linux",
+	"initramfs/init", "initramfs/build", "initramfs/kernel", "images/build", "tools/lab", "tools/demo", "tools/cli", "agent/linux",
 }
 
 type pkg struct {

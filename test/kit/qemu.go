@@ -91,6 +91,11 @@ func Boot(t testing.TB, m VM) string {
 		cancel()
 		<-done
 	case err := <-done:
+		select {
+		case <-console.found: // it printed that as its last words
+			return console.String()
+		default:
+		}
 		if ctx.Err() != nil {
 			t.Fatalf("the machine did not print %q within %v; its console:\n%s", m.Until, m.Timeout, console)
 		}

@@ -1,0 +1,313 @@
+package build
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/initramfs/archive"
+	"github.com/ingot-metal/ingot/initramfs/kernel"
+)
+
+// cmdline is what the kernel is told on any machine: a screen for whoever stands before it, and the serial line for all others.
+const cmdline = "console=tty0 console=ttyS0,115200n8"
+
+// Options says what to build. Out is required; the zero value of the rest is right for most.
+type Options struct {
+	Profile  string   // "lab" (the default) or "server"; see Profiles
+	Out      string   // folder to write; made when missing
+	Kernel   string   // Debian package or .deb file; empty: the profile's, in the newest version apt knows
+	Cache    string   // folder that keeps packages between builds; empty: kernel.DefaultCache
+	Source   string   // folder of Ingot's source, to compile the agent; empty: FindSource
+	Agent    string   // a built agent, instead of compiling one
+	Version  string   // version to compile into the agent; empty: "dev"
+	CA       string   // file with the certificate (PEM) of the conductor's CA to pin; empty: the boot parameters name it
+	Firmware string   // folder to put at /lib/firmware
+	Overlay  []string // folders to put over the root, the last one winning
+	Modules  []string // more kernel modules; "name?" for one that may be absent
+	Log      *slog.Logger
+}
+
+// Report is what Build made and Inspect found.
+type Report struct {
+	Dir      string
+	Manifest *Manifest
+	Parts    []Part        // what takes how much of the unpacked initramfs, largest first
+	Absent   []string      // optional modules the kernel package does not have (Build only)
+	Firmware []string      // firmware files that modules may ask for and that are not included (Build only)
+	Took     time.Duration // Build only
+}
+
+// Part is one kind of content of the initramfs.
+type Part struct {
+	Name  string
+	Files int
+	Size  int64
+}
+
+// Build makes a ramdisk folder.
+func Build(ctx context.Context, o Options) (*Report, error) {
+	start := time.Now()
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Profile == "" {
+		o.Profile = "lab"
+	}
+	if o.Out == "" {
+		return nil, fmt.Errorf("build the ramdisk: no folder to write it to was given")
+	}
+	prof, err := profileNamed(o.Profile)
+	if err != nil {
+		return nil, err
+	}
+	if o.Kernel == "" {
+		o.Kernel = prof.kernel
+	}
+	if o.Version == "" {
+		o.Version = "dev"
+	}
+	if o.Cache == "" {
+		if o.Cache, err = kernel.DefaultCache(); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.MkdirAll(o.Out, 0o755); err != nil {
+		return nil, fmt.Errorf("make the ramdisk's folder: %w", err)
+	}
+	tmp, err := os.MkdirTemp(o.Out, ".build-*")
+	if err != nil {
+		return nil, fmt.Errorf("build the ramdisk: %w", err)
+	}
+	defer os.RemoveAll(tmp)
+
+	deb, err := kernel.Fetch(ctx, o.Kernel, o.Cache, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	tree, err := kernel.Open(ctx, deb, o.Cache)
+	if err != nil {
+		return nil, err
+	}
+	set, err := tree.Select(slices.Concat(prof.modules, o.Modules))
+	if err != nil {
+		return nil, fmt.Errorf("choose the modules of profile %s: %w", o.Profile, err)
+	}
+
+	m := &Manifest{
+		Format: Format, Profile: o.Profile, KernelPackage: tree.Package, KernelPackageVersion: tree.Version, KernelRelease: tree.Release,
+		Kernel: File{File: KernelFile}, Initramfs: File{File: InitramfsFile}, Cmdline: cmdline,
+	}
+	a := archive.New()
+	if err := skeleton(a); err != nil {
+		return nil, err
+	}
+	if err := addModules(a, tree, set, m); err != nil {
+		return nil, err
+	}
+	if err := addFiles(a, o); err != nil {
+		return nil, err
+	}
+	// After the overlays: none of them takes the agent's place.
+	if err := addAgent(ctx, a, o, filepath.Join(tmp, "agent"), m); err != nil {
+		return nil, err
+	}
+
+	if m.Kernel.Size, m.Kernel.SHA256, err = writeSummed(filepath.Join(tmp, KernelFile), func(w io.Writer) error {
+		f, err := os.Open(tree.Vmlinuz())
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		_, err = io.Copy(w, f)
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("write the kernel: %w", err)
+	}
+	if m.Initramfs.Size, m.Initramfs.SHA256, err = writeSummed(filepath.Join(tmp, InitramfsFile), func(w io.Writer) (err error) {
+		m.Initramfs.UnpackedSize, err = a.Write(w)
+		return err
+	}); err != nil {
+		return nil, fmt.Errorf("write the initramfs: %w", err)
+	}
+	data, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("write the manifest: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(tmp, ManifestFile), append(data, '\n'), 0o644); err != nil {
+		return nil, fmt.Errorf("write the manifest: %w", err)
+	}
+	for _, f := range []string{KernelFile, InitramfsFile, ManifestFile} {
+		if err := os.Rename(filepath.Join(tmp, f), filepath.Join(o.Out, f)); err != nil {
+			return nil, fmt.Errorf("put the ramdisk in place: %w", err)
+		}
+	}
+	r, err := Inspect(o.Out)
+	if err != nil {
+		return nil, fmt.Errorf("read back what was built: %w", err)
+	}
+	r.Absent, r.Firmware, r.Took = set.Absent, missingFirmware(set, o.Firmware), time.Since(start)
+	return r, nil
+}
+
+// skeleton puts what the first process expects before it has mounted anything. Without /dev/null Go's runtime ends at its start;
+// without /dev/console its words go nowhere.
+func skeleton(a *archive.Tree) error {
+	for _, dir := range []string{"bin", "dev", "etc", "lib/modules", "proc", "root", "run", "sbin", "sys", "usr/bin", "var"} {
+		if err := a.Dir(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := a.Dir("tmp", 0o777|fs.ModeSticky); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		name         string
+		mode         fs.FileMode
+		major, minor uint64
+	}{{"console", 0o600, 5, 1}, {"null", 0o666, 1, 3}, {"kmsg", 0o644, 1, 11}, {"urandom", 0o666, 1, 9}} {
+		if err := a.CharDev("dev/"+d.name, d.mode, d.major, d.minor); err != nil {
+			return err
+		}
+	}
+	// Go's user and host look-ups ask for these.
+	for name, text := range map[string]string{
+		"etc/passwd": "root:x:0:0:root:/root:/bin/sh\n", "etc/group": "root:x:0:\n",
+		"etc/hosts": "127.0.0.1 localhost\n::1 localhost\n", "etc/nsswitch.conf": "hosts: files dns\n",
+	} {
+		if err := a.File(name, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addModules(a *archive.Tree, tree *kernel.Tree, set kernel.Set, m *Manifest) error {
+	dir := path.Join("lib/modules", tree.Release)
+	m.Modules = []Module{}
+	for _, mod := range set.Modules {
+		data, err := tree.Read(mod)
+		if err != nil {
+			return err
+		}
+		if err := a.File(path.Join(dir, mod.File), data, 0o644); err != nil {
+			return err
+		}
+		m.Modules = append(m.Modules, Module{mod.Name, mod.Size})
+	}
+	for name, data := range map[string][]byte{
+		"modules.dep": set.Dep(), "modules.alias": set.Alias(), "modules.softdep": set.Softdep(),
+		"modules.builtin": []byte(strings.Join(tree.Builtin, "\n") + "\n"),
+	} {
+		if err := a.File(path.Join(dir, name), data, 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func addFiles(a *archive.Tree, o Options) error {
+	if o.Firmware != "" {
+		if err := a.Folder("lib/firmware", o.Firmware); err != nil {
+			return err
+		}
+	}
+	for _, dir := range o.Overlay {
+		if err := a.Folder("", dir); err != nil {
+			return err
+		}
+	}
+	if o.CA == "" {
+		return nil
+	}
+	data, err := os.ReadFile(o.CA)
+	if err != nil {
+		return fmt.Errorf("read the CA certificate to pin: %w", err)
+	}
+	block, _ := pem.Decode(data)
+	if block == nil || block.Type != "CERTIFICATE" {
+		return fmt.Errorf("read the CA certificate to pin: %s does not begin with a certificate in PEM", o.CA)
+	}
+	if _, err := x509.ParseCertificate(block.Bytes); err != nil {
+		return fmt.Errorf("read the CA certificate to pin: %s: %w", o.CA, err)
+	}
+	// Encoded again: a private key that lies in the same file stays out.
+	return a.File("etc/ingot/ca.pem", pem.EncodeToMemory(&pem.Block{Type: block.Type, Bytes: block.Bytes}), 0o644)
+}
+
+func addAgent(ctx context.Context, a *archive.Tree, o Options, tmp string, m *Manifest) error {
+	file := o.Agent
+	if file == "" {
+		source := o.Source
+		if source == "" {
+			var err error
+			if source, err = FindSource(); err != nil {
+				return err
+			}
+		}
+		o.Log.Info("compiling the agent")
+		if err := compileAgent(ctx, source, o.Version, tmp); err != nil {
+			return err
+		}
+		file = tmp
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("read the agent: %w", err)
+	}
+	sum := sha256.Sum256(data)
+	m.Agent = Agent{Size: int64(len(data)), SHA256: hex.EncodeToString(sum[:])}
+	if m.Agent.Version, m.Steps, m.StepsDigest, err = describeAgent(ctx, file); err != nil {
+		return err
+	}
+	return a.File("init", data, 0o755)
+}
+
+// missingFirmware lists what modules may ask for and dir does not have.
+func missingFirmware(set kernel.Set, dir string) []string {
+	var out []string
+	for _, f := range set.Firmware() {
+		if dir != "" {
+			if _, err := os.Stat(filepath.Join(dir, filepath.FromSlash(f))); err == nil {
+				continue
+			}
+		}
+		out = append(out, f)
+	}
+	return out
+}
+
+// writeSummed makes a file and gives its size and digest.
+func writeSummed(file string, fill func(io.Writer) error) (int64, string, error) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o644)
+	if err != nil {
+		return 0, "", err
+	}
+	h := sha256.New()
+	if err := fill(io.MultiWriter(f, h)); err != nil {
+		_ = f.Close()
+		return 0, "", err
+	}
+	fi, err := f.Stat()
+	if err != nil {
+		_ = f.Close()
+		return 0, "", err
+	}
+	if err := f.Close(); err != nil {
+		return 0, "", err
+	}
+	return fi.Size(), hex.EncodeToString(h.Sum(nil)), nil
+}

@@ -1,0 +1,268 @@
+package build
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ingot-metal/ingot/initramfs/archive"
+	"github.com/ingot-metal/ingot/initramfs/kernel"
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+// standIn compiles the program that stands in for the agent.
+func standIn(t *testing.T) string {
+	t.Helper()
+	kit.NeedPrograms(t, "apt-get", "apt-cache", "go")
+	file := filepath.Join(t.TempDir(), "agent")
+	t.Setenv("CGO_ENABLED", "0")
+	kit.Run(t, "go", "build", "-trimpath", "-ldflags", "-s -w -buildid= -X main.version=1.2.3", "-o", file, "./testdata/agent")
+	return file
+}
+
+func build(t *testing.T, o Options) *Report {
+	t.Helper()
+	if o.Out == "" {
+		o.Out = t.TempDir()
+	}
+	r, err := Build(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestLab(t *testing.T) {
+	agent := standIn(t)
+	r := build(t, Options{Agent: agent})
+	m := r.Manifest
+	if m.Profile != "lab" || m.Agent.Version != "1.2.3" || !strings.Contains(m.KernelPackage, "cloud") || !strings.Contains(string(m.Steps), "nothing") {
+		t.Errorf("manifest = %+v", m)
+	}
+	if m.Initramfs.Size > 12e6 {
+		t.Errorf("initramfs has %d bytes, the goal is 12 MB", m.Initramfs.Size)
+	}
+	var b bytes.Buffer
+	if err := r.Print(&b, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{m.KernelRelease, "kernel modules", "virtio", m.Initramfs.SHA256, "not in this kernel"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the report lacks %q:\n%s", want, &b)
+		}
+	}
+
+	again := build(t, Options{Agent: agent})
+	if again.Manifest.Initramfs != m.Initramfs || again.Manifest.Kernel != m.Kernel {
+		t.Errorf("two builds differ: %+v, %+v", m.Initramfs, again.Manifest.Initramfs)
+	}
+
+	t.Run("boots", func(t *testing.T) {
+		kit.Boot(t, kit.VM{
+			Kernel: filepath.Join(r.Dir, m.Kernel.File), Initrd: filepath.Join(r.Dir, m.Initramfs.File), Append: m.Cmdline,
+			Args: []string{"-nic", "user,restrict=on,model=virtio-net-pci"}, Until: `STAND-IN links=eth0,lo`,
+		})
+	})
+	t.Run("inspect finds damage", func(t *testing.T) { inspectDamage(t, r.Dir) })
+}
+
+// inspectDamage breaks copies of a good ramdisk in all ways that happen to files.
+func inspectDamage(t *testing.T, good string) {
+	edit := func(change func(*Manifest)) func(t *testing.T, dir string) {
+		return func(t *testing.T, dir string) {
+			m, err := ReadManifest(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			change(m)
+			data, err := json.Marshal(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			put(t, dir, ManifestFile, data)
+		}
+	}
+	// sealed replaces the initramfs and makes size and digest of the manifest fit.
+	sealed := func(data []byte) func(t *testing.T, dir string) {
+		return func(t *testing.T, dir string) {
+			size, sum, err := writeSummed(filepath.Join(dir, InitramfsFile), func(w io.Writer) error {
+				_, err := w.Write(data)
+				return err
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			edit(func(m *Manifest) { m.Initramfs.Size, m.Initramfs.SHA256 = size, sum })(t, dir)
+		}
+	}
+	for name, tc := range map[string]struct {
+		change func(t *testing.T, dir string)
+		want   string
+	}{
+		"no manifest":        {func(t *testing.T, dir string) { remove(t, dir, ManifestFile) }, "holds no ramdisk"},
+		"manifest not JSON":  {func(t *testing.T, dir string) { put(t, dir, ManifestFile, []byte("<html>")) }, "not a ramdisk's manifest"},
+		"other format":       {edit(func(m *Manifest) { m.Format = 7 }), "format is 7"},
+		"digest malformed":   {edit(func(m *Manifest) { m.Kernel.SHA256 = "abc" }), "malformed"},
+		"file name escapes":  {edit(func(m *Manifest) { m.Kernel.File = "../vmlinuz" }), "plain file name"},
+		"no kernel":          {func(t *testing.T, dir string) { remove(t, dir, KernelFile) }, "read the kernel"},
+		"initramfs short":    {func(t *testing.T, dir string) { truncate(t, dir, InitramfsFile, 1000) }, "has 1000 bytes"},
+		"one bit flipped":    {func(t *testing.T, dir string) { flip(t, dir, InitramfsFile) }, "SHA-256"},
+		"initramfs not zstd": {sealed([]byte("no archive")), "not zstd"},
+		"agent exchanged":    {edit(func(m *Manifest) { m.Agent.SHA256 = strings.Repeat("0", 64) }), "/init"},
+		"module not there":   {edit(func(m *Manifest) { m.Modules = append(m.Modules, Module{"floppy", 1}) }), "floppy"},
+		"module not listed":  {edit(func(m *Manifest) { m.Modules = m.Modules[1:] }), "not in the manifest"},
+		"unpacked size":      {edit(func(m *Manifest) { m.Initramfs.UnpackedSize++ }), "unpacks to"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, f := range []string{KernelFile, InitramfsFile, ManifestFile} {
+				data, err := os.ReadFile(filepath.Join(good, f))
+				if err != nil {
+					t.Fatal(err)
+				}
+				put(t, dir, f, data)
+			}
+			tc.change(t, dir)
+			if _, err := Inspect(dir); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error = %v, want one with %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func put(t *testing.T, dir, name string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, dir, name string) {
+	t.Helper()
+	if err := os.Remove(filepath.Join(dir, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func truncate(t *testing.T, dir, name string, size int64) {
+	t.Helper()
+	if err := os.Truncate(filepath.Join(dir, name), size); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func flip(t *testing.T, dir, name string) {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data[len(data)/2] ^= 4
+	put(t, dir, name, data)
+}
+
+func TestExtras(t *testing.T) {
+	agent := standIn(t)
+	dir := t.TempDir()
+	put(t, dir, "notes.txt", []byte("hello"))
+	fw := t.TempDir()
+	put(t, fw, "card.bin", []byte("firmware"))
+	r := build(t, Options{Agent: agent, Overlay: []string{dir}, Firmware: fw, CA: "testdata/ca.pem", Modules: []string{"raid1", "floppy?"}})
+	data, err := os.ReadFile(filepath.Join(r.Dir, InitramfsFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, _, err := archive.Read(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"notes.txt": "hello", "lib/firmware/card.bin": "firmware"} {
+		if string(got[name].Data) != want {
+			t.Errorf("%s = %q, want %q", name, got[name].Data, want)
+		}
+	}
+	if ca := string(got["etc/ingot/ca.pem"].Data); !strings.HasPrefix(ca, "-----BEGIN CERTIFICATE-----") || strings.Contains(ca, "PRIVATE") {
+		t.Errorf("pinned CA = %q", ca)
+	}
+	names := map[string]bool{}
+	for _, m := range r.Manifest.Modules {
+		names[m.Name] = true
+	}
+	if !names["raid1"] || !names["md_mod"] {
+		t.Error("raid1 was asked for; it or what it needs is missing")
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	agent := standIn(t)
+	notPEM := filepath.Join(t.TempDir(), "ca")
+	if err := os.WriteFile(notPEM, []byte("hello"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		o    Options
+		want string
+	}{
+		"no such profile":   {Options{Profile: "toaster"}, "choose one of lab, server"},
+		"no such package":   {Options{Kernel: "linux-image-0.0.1-none"}, "linux-image-0.0.1-none"},
+		"no such file":      {Options{Kernel: "/nowhere/linux.deb"}, "/nowhere/linux.deb"},
+		"not a package":     {Options{Kernel: deb(t, "hello")}, "not a Debian package"},
+		"no such module":    {Options{Modules: []string{"floppy", "zip_drive"}}, "no module zip_drive"},
+		"CA no certificate": {Options{CA: notPEM}, "does not begin with a certificate"},
+		"agent no agent":    {Options{Agent: "/bin/true"}, "not an ingot-agent"},
+		"overlay missing":   {Options{Overlay: []string{"/nowhere"}}, "/nowhere"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.o.Out = filepath.Join(t.TempDir(), "out")
+			if tc.o.Agent == "" {
+				tc.o.Agent = agent
+			}
+			if _, err := Build(t.Context(), tc.o); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("error = %v, want one with %q", err, tc.want)
+			}
+			if _, err := os.Stat(filepath.Join(tc.o.Out, ManifestFile)); err == nil {
+				t.Error("a manifest was left behind")
+			}
+		})
+	}
+}
+
+func deb(t *testing.T, content string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "kernel.deb")
+	if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// TestProfilesFitTheirKernels holds every profile against the kernel it is made for: names of modules change between releases.
+func TestProfilesFitTheirKernels(t *testing.T) {
+	kit.NeedPrograms(t, "apt-get", "apt-cache")
+	cache, err := kernel.DefaultCache()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, p := range profiles {
+		t.Run(name, func(t *testing.T) {
+			deb, err := kernel.Fetch(t.Context(), p.kernel, cache, slog.New(slog.DiscardHandler))
+			if err != nil {
+				t.Fatal(err)
+			}
+			tree, err := kernel.Open(t.Context(), deb, cache)
+			if err != nil {
+				t.Fatal(err)
+			}
+			set, err := tree.Select(p.modules)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("%d modules, absent: %v", len(set.Modules), set.Absent)
+		})
+	}
+}

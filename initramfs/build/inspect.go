@@ -1,0 +1,175 @@
+package build
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/ingot-metal/ingot/initramfs/archive"
+)
+
+// Inspect reads a ramdisk folder back and holds its files against the manifest; every difference is part of the error.
+func Inspect(dir string) (*Report, error) {
+	m, err := ReadManifest(dir)
+	if err != nil {
+		return nil, err
+	}
+	kernel, kerr := readFile(dir, "kernel", m.Kernel)
+	if kerr == nil && (len(kernel) < 0x206 || string(kernel[0x202:0x206]) != "HdrS") {
+		kerr = fmt.Errorf("the kernel %s is not a Linux kernel for x86", m.Kernel.File)
+	}
+	data, ierr := readFile(dir, "initramfs", m.Initramfs)
+	if err := errors.Join(kerr, ierr); err != nil {
+		return nil, fmt.Errorf("inspect the ramdisk in %s: %w", dir, err)
+	}
+	entries, unpacked, err := archive.Read(bytes.NewReader(data))
+	if err != nil {
+		return nil, fmt.Errorf("inspect the ramdisk in %s: %w", dir, err)
+	}
+	r := &Report{Dir: dir, Manifest: m, Parts: parts(entries)}
+	if err := check(m, entries, unpacked); err != nil {
+		return nil, fmt.Errorf("inspect the ramdisk in %s: %w", dir, err)
+	}
+	return r, nil
+}
+
+func readFile(dir, what string, f File) ([]byte, error) {
+	data, err := os.ReadFile(filepath.Join(dir, f.File))
+	if err != nil {
+		return nil, fmt.Errorf("read the %s: %w", what, err)
+	}
+	if int64(len(data)) != f.Size {
+		return nil, fmt.Errorf("the %s %s has %d bytes, the manifest says %d: the file is damaged or of another build", what, f.File, len(data), f.Size)
+	}
+	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != f.SHA256 {
+		return nil, fmt.Errorf("the %s %s has SHA-256 %x, the manifest says %s: the file is damaged or of another build", what, f.File, sum, f.SHA256)
+	}
+	return data, nil
+}
+
+// check holds the content of the initramfs against the manifest.
+func check(m *Manifest, entries map[string]archive.Entry, unpacked int64) error {
+	var errs []error
+	if unpacked != m.Initramfs.UnpackedSize {
+		errs = append(errs, fmt.Errorf("the initramfs unpacks to %d bytes, the manifest says %d", unpacked, m.Initramfs.UnpackedSize))
+	}
+	init, ok := entries["init"]
+	if sum := sha256.Sum256(init.Data); !ok || hex.EncodeToString(sum[:]) != m.Agent.SHA256 {
+		errs = append(errs, errors.New("/init of the initramfs is not the agent that the manifest names"))
+	}
+	found := map[string]int64{}
+	for name, e := range entries {
+		if strings.HasSuffix(name, ".ko") {
+			found[strings.ReplaceAll(strings.TrimSuffix(path.Base(name), ".ko"), "-", "_")] = int64(len(e.Data))
+			if !strings.HasPrefix(name, "lib/modules/"+m.KernelRelease+"/") {
+				errs = append(errs, fmt.Errorf("module %s is not where kernel %s looks", name, m.KernelRelease))
+			}
+		}
+	}
+	for _, mod := range m.Modules {
+		if size, ok := found[mod.Name]; !ok || size != mod.Size {
+			errs = append(errs, fmt.Errorf("module %s of %d bytes is in the manifest, in the initramfs it has %d", mod.Name, mod.Size, size))
+		}
+		delete(found, mod.Name)
+	}
+	for name := range found {
+		errs = append(errs, fmt.Errorf("module %s is in the initramfs, not in the manifest", name))
+	}
+	return errors.Join(errs...)
+}
+
+// parts sums up what takes how much, largest first.
+func parts(entries map[string]archive.Entry) []Part {
+	sums := map[string]Part{}
+	for name, e := range entries {
+		if len(e.Data) == 0 || !e.Mode.IsRegular() {
+			continue
+		}
+		kind := "other files"
+		switch {
+		case name == "init":
+			kind = "agent"
+		case strings.HasSuffix(name, ".ko"):
+			kind = "kernel modules"
+		case strings.HasPrefix(name, "lib/modules/"):
+			kind = "module indices"
+		case strings.HasPrefix(name, "lib/firmware/"):
+			kind = "firmware"
+		case strings.HasPrefix(name, "bbin/"):
+			kind = "shell"
+		}
+		p := sums[kind]
+		sums[kind] = Part{kind, p.Files + 1, p.Size + int64(len(e.Data))}
+	}
+	var out []Part
+	for _, p := range sums {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b Part) int { return cmp.Or(cmp.Compare(b.Size, a.Size), strings.Compare(a.Name, b.Name)) })
+	return out
+}
+
+// Print writes a report for a person: what was built, what takes how much, the largest modules (all of them with all).
+func (r *Report) Print(w io.Writer, all bool) error {
+	m := r.Manifest
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintf(t, "folder\t%s\n", r.Dir)
+	fmt.Fprintf(t, "profile\t%s\n", m.Profile)
+	fmt.Fprintf(t, "kernel\t%s (%s %s)\n", m.KernelRelease, m.KernelPackage, m.KernelPackageVersion)
+	fmt.Fprintf(t, "agent\t%s\n", m.Agent.Version)
+	fmt.Fprintf(t, "steps\t%s\n", m.StepsDigest)
+	if r.Took > 0 {
+		fmt.Fprintf(t, "took\t%.1f s\n", r.Took.Seconds())
+	}
+	if len(r.Absent) > 0 {
+		fmt.Fprintf(t, "not in this kernel\t%s\n", strings.Join(r.Absent, " "))
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+	t = tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "\n\tfiles\tMB\t SHA-256\n")
+	fmt.Fprintf(t, "%s\t1\t%s\t %s\n", m.Kernel.File, mb(m.Kernel.Size), m.Kernel.SHA256)
+	fmt.Fprintf(t, "%s\t1\t%s\t %s\n", m.Initramfs.File, mb(m.Initramfs.Size), m.Initramfs.SHA256)
+	fmt.Fprintf(t, "unpacked\t\t%s\t\n", mb(m.Initramfs.UnpackedSize))
+	for _, p := range r.Parts {
+		fmt.Fprintf(t, "%s\t%d\t%s\t\n", p.Name, p.Files, mb(p.Size))
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+	mods := slices.Clone(m.Modules)
+	slices.SortFunc(mods, func(a, b Module) int { return cmp.Or(cmp.Compare(b.Size, a.Size), strings.Compare(a.Name, b.Name)) })
+	rest := 0
+	if !all && len(mods) > 10 {
+		rest = len(mods) - 10
+		mods = mods[:10]
+	}
+	t = tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintf(t, "\nmodule\tMB\t\n")
+	for _, mod := range mods {
+		fmt.Fprintf(t, "%s\t%s\t\n", mod.Name, mb(mod.Size))
+	}
+	if rest > 0 {
+		fmt.Fprintf(t, "and %d more\t\t\n", rest)
+	}
+	if len(r.Firmware) > 0 {
+		fmt.Fprintf(t, "\n%d firmware files that these modules may ask for are not included\t\t\n", len(r.Firmware))
+	}
+	if err := t.Flush(); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+	return nil
+}
+
+func mb(n int64) string { return fmt.Sprintf("%.2f", float64(n)/1e6) }

@@ -1,0 +1,187 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Cloud and Full are Debian's two kernels for amd64: the small one for virtual machines (virtio and NVMe only), and the one with
+// drivers for hardware.
+const (
+	Cloud = "linux-image-cloud-amd64"
+	Full  = "linux-image-amd64"
+)
+
+// DefaultCache is the folder to keep fetched packages in when none is given: $INGOT_CACHE, else "ingot" in the user's cache folder.
+func DefaultCache() (string, error) {
+	if dir := os.Getenv("INGOT_CACHE"); dir != "" {
+		return dir, nil
+	}
+	dir, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the cache folder: %w (set INGOT_CACHE)", err)
+	}
+	return filepath.Join(dir, "ingot"), nil
+}
+
+var versioned = regexp.MustCompile(`^linux-image-[0-9]`)
+
+// Fetch gives the path of a kernel package: name itself when it is a .deb, else what apt has under that name, fetched into cache
+// unless it is there. A name without a version (Cloud, Full) stands for the newest version apt knows; its lists are not updated.
+func Fetch(ctx context.Context, name, cache string, log *slog.Logger) (string, error) {
+	if strings.HasSuffix(name, ".deb") {
+		if _, err := os.Stat(name); err != nil {
+			return "", fmt.Errorf("kernel package: %w", err)
+		}
+		return name, nil
+	}
+	if !versioned.MatchString(name) {
+		exact, err := resolve(ctx, name)
+		if err != nil {
+			return "", err
+		}
+		name = exact
+	}
+	out, err := apt(ctx, "", "apt-cache", "show", "--no-all-versions", name)
+	if err != nil {
+		return "", fmt.Errorf("look up kernel package %s: %w", name, err)
+	}
+	field := fields(out)
+	version, want := field["Version"], field["SHA256"]
+	if version == "" || want == "" {
+		return "", fmt.Errorf("apt knows no version of %s that can be fetched: run apt-get update, or give a .deb file", name)
+	}
+	dir := filepath.Join(cache, "debs")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return "", fmt.Errorf("make the cache of kernel packages: %w", err)
+	}
+	unlock, err := lock(ctx, filepath.Join(dir, name+".lock"))
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	file := filepath.Join(dir, name+"_"+strings.ReplaceAll(version, ":", "%3a")+"_"+field["Architecture"]+".deb")
+	if got, err := sumFile(file); err == nil && got == want {
+		return file, nil
+	}
+	log.Info("fetching a kernel package", "package", name, "version", version)
+	tmp, err := os.MkdirTemp(dir, "fetch-*")
+	if err != nil {
+		return "", fmt.Errorf("fetch kernel package %s: %w", name, err)
+	}
+	defer os.RemoveAll(tmp)
+	// apt drops root for downloads and warns when it can't write here as its own user.
+	if err := os.Chmod(tmp, 0o777); err != nil {
+		return "", fmt.Errorf("fetch kernel package %s: %w", name, err)
+	}
+	if _, err := apt(ctx, tmp, "apt-get", "download", "-q", name+"="+version); err != nil {
+		return "", fmt.Errorf("fetch kernel package %s: %w", name, err)
+	}
+	got, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
+	if err != nil || len(got) != 1 {
+		return "", fmt.Errorf("fetch kernel package %s: apt-get brought %d files", name, len(got))
+	}
+	if sum, err := sumFile(got[0]); err != nil || sum != want {
+		return "", fmt.Errorf("fetch kernel package %s: SHA-256 is %s, apt's list says %s (%v)", name, sum, want, err)
+	}
+	if err := os.Rename(got[0], file); err != nil {
+		return "", fmt.Errorf("keep kernel package %s: %w", name, err)
+	}
+	return file, nil
+}
+
+// resolve finds the versioned package that a meta package stands for.
+func resolve(ctx context.Context, meta string) (string, error) {
+	out, err := apt(ctx, "", "apt-cache", "depends", "--important", meta)
+	if err != nil {
+		return "", fmt.Errorf("look up kernel package %s: %w", meta, err)
+	}
+	for line := range strings.Lines(out) {
+		if dep, ok := strings.CutPrefix(strings.TrimSpace(line), "Depends: "); ok && versioned.MatchString(dep) {
+			return dep, nil
+		}
+	}
+	return "", fmt.Errorf("apt's package %s depends on no kernel: run apt-get update, or name a kernel package or a .deb file", meta)
+}
+
+// fields reads the first paragraph of a Debian control file. Continued lines are left out.
+func fields(text string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(text) {
+		if strings.TrimSpace(line) == "" {
+			break
+		}
+		if key, value, ok := strings.Cut(line, ":"); ok && line[0] != ' ' && line[0] != '\t' {
+			out[key] = strings.TrimSpace(value)
+		}
+	}
+	return out
+}
+
+func apt(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return "", fmt.Errorf("%w: kernels are taken from apt; elsewhere give a .deb file", err)
+		}
+		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
+	}
+	return out.String(), nil
+}
+
+func sumFile(file string) (string, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, f); err != nil {
+		return "", fmt.Errorf("read %s: %w", file, err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
+// lock takes a lock between processes: two builds at once fetch and unpack once.
+func lock(ctx context.Context, file string) (unlock func(), err error) {
+	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("lock the cache: %w", err)
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			_ = f.Close()
+			return nil, fmt.Errorf("lock %s: %w", file, err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, fmt.Errorf("wait for another build to release %s: %w", file, ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package kernel
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Set is a choice of modules that is complete: what a member depends on is a member or part of the kernel.
+type Set struct {
+	Modules []Module // by name
+	Builtin []string // what was asked for and is part of the kernel
+	Absent  []string // what was asked for as optional and the package does not have
+}
+
+// Select chooses modules by name, with all they depend on. A name that ends in "?" is optional; any other that is neither a module
+// nor part of the kernel is an error, all of them in one. What a module loads softly (softdep) comes with it as far as it exists.
+func (t *Tree) Select(names []string) (Set, error) {
+	builtin := map[string]bool{}
+	for _, f := range t.Builtin {
+		builtin[nameOf(f)] = true
+	}
+	// Soft dependencies may be aliases (crc32c for whatever computes it); patterns for devices are no use here.
+	byAlias := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(t.Modules)) {
+		for _, a := range t.Modules[name].Aliases {
+			if !strings.ContainsAny(a, "*?[:") {
+				byAlias[canonical(a)] = append(byAlias[canonical(a)], name)
+			}
+		}
+	}
+	var s Set
+	var errs []error
+	chosen := map[string]bool{}
+	var add func(name, from string)
+	add = func(name, from string) {
+		if chosen[name] || builtin[name] {
+			return
+		}
+		m, ok := t.Modules[name]
+		if !ok {
+			errs = append(errs, fmt.Errorf("module %s needs %s, which %s does not have", from, name, t.Package))
+			return
+		}
+		chosen[name] = true
+		for _, d := range m.Depends {
+			add(d, name)
+		}
+		for _, d := range slices.Concat(m.Pre, m.Post) {
+			if d = canonical(d); t.Modules[d].Name != "" {
+				add(d, name)
+			} else if !builtin[d] {
+				for _, other := range byAlias[d] {
+					add(other, name)
+				}
+			}
+		}
+	}
+	for _, n := range names {
+		name, optional := strings.CutSuffix(n, "?")
+		name = canonical(name)
+		switch {
+		case t.Modules[name].Name != "":
+			add(name, name)
+		case builtin[name]:
+			s.Builtin = append(s.Builtin, name)
+		case optional:
+			s.Absent = append(s.Absent, name)
+		default:
+			errs = append(errs, fmt.Errorf("kernel package %s has no module %s", t.Package, name))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(chosen)) {
+		s.Modules = append(s.Modules, t.Modules[name])
+	}
+	return s, errors.Join(errs...)
+}
+
+// Dep is modules.dep: each module's file and the files it needs, those to be loaded first last.
+func (s Set) Dep() []byte {
+	byName := map[string]Module{}
+	for _, m := range s.Modules {
+		byName[m.Name] = m
+	}
+	var b bytes.Buffer
+	for _, m := range s.Modules {
+		var order []string // what has to be loaded first comes first
+		seen := map[string]bool{m.Name: true}
+		var visit func(Module)
+		visit = func(m Module) {
+			for _, d := range m.Depends {
+				if dep, ok := byName[d]; ok && !seen[d] {
+					seen[d] = true
+					visit(dep)
+					order = append(order, dep.File)
+				}
+			}
+		}
+		visit(m)
+		slices.Reverse(order)
+		fmt.Fprintf(&b, "%s:", m.File)
+		for _, f := range order {
+			fmt.Fprintf(&b, " %s", f)
+		}
+		b.WriteByte('\n')
+	}
+	return b.Bytes()
+}
+
+// Alias is modules.alias: which module a device's or the kernel's request asks for.
+func (s Set) Alias() []byte {
+	var b bytes.Buffer
+	b.WriteString("# Aliases extracted from modules themselves.\n")
+	for _, m := range s.Modules {
+		for _, a := range m.Aliases {
+			fmt.Fprintf(&b, "alias %s %s\n", a, m.Name)
+		}
+	}
+	return b.Bytes()
+}
+
+// Softdep is modules.softdep: what else to load with a module.
+func (s Set) Softdep() []byte {
+	var b bytes.Buffer
+	b.WriteString("# Soft dependencies extracted from modules themselves.\n")
+	for _, m := range s.Modules {
+		if len(m.Pre)+len(m.Post) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "softdep %s", m.Name)
+		if len(m.Pre) > 0 {
+			fmt.Fprintf(&b, " pre: %s", strings.Join(m.Pre, " "))
+		}
+		if len(m.Post) > 0 {
+			fmt.Fprintf(&b, " post: %s", strings.Join(m.Post, " "))
+		}
+		b.WriteByte('\n')
+	}
+	return b.Bytes()
+}
+
+// Firmware lists the firmware files that the modules may ask for, each once.
+func (s Set) Firmware() []string {
+	var out []string
+	for _, m := range s.Modules {
+		out = append(out, m.Firmware...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
