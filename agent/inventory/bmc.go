@@ -1,0 +1,105 @@
+package inventory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+)
+
+// IPMI v2.0 revision 1.1: network functions and commands used here, and parameters of Get LAN Configuration (table 23-4).
+const (
+	netFnApp, netFnTransport = 0x06, 0x0c
+	getChannelInfo           = 0x42
+	getLANConfig             = 0x02
+
+	paramIP, paramMAC                 = 3, 5
+	paramStaticIPv6, paramDynamicIPv6 = 56, 59
+	mediumLAN                         = 4
+	lastChannel                       = 11
+)
+
+// bmcLimit is all the time the BMC gets: a controller that hangs must not hold up the inspection.
+const bmcLimit = 6 * time.Second
+
+var errNoLAN = errors.New("the BMC has no network channel with an address")
+
+// bmc asks the BMC for its own addresses. A machine without one is no error.
+func bmc(ctx context.Context, m machine, inv *Inventory) error {
+	ctx, cancel := context.WithTimeout(ctx, bmcLimit)
+	defer cancel()
+	var last error
+	found := false
+	for ch := byte(1); ch <= lastChannel && inv.BMCAddress == nil; ch++ {
+		info, err := ask(ctx, m, netFnApp, getChannelInfo, ch)
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("the BMC does not answer: %w", errors.Join(err, last))
+		}
+		if err != nil {
+			last = err
+			continue // most channels don't exist
+		}
+		if len(info) < 2 || info[1]&0x7f != mediumLAN {
+			continue
+		}
+		found = true
+		last = errors.Join(last, lan(ctx, m, ch, inv))
+	}
+	switch {
+	case found && inv.BMCAddress == nil && inv.BMCV6Address == nil:
+		// What ironic-python-agent says of a BMC whose network is not set up.
+		inv.BMCAddress = text("0.0.0.0")
+		return errNoLAN
+	case !found:
+		return fmt.Errorf("%w: %v", errNoLAN, last)
+	}
+	return nil
+}
+
+// lan reads one channel's addresses.
+func lan(ctx context.Context, m machine, ch byte, inv *Inventory) error {
+	if b, err := ask(ctx, m, netFnTransport, getLANConfig, ch, paramMAC, 0, 0); err == nil && len(b) >= 7 {
+		inv.BMCMAC = text(net.HardwareAddr(b[1:7]).String())
+	}
+	b, err := ask(ctx, m, netFnTransport, getLANConfig, ch, paramIP, 0, 0)
+	if err == nil && len(b) >= 5 {
+		if a := netip.AddrFrom4([4]byte(b[1:5])); !a.IsUnspecified() {
+			inv.BMCAddress = text(a.String())
+		}
+	}
+	for _, p := range []byte{paramStaticIPv6, paramDynamicIPv6} {
+		for set := byte(0); set < 4; set++ {
+			b, err := ask(ctx, m, netFnTransport, getLANConfig, ch, p, set, 0)
+			// revision, set selector, source, address, prefix length, status (0: in use)
+			if err != nil || len(b) < 21 {
+				break
+			}
+			a := netip.AddrFrom16([16]byte(b[3:19]))
+			if b[20] == 0 && !a.IsUnspecified() && !a.IsLinkLocalUnicast() && inv.BMCV6Address == nil {
+				inv.BMCV6Address = text(a.String())
+			}
+		}
+	}
+	return err
+}
+
+// ask sends a command and gives the answer behind its completion code.
+func ask(ctx context.Context, m machine, netFn, command byte, data ...byte) ([]byte, error) {
+	b, err := m.IPMI(ctx, netFn, command, data)
+	if err != nil {
+		return nil, err
+	}
+	if len(b) == 0 {
+		return nil, errors.New("the BMC's answer is empty")
+	}
+	if b[0] != 0 {
+		return nil, fmt.Errorf("the BMC refuses command %#02x/%#02x with completion code %#02x", netFn, command, b[0])
+	}
+	return b[1:], nil
+}

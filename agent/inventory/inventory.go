@@ -1,0 +1,225 @@
+// Package inventory says what a machine is, in the JSON names of ironic-python-agent.
+//
+// Everything is read from sysfs, procfs and SMBIOS below a root folder; only interface addresses and the BMC come through doors of
+// the machine. ghw gives processors and memory. It is not asked for disks and network interfaces: what it knows of those comes from
+// udev's database and from ethtool, and the ramdisk has neither.
+// A probe that fails costs its part of the inventory and leaves a line in Report.Errors; it never fails the whole.
+// Sizes are bytes unless the name says otherwise. A null in JSON means "the machine does not say".
+package inventory
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+)
+
+// Inventory is what ironic-python-agent calls the inventory.
+type Inventory struct {
+	Interfaces   []Interface  `json:"interfaces"`
+	CPU          CPU          `json:"cpu"`
+	Disks        []disk.Disk  `json:"disks"`
+	Memory       Memory       `json:"memory"`
+	BMCAddress   *string      `json:"bmc_address"`
+	BMCV6Address *string      `json:"bmc_v6address"`
+	BMCMAC       *string      `json:"bmc_mac"`
+	SystemVendor SystemVendor `json:"system_vendor"`
+	Boot         Boot         `json:"boot"`
+	Hostname     string       `json:"hostname"`
+}
+
+// Interface is a network interface that is hardware.
+type Interface struct {
+	Name        string  `json:"name"`
+	MACAddress  string  `json:"mac_address"`
+	IPv4Address *string `json:"ipv4_address"`
+	IPv6Address *string `json:"ipv6_address"`
+	HasCarrier  bool    `json:"has_carrier"`
+	LLDP        any     `json:"lldp"`
+	Vendor      *string `json:"vendor"`  // PCI vendor id: "0x8086"
+	Product     *string `json:"product"` // PCI device id
+	ClientID    *string `json:"client_id"`
+	BIOSDevName *string `json:"biosdevname"`
+	SpeedMbps   *int    `json:"speed_mbps"`
+	PCIAddress  *string `json:"pci_address"`
+	Driver      *string `json:"driver"`
+}
+
+// CPU describes the processors; a machine with unlike sockets shows the first and lists all in CPUs.
+type CPU struct {
+	ModelName    string   `json:"model_name"`
+	Frequency    string   `json:"frequency"` // MHz
+	Count        int      `json:"count"`     // threads
+	Architecture string   `json:"architecture"`
+	Flags        []string `json:"flags"`
+	SocketCount  int      `json:"socket_count"`
+	CPUs         []Socket `json:"cpus"`
+}
+
+// Socket is one processor package.
+type Socket struct {
+	ID           int    `json:"id"`
+	ModelName    string `json:"model_name"`
+	Count        int    `json:"count"` // threads
+	Cores        int    `json:"cores"`
+	Architecture string `json:"architecture"`
+}
+
+// Memory is how much memory the kernel has and how much is installed.
+type Memory struct {
+	Total      uint64 `json:"total"`
+	PhysicalMB uint64 `json:"physical_mb"`
+}
+
+// SystemVendor is who made the machine.
+type SystemVendor struct {
+	ProductName  string   `json:"product_name"`
+	SerialNumber string   `json:"serial_number"`
+	Manufacturer string   `json:"manufacturer"`
+	Firmware     Firmware `json:"firmware"`
+}
+
+// Firmware is the machine's BIOS.
+type Firmware struct {
+	Vendor    string `json:"vendor"`
+	Version   string `json:"version"`
+	BuildDate string `json:"build_date"`
+}
+
+// Boot is how this boot was started.
+type Boot struct {
+	CurrentBootMode string  `json:"current_boot_mode"` // "bios" or "uefi"
+	PXEInterface    *string `json:"pxe_interface"`     // address of the interface the firmware booted from
+}
+
+// PCIDevice is a device on the PCI bus.
+type PCIDevice struct {
+	VendorID   string `json:"vendor_id"` // four hexadecimal digits, as are the others
+	ProductID  string `json:"product_id"`
+	Class      string `json:"class"` // six digits: class, subclass, programming interface
+	Revision   string `json:"revision"`
+	Bus        string `json:"bus"` // "0000:00:03.0"
+	NUMANodeID *int   `json:"numa_node_id"`
+}
+
+// Report is the result of the step inspect.
+type Report struct {
+	Inventory     Inventory   `json:"inventory"`
+	BootInterface *string     `json:"boot_interface"`
+	RootDisk      any         `json:"root_disk"` // disk.Choice, or null
+	PCIDevices    []PCIDevice `json:"pci_devices"`
+	Errors        []string    `json:"errors"`
+}
+
+// machine is all that this package asks of the machine.
+type machine interface {
+	// Root is the folder below which sys, proc and dev are found.
+	Root() string
+	// Addresses gives an interface's addresses.
+	Addresses(ifname string) ([]netip.Prefix, error)
+	// IPMI sends a command to the BMC and gives the answer, completion code first. errors.Is(err, os.ErrNotExist): no BMC.
+	IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error)
+	// Settle waits, within reason, until the drivers have brought up their devices.
+	Settle(ctx context.Context) error
+}
+
+// Collect reads the inventory. bootIF is the interface the firmware booted from, nil when that is not known.
+func Collect(ctx context.Context, m machine, bootIF net.HardwareAddr, log *slog.Logger) (*Report, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	root := m.Root()
+	r := &Report{Errors: []string{}}
+	// probe runs one part; what goes wrong in it is told and logged, and the rest goes on.
+	probe := func(what string, f func() error) {
+		begin := time.Now()
+		err := guard(f)
+		if err != nil {
+			r.Errors = append(r.Errors, fmt.Sprintf("%s: %v", what, err))
+			log.Warn("a part of the inventory is missing", "part", what, "err", err)
+		}
+		log.Debug("inventory", "part", what, "took", time.Since(begin))
+	}
+	probe("devices", func() error { return m.Settle(ctx) })
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	inv := &r.Inventory
+	probe("interfaces", func() (err error) { inv.Interfaces, err = interfaces(root, m.Addresses); return err })
+	probe("cpu", func() (err error) { inv.CPU, err = processors(root, log); return err })
+	probe("disks", func() (err error) { inv.Disks, err = disk.List(ctx, root); return err })
+	probe("memory", func() (err error) { inv.Memory, err = memory(root, log); return err })
+	probe("pci", func() (err error) { r.PCIDevices, err = pciDevices(root); return err })
+	probe("bmc", func() error { return bmc(ctx, m, inv) })
+	if inv.Interfaces == nil {
+		inv.Interfaces = []Interface{}
+	}
+	if inv.Disks == nil {
+		inv.Disks = []disk.Disk{}
+	}
+	dmi := func(name string) string { return read(root, "sys/class/dmi/id", name) }
+	inv.SystemVendor = SystemVendor{
+		ProductName: dmi("product_name"), SerialNumber: dmi("product_serial"), Manufacturer: dmi("sys_vendor"),
+		Firmware: Firmware{Vendor: dmi("bios_vendor"), Version: dmi("bios_version"), BuildDate: dmi("bios_date")},
+	}
+	inv.Hostname = read(root, "proc/sys/kernel/hostname")
+	inv.Boot = Boot{CurrentBootMode: bootMode(root), PXEInterface: text(bootIF.String())}
+	r.BootInterface = bootInterface(inv.Interfaces, bootIF)
+	return r, ctx.Err()
+}
+
+// bootInterface is the interface that the firmware named, or else the first that has an address: that is how the agent came here.
+func bootInterface(all []Interface, bootIF net.HardwareAddr) *string {
+	for _, i := range all {
+		if bootIF != nil && i.MACAddress == bootIF.String() {
+			return text(i.MACAddress)
+		}
+	}
+	for _, i := range all {
+		if i.IPv4Address != nil || i.IPv6Address != nil {
+			return text(i.MACAddress)
+		}
+	}
+	return nil
+}
+
+func bootMode(root string) string {
+	if _, err := os.Stat(filepath.Join(root, "sys/firmware/efi")); err == nil {
+		return "uefi"
+	}
+	return "bios"
+}
+
+// guard turns a panic over what some firmware wrote into an error of one probe.
+func guard(f func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v", p)
+		}
+	}()
+	return f()
+}
+
+// read gives a small file's text without the space around it; empty when there is none.
+func read(elem ...string) string {
+	b, err := os.ReadFile(filepath.Join(elem...))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(strings.TrimRight(string(b), "\x00"))
+}
+
+// text is s for JSON: null when empty.
+func text(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

@@ -1,0 +1,327 @@
+package netup
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Times of the DHCP client.
+const (
+	firstTry   = 500 * time.Millisecond // doubles with each of
+	tries      = 6
+	minRenew   = 2 * time.Second // least distance between two attempts at renewal
+	maxRenew   = 5 * time.Minute // and the most, once the lease has run out
+	noLifetime = 24 * time.Hour  // renewal of a lease that never ends: a rebooted server should learn of it again
+	baseMetric = 100
+)
+
+// lease4 is what a DHCPv4 server gave.
+type lease4 struct {
+	raw    *nclient4.Lease
+	addr   netip.Prefix
+	routes []route4
+	dns    []netip.Addr
+	domain string
+	host   string
+	mtu    int
+	t1     time.Duration
+	expiry time.Duration // zero: never
+}
+
+// route4 is one route; the zero Prefix bits and address mean the default route.
+type route4 struct {
+	to  netip.Prefix
+	via netip.Addr // invalid: on the link
+}
+
+// parse4 takes from an ACK what the agent uses. RFC 2132; RFC 3442 for classless routes, which replace the router option.
+func parse4(l *nclient4.Lease) (*lease4, error) {
+	ack := l.ACK
+	ip, ok := netip.AddrFromSlice(ack.YourIPAddr.To4())
+	if !ok || ip.IsUnspecified() {
+		return nil, errors.New("the DHCP server's answer has no address")
+	}
+	bits := 0
+	if mask := ack.SubnetMask(); mask != nil {
+		bits, _ = mask.Size()
+	}
+	if bits == 0 {
+		bits, _ = net.IP(ip.AsSlice()).DefaultMask().Size()
+	}
+	out := &lease4{raw: l, addr: netip.PrefixFrom(ip, bits), domain: ack.DomainName(), host: cleanName(ack.HostName())}
+	for _, a := range ack.DNS() {
+		if d, ok := netip.AddrFromSlice(a.To4()); ok {
+			out.dns = append(out.dns, d)
+		}
+	}
+	if classless := ack.ClasslessStaticRoute(); len(classless) > 0 {
+		for _, r := range classless {
+			to, ok1 := netip.AddrFromSlice(r.Dest.IP.To4())
+			ones, _ := r.Dest.Mask.Size()
+			via, ok2 := netip.AddrFromSlice(r.Router.To4())
+			if !ok1 || !ok2 {
+				continue
+			}
+			if via.IsUnspecified() {
+				via = netip.Addr{}
+			}
+			out.routes = append(out.routes, route4{netip.PrefixFrom(to, ones).Masked(), via})
+		}
+	} else if routers := ack.Router(); len(routers) > 0 {
+		if via, ok := netip.AddrFromSlice(routers[0].To4()); ok && !via.IsUnspecified() {
+			out.routes = append(out.routes, route4{netip.PrefixFrom(netip.IPv4Unspecified(), 0), via})
+		}
+	}
+	if b := ack.Options.Get(dhcpv4.OptionInterfaceMTU); len(b) == 2 {
+		if mtu := int(binary.BigEndian.Uint16(b)); mtu >= 576 && mtu <= 9216 {
+			out.mtu = mtu
+		}
+	}
+	seconds := ack.IPAddressLeaseTime(0)
+	if seconds > 0 && seconds < 0xffffffff*time.Second {
+		out.expiry = seconds
+	}
+	out.t1 = ack.IPAddressRenewalTime(0)
+	if out.t1 <= 0 || out.expiry > 0 && out.t1 >= out.expiry {
+		out.t1 = out.expiry / 2
+	}
+	if out.expiry == 0 {
+		out.t1 = noLifetime
+	}
+	out.t1 = max(out.t1, minRenew)
+	return out, nil
+}
+
+// cleanName lets only host names through: a DHCP server is not to be trusted with anything else.
+func cleanName(s string) string {
+	s = strings.TrimRight(s, "\x00.")
+	if len(s) > 64 || strings.ContainsFunc(s, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '.')
+	}) {
+		return ""
+	}
+	return s
+}
+
+// serve4 keeps an IPv4 lease on a link until ctx ends.
+func (n *Net) serve4(ctx context.Context, l *link) {
+	select {
+	case <-l.carrier:
+	case <-ctx.Done():
+		return
+	}
+	for ctx.Err() == nil {
+		lease, err := n.acquire(ctx, l)
+		if err != nil {
+			if ctx.Err() == nil {
+				n.log.Warn("no lease", "link", l.name, "err", err)
+				wait(ctx, l.carrier, 3*time.Second)
+			}
+			continue
+		}
+		n.take(l, lease)
+		n.keep(ctx, l)
+	}
+}
+
+// wait returns after d, or when the carrier came back, or when ctx ends.
+func wait(ctx context.Context, carrier <-chan struct{}, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-carrier:
+	case <-ctx.Done():
+	}
+}
+
+// open makes a client on the link.
+func (n *Net) open(l *link, tries int) (*nclient4.Client, error) {
+	c, err := nclient4.New(l.name, nclient4.WithTimeout(firstTry), nclient4.WithRetry(tries))
+	if err != nil {
+		return nil, fmt.Errorf("open a DHCP client on %s: %w", l.name, err)
+	}
+	return c, nil
+}
+
+// modifiers is what all requests carry.
+func (n *Net) modifiers() []dhcpv4.Modifier {
+	m := []dhcpv4.Modifier{
+		dhcpv4.WithOption(dhcpv4.OptClassIdentifier("ingot-agent")),
+		dhcpv4.WithRequestedOptions(dhcpv4.OptionSubnetMask, dhcpv4.OptionRouter, dhcpv4.OptionDomainNameServer, dhcpv4.OptionDomainName,
+			dhcpv4.OptionHostName, dhcpv4.OptionInterfaceMTU, dhcpv4.OptionClasslessStaticRoute),
+	}
+	if guid := wireGUID(n.cfg.GUID); guid != nil {
+		m = append(m, dhcpv4.WithOption(dhcpv4.OptGeneric(dhcpv4.OptionClientMachineIdentifier, guid)))
+	}
+	return m
+}
+
+// wireGUID writes a system UUID as PXE firmware does in option 97 (RFC 4578): type 0, then SMBIOS's bytes, whose first three fields
+// are little-endian.
+func wireGUID(uuid string) []byte {
+	b, err := hex.DecodeString(strings.ReplaceAll(uuid, "-", ""))
+	if err != nil || len(b) != 16 {
+		return nil
+	}
+	slices.Reverse(b[0:4])
+	slices.Reverse(b[4:6])
+	slices.Reverse(b[6:8])
+	return append([]byte{0}, b...)
+}
+
+func (n *Net) acquire(ctx context.Context, l *link) (*lease4, error) {
+	c, err := n.open(l, tries)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	raw, err := c.Request(ctx, n.modifiers()...)
+	if err != nil {
+		return nil, fmt.Errorf("ask for an address on %s: %w", l.name, err)
+	}
+	return parse4(raw)
+}
+
+// take puts a lease to use.
+func (n *Net) take(l *link, lease *lease4) {
+	n.mu.Lock()
+	old := l.lease
+	l.lease = lease
+	n.mu.Unlock()
+	n.log.Info("lease", "link", l.name, "address", lease.addr.String(), "server", lease.raw.ACK.ServerIPAddr.String(), "for", lease.expiry)
+	nl, err := netlink.LinkByIndex(l.index)
+	if err != nil {
+		n.log.Warn("link is gone", "link", l.name, "err", err)
+		return
+	}
+	if lease.mtu > 0 && nl.Attrs().MTU != lease.mtu {
+		if err := netlink.LinkSetMTU(nl, lease.mtu); err != nil {
+			n.log.Warn("MTU not set", "link", l.name, "mtu", lease.mtu, "err", err)
+		}
+	}
+	// No lifetimes are given to the kernel: it would drop the address on expiry.
+	if err := netlink.AddrReplace(nl, &netlink.Addr{IPNet: ipNet(lease.addr)}); err != nil {
+		n.log.Error("address not set", "link", l.name, "address", lease.addr.String(), "err", err)
+		return
+	}
+	if old != nil && old.addr != lease.addr {
+		if err := netlink.AddrDel(nl, &netlink.Addr{IPNet: ipNet(old.addr)}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			n.log.Warn("the old address stays", "link", l.name, "address", old.addr.String(), "err", err)
+		}
+	}
+	n.mu.Lock()
+	if !slices.Contains(n.order, l) {
+		n.order = append(n.order, l)
+	}
+	if n.prefer == nil || n.cfg.BootIF != nil && l.mac.String() == n.cfg.BootIF.String() && !n.up {
+		n.prefer = l
+	}
+	for _, o := range n.order {
+		n.setRoutes(o)
+	}
+	n.writeResolv()
+	first := lease.host != "" && !n.name
+	n.name = n.name || first
+	n.mu.Unlock()
+	if first && n.cfg.SetHostname != nil {
+		if err := n.cfg.SetHostname(lease.host); err != nil {
+			n.log.Warn("host name not set", "err", err)
+		}
+	}
+	n.check()
+}
+
+func ipNet(p netip.Prefix) *net.IPNet {
+	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
+}
+
+// setRoutes writes a link's routes, those of the preferred link with the best metric. The lock is held.
+func (n *Net) setRoutes(l *link) {
+	if l.lease == nil {
+		return
+	}
+	metric := baseMetric + 100 + l.index
+	if l == n.prefer {
+		metric = baseMetric
+	}
+	var want []netlink.Route
+	for _, r := range l.lease.routes {
+		nr := netlink.Route{LinkIndex: l.index, Priority: metric, Protocol: unix.RTPROT_DHCP, Dst: ipNet(r.to), Src: l.lease.addr.Addr().AsSlice()}
+		if r.via.IsValid() {
+			nr.Gw = r.via.AsSlice()
+			if !l.lease.addr.Contains(r.via) {
+				nr.Flags = int(netlink.FLAG_ONLINK) // a gateway outside the prefix, as some providers have it
+			}
+		} else {
+			nr.Scope = netlink.SCOPE_LINK
+		}
+		want = append(want, nr)
+	}
+	for _, r := range want {
+		if err := netlink.RouteReplace(&r); err != nil {
+			n.log.Warn("route not set", "link", l.name, "to", r.Dst.String(), "err", err)
+		}
+	}
+	for _, old := range l.routes {
+		if !slices.ContainsFunc(want, old.Equal) {
+			_ = netlink.RouteDel(&old) // gone with its address already, mostly
+		}
+	}
+	l.routes = want
+}
+
+// keep renews the link's lease until ctx ends or the server takes the address away.
+func (n *Net) keep(ctx context.Context, l *link) {
+	last := time.Now()
+	pause := l.lease.t1
+	for {
+		wait(ctx, l.carrier, pause)
+		if ctx.Err() != nil {
+			return
+		}
+		lease, err := n.renew(ctx, l)
+		var nak *nclient4.ErrNak
+		switch {
+		case err == nil:
+			n.take(l, lease)
+			last, pause = time.Now(), lease.t1
+		case errors.As(err, &nak):
+			n.log.Warn("the DHCP server takes the address away", "link", l.name, "address", l.lease.addr.String())
+			return
+		default:
+			// RFC 2131, 4.4.5: half of what is left. Past the end the address is kept and the server asked now and then.
+			left := l.lease.expiry - time.Since(last)
+			pause = min(max(left/2, minRenew), maxRenew)
+			n.log.Warn("lease not renewed", "link", l.name, "left", max(left, 0).Round(time.Second), "err", err)
+		}
+	}
+}
+
+// renew asks to keep the address. It asks by broadcast, as a client in state REBINDING does: the server that gave the address may be
+// gone and another have taken its place.
+func (n *Net) renew(ctx context.Context, l *link) (*lease4, error) {
+	c, err := n.open(l, 3)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	raw, err := c.Renew(ctx, l.lease.raw, n.modifiers()...)
+	if err != nil {
+		return nil, err
+	}
+	return parse4(raw)
+}

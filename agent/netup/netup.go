@@ -1,0 +1,329 @@
+// Package netup brings the network up inside the ramdisk and keeps it up.
+//
+// Every link with a carrier gets DHCPv4 at once and all in parallel; IPv6 comes from router advertisements (the kernel makes the
+// addresses) and from DHCPv6 where a router says so. Ready is when there is a route to the conductor over any of them; the others are
+// kept. Nothing waits for a link that is not there.
+//
+// An address outlives its lease: when the server is silent the machine keeps what it has, goes on asking, and only a server's refusal
+// takes the address away. Losing the conductor over a formality in the middle of an image would be worse than the formality.
+// NTP servers are ignored: the clock comes from the conductor.
+package netup
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Config says where the network has to lead.
+type Config struct {
+	Conductor string           // host:port
+	BootIF    net.HardwareAddr // link the firmware booted from; its routes come first
+	GUID      string           // system UUID, sent as DHCP option 97 so that a server knows the machine by it; may be empty
+	Resolv    string           // resolver file to keep; empty means /etc/resolv.conf
+	Log       *slog.Logger     // nil is silent
+	Status    func(string)     // hears what a person should know; may be nil
+	// SetHostname takes the name a DHCP server gave; may be nil.
+	SetHostname func(string) error
+}
+
+// Net is the machine's network.
+type Net struct {
+	cfg   Config
+	log   *slog.Logger
+	ready chan struct{}
+
+	mu     sync.Mutex
+	links  map[int]*link
+	order  []*link // that have an IPv4 lease, in the order in which they got it
+	prefer *link   // whose default route comes first
+	up     bool
+	name   bool // the host name has been set
+	dns6   []netip.Addr
+}
+
+// link is one Ethernet link.
+type link struct {
+	index   int
+	name    string
+	mac     net.HardwareAddr
+	carrier chan struct{} // a carrier came up
+	stop    context.CancelFunc
+	dhcp6   bool // a DHCPv6 client runs
+	on      bool // has a carrier
+	routes  []netlink.Route
+	lease   *lease4 // written by the link's own goroutine alone, under Net's lock
+	wg      sync.WaitGroup
+}
+
+// New prepares a network. Run does the work.
+func New(cfg Config) *Net {
+	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), links: map[int]*link{}}
+	if n.log == nil {
+		n.log = slog.New(slog.DiscardHandler)
+	}
+	if n.cfg.Resolv == "" {
+		n.cfg.Resolv = "/etc/resolv.conf"
+	}
+	return n
+}
+
+// Wait returns when the conductor can be reached as far as the routes tell.
+func (n *Net) Wait(ctx context.Context) error {
+	hint := time.NewTimer(10 * time.Second)
+	defer hint.Stop()
+	for {
+		select {
+		case <-n.ready:
+			return nil
+		case <-hint.C:
+			n.say(n.lack())
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the network: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// lack says in a few words why there is no network yet.
+func (n *Net) lack() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var down, silent []string
+	for _, l := range n.links {
+		if l.on {
+			silent = append(silent, l.name)
+		} else {
+			down = append(down, l.name)
+		}
+	}
+	slices.Sort(down)
+	slices.Sort(silent)
+	switch {
+	case len(n.links) == 0:
+		return "no network interface: is its driver in the ramdisk?"
+	case len(silent) == 0:
+		return "no carrier on " + strings.Join(down, ", ")
+	case len(n.order) > 0:
+		return "an address, but no route to the conductor " + n.cfg.Conductor
+	}
+	return "no answer to DHCP on " + strings.Join(silent, ", ")
+}
+
+func (n *Net) say(s string) {
+	if n.cfg.Status != nil {
+		n.cfg.Status(s)
+	}
+}
+
+// Run manages all links until ctx ends.
+func (n *Net) Run(ctx context.Context) error {
+	defer n.stopAll()
+	done := make(chan struct{})
+	defer close(done)
+	if lo, err := netlink.LinkByName("lo"); err == nil {
+		if err := netlink.LinkSetUp(lo); err != nil {
+			n.log.Warn("no loopback", "err", err)
+		}
+	}
+	updates := make(chan netlink.LinkUpdate, 64)
+	failed := make(chan error, 8)
+	onError := func(err error) {
+		select {
+		case failed <- err:
+		default:
+		}
+	}
+	if err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{ListExisting: true, ErrorCallback: onError}); err != nil {
+		return fmt.Errorf("watch network links: %w", err)
+	}
+	addrs := make(chan netlink.AddrUpdate, 64)
+	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: onError}); err != nil {
+		return fmt.Errorf("watch addresses: %w", err)
+	}
+	routes := make(chan netlink.RouteUpdate, 64)
+	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: onError}); err != nil {
+		return fmt.Errorf("watch routes: %w", err)
+	}
+	ras, err := listenRA()
+	if err != nil {
+		n.log.Info("router advertisements are left to the kernel alone", "err", err)
+	} else {
+		defer ras.Close()
+		go ras.run(func(index int, ra routerAdvert) { n.advert(ctx, index, ra) })
+	}
+	n.check()
+	for {
+		select {
+		case u, ok := <-updates:
+			if !ok {
+				return fmt.Errorf("watch network links: the kernel stopped telling")
+			}
+			n.linkChanged(ctx, u)
+		case <-addrs:
+			n.check()
+		case <-routes:
+			n.check()
+		case err := <-failed:
+			// Lost messages (ENOBUFS) heal with the next ones.
+			n.log.Warn("watch the network", "err", err)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+func (n *Net) stopAll() {
+	n.mu.Lock()
+	all := make([]*link, 0, len(n.links))
+	for _, l := range n.links {
+		all = append(all, l)
+	}
+	n.mu.Unlock()
+	for _, l := range all {
+		l.stop()
+		l.wg.Wait()
+	}
+}
+
+// linkChanged takes one announcement of the kernel.
+func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
+	a := u.Attrs()
+	if u.Header.Type == unix.RTM_DELLINK {
+		n.mu.Lock()
+		l := n.links[a.Index]
+		delete(n.links, a.Index)
+		n.mu.Unlock()
+		if l != nil {
+			n.log.Info("link is gone", "link", l.name)
+			l.stop()
+		}
+		return
+	}
+	if !physical(u.Link) {
+		return
+	}
+	n.mu.Lock()
+	l := n.links[a.Index]
+	if l == nil {
+		lctx, stop := context.WithCancel(ctx)
+		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, carrier: make(chan struct{}, 1), stop: stop}
+		n.links[a.Index] = l
+		n.log.Info("link found", "link", l.name, "mac", l.mac.String())
+		prepareIPv6(l.name)
+		if err := netlink.LinkSetUp(u.Link); err != nil {
+			n.log.Warn("link stays down", "link", l.name, "err", err)
+		}
+		l.wg.Go(func() { n.serve4(lctx, l) })
+	}
+	on := a.RawFlags&unix.IFF_RUNNING != 0 && a.RawFlags&unix.IFF_UP != 0
+	was := l.on
+	l.on = on
+	n.mu.Unlock()
+	switch {
+	case on && !was:
+		n.log.Info("carrier", "link", l.name)
+		select {
+		case l.carrier <- struct{}{}:
+		default:
+		}
+	case !on && was:
+		n.log.Warn("carrier lost", "link", l.name)
+	}
+}
+
+// physical tells Ethernet hardware (and the veth pairs of a test) from bridges, tunnels and the like, which somebody made.
+func physical(l netlink.Link) bool {
+	if t := l.Type(); t != "device" && t != "veth" {
+		return false
+	}
+	a := l.Attrs()
+	return a.EncapType == "ether" && len(a.HardwareAddr) == 6 && a.MasterIndex == 0
+}
+
+// prepareIPv6 lets the kernel take router advertisements at once. A kernel without IPv6 has no such files.
+func prepareIPv6(name string) {
+	for file, value := range map[string]string{"accept_ra": "2", "autoconf": "1", "disable_ipv6": "0", "router_solicitation_delay": "0"} {
+		_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, file), []byte(value), 0o644)
+	}
+}
+
+// check looks for a route to the conductor and says so once there is one.
+func (n *Net) check() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.up || !n.reachable() {
+		return
+	}
+	n.up = true
+	close(n.ready)
+}
+
+func (n *Net) reachable() bool {
+	host, _, err := net.SplitHostPort(n.cfg.Conductor)
+	if err != nil {
+		return len(n.order) > 0
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		// A name: an address is all that can be asked for before it is looked up.
+		return len(n.order) > 0 || len(n.dns6) > 0
+	}
+	routes, err := netlink.RouteGet(net.IP(ip.WithZone("").AsSlice()))
+	if err != nil || len(routes) == 0 {
+		return false
+	}
+	return routes[0].Src != nil && !routes[0].Src.IsUnspecified()
+}
+
+// Rotate prefers the next link that has a lease: the conductor does not answer over the one that was preferred.
+func (n *Net) Rotate() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.order) < 2 {
+		return
+	}
+	i := slices.Index(n.order, n.prefer)
+	n.prefer = n.order[(i+1)%len(n.order)]
+	n.log.Warn("the conductor does not answer; another link is preferred", "link", n.prefer.name)
+	for _, l := range n.order {
+		n.setRoutes(l)
+	}
+}
+
+// Summary names the addresses in use.
+func (n *Net) Summary() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var out []string
+	for _, l := range n.links {
+		nl, err := netlink.LinkByIndex(l.index)
+		if err != nil {
+			continue
+		}
+		list, err := netlink.AddrList(nl, netlink.FAMILY_ALL)
+		if err != nil {
+			continue
+		}
+		for _, a := range list {
+			if !a.IP.IsLinkLocalUnicast() {
+				out = append(out, l.name+" "+a.IPNet.String())
+			}
+		}
+	}
+	slices.Sort(out)
+	if len(out) == 0 {
+		return "no address"
+	}
+	return strings.Join(out, ", ")
+}
