@@ -1,0 +1,234 @@
+package images
+
+import (
+	"bytes"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Compression is what is around an image.
+type Compression string
+
+// Compressions that are told apart.
+const (
+	Plain Compression = ""
+	Zstd  Compression = "zstd"
+	Gzip  Compression = "gzip"
+	XZ    Compression = "xz"
+	LZ4   Compression = "lz4"
+	Bzip2 Compression = "bzip2"
+)
+
+// Format is how an image describes a disk.
+type Format string
+
+// Formats that are told apart.
+const (
+	Raw        Format = "raw"
+	QCow2      Format = "qcow2"
+	QED        Format = "qed"
+	VHD        Format = "vhd"
+	VHDX       Format = "vhdx"
+	VMDK       Format = "vmdk"
+	VDI        Format = "vdi"
+	Parallels  Format = "parallels"
+	LUKS       Format = "luks"
+	ISO9660    Format = "iso9660"
+	FileSystem Format = "bare file system" // raw, but of a partition
+	NotAnImage Format = "none"
+)
+
+// Content is what the beginning of a disk holds, in words: "GPT", "MBR", "an ext4 file system", "an HTML page", ...
+type Content string
+
+// The two that a system boots from.
+const (
+	GPT Content = "GPT"
+	MBR Content = "MBR"
+)
+
+func (c Content) remedy() string {
+	switch c {
+	case htmlPage, xmlText, jsonText, plainText:
+		return "check the URL: the server answered with a message instead of an image"
+	case zeros:
+		return "check the image: its beginning is empty"
+	}
+	return "check the URL: it must lead to a whole-disk image"
+}
+
+const (
+	htmlPage  Content = "it is an HTML page"
+	xmlText   Content = "it is an XML document"
+	jsonText  Content = "it is a JSON document"
+	plainText Content = "it is a text"
+	zeros     Content = "it begins with zeros, without a partition table"
+	unknown   Content = "it has no partition table and is in no known format"
+)
+
+// magic is bytes at a place.
+type magic struct {
+	off  int
+	want string
+}
+
+func (m magic) in(head []byte) bool {
+	return len(head) >= m.off+len(m.want) && string(head[m.off:m.off+len(m.want)]) == m.want
+}
+
+var compressions = []struct {
+	magic
+	is Compression
+}{
+	{magic{0, "\x28\xb5\x2f\xfd"}, Zstd},
+	{magic{0, "\x1f\x8b\x08"}, Gzip},
+	{magic{0, "\xfd7zXZ\x00"}, XZ},
+	{magic{0, "\x04\x22\x4d\x18"}, LZ4},
+	{magic{0, "\x02\x21\x4c\x18"}, LZ4}, // legacy frames
+	{magic{0, "BZh"}, Bzip2},
+}
+
+// DetectCompression tells what an image file is compressed with, by its first bytes.
+func DetectCompression(head []byte) Compression {
+	for _, c := range compressions {
+		if c.in(head) {
+			return c.is
+		}
+	}
+	// A skippable frame first: parallel and seekable zstd begin so. (So may LZ4, but no tool does.)
+	if len(head) >= 4 && head[0]&0xf0 == 0x50 && string(head[1:4]) == "\x2a\x4d\x18" {
+		return Zstd
+	}
+	return Plain
+}
+
+var diskFormats = []struct {
+	magic
+	is Format
+}{
+	{magic{0, "QFI\xfb"}, QCow2},
+	{magic{0, "QED\x00"}, QED},
+	{magic{0, "conectix"}, VHD}, // dynamic; a fixed one has it at its end alone
+	{magic{0, "vhdxfile"}, VHDX},
+	{magic{0, "KDMV"}, VMDK},
+	{magic{0, "COWD"}, VMDK},
+	{magic{0, "# Disk DescriptorFile"}, VMDK},
+	{magic{0x40, "\x7f\x10\xda\xbe"}, VDI},
+	{magic{0, "WithoutFreeSpace"}, Parallels},
+	{magic{0, "WithouFreSpacExt"}, Parallels},
+	{magic{0, "LUKS\xba\xbe"}, LUKS},
+}
+
+var fileSystems = []struct {
+	magic
+	is Content
+}{
+	{magic{0x438, "\x53\xef"}, "an ext2, ext3 or ext4 file system"},
+	{magic{0, "XFSB"}, "an XFS file system"},
+	{magic{0x10040, "_BHRfS_M"}, "a btrfs file system"},
+	{magic{0, "hsqs"}, "a squashfs file system"},
+	{magic{1024, "\xe2\xe1\xf5\xe0"}, "an EROFS file system"},
+	{magic{3, "NTFS    "}, "an NTFS file system"},
+	{magic{3, "EXFAT   "}, "an exFAT file system"},
+	{magic{54, "FAT"}, "a FAT file system"},
+	{magic{82, "FAT32"}, "a FAT file system"},
+	{magic{512, "LABELONE"}, "an LVM volume"},
+	{magic{4086, "SWAPSPACE2"}, "swap space"},
+}
+
+var otherFiles = []struct {
+	magic
+	is Content
+}{
+	{magic{0, "PK\x03\x04"}, "it is a ZIP archive"},
+	{magic{257, "ustar"}, "it is a tar archive"},
+	{magic{0, "070701"}, "it is a cpio archive"},
+	{magic{0, "\x7fELF"}, "it is an ELF program"},
+	{magic{0, "!<arch>\n"}, "it is a Debian package or ar archive"},
+	{magic{0, "version https://git-lfs"}, "it is a Git LFS pointer instead of the file"},
+	{magic{0, "7z\xbc\xaf\x27\x1c"}, "it is a 7z archive"},
+	{magic{0, "%PDF"}, "it is a PDF document"},
+}
+
+// Detect tells what a disk image is by its beginning, of which the first 68 KiB are enough, and what is at the beginning of the disk
+// when it is raw.
+func Detect(head []byte) (Format, Content) {
+	for _, f := range diskFormats {
+		if f.in(head) {
+			return f.is, ""
+		}
+	}
+	if (magic{512, "EFI PART"}).in(head) || (magic{4096, "EFI PART"}).in(head) {
+		return Raw, GPT
+	}
+	boot := (magic{510, "\x55\xaa"}).in(head)
+	if boot && plausibleMBR(head) {
+		return Raw, MBR
+	}
+	for _, f := range fileSystems {
+		if f.in(head) {
+			return FileSystem, f.is
+		}
+	}
+	if (magic{0x8001, "CD001"}).in(head) {
+		return ISO9660, "an ISO 9660 file system"
+	}
+	for _, f := range otherFiles {
+		if f.in(head) {
+			return NotAnImage, f.is
+		}
+	}
+	return NotAnImage, describe(head)
+}
+
+// plausibleMBR tells a partition table from the boot sector of a bare file system, which ends in 55 AA as well.
+func plausibleMBR(head []byte) bool {
+	used := false
+	for i := range 4 {
+		e := head[446+16*i:][:16]
+		if e[0]&0x7f != 0 {
+			return false
+		}
+		used = used || e[4] != 0
+	}
+	return used
+}
+
+// describe says what a file is that is no image.
+func describe(head []byte) Content {
+	text := bytes.TrimLeft(bytes.TrimPrefix(head[:min(len(head), 1024)], []byte("\xef\xbb\xbf")), " \t\r\n")
+	lower := bytes.ToLower(text[:min(len(text), 256)])
+	for _, s := range []string{"<!doctype html", "<html", "<head", "<body", "<title", "<script"} {
+		if bytes.HasPrefix(lower, []byte(s)) {
+			return htmlPage
+		}
+	}
+	switch {
+	case bytes.HasPrefix(lower, []byte("<?xml")) && bytes.Contains(lower, []byte("html")):
+		return htmlPage
+	case bytes.HasPrefix(lower, []byte("<?xml")), bytes.HasPrefix(lower, []byte("<error")):
+		return xmlText
+	case len(bytes.Trim(head, "\x00")) == 0:
+		return zeros
+	case !isText(text):
+		return unknown
+	case text[0] == '{' || text[0] == '[':
+		return jsonText
+	}
+	line, _, _ := bytes.Cut(text, []byte("\n"))
+	return plainText + Content(fmt.Sprintf(" that begins with %q", line[:min(len(line), 60)]))
+}
+
+func isText(b []byte) bool {
+	if len(b) == 0 {
+		return false
+	}
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		if r == utf8.RuneError && n == 1 && len(b) >= utf8.UTFMax || r < ' ' && r != '\n' && r != '\r' && r != '\t' || r == 0x7f {
+			return false
+		}
+		b = b[n:]
+	}
+	return true
+}
