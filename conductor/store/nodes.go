@@ -211,7 +211,8 @@ func (s *Store) NodeByGUID(ctx context.Context, guid string) (*node.Node, error)
 
 // UpdateNode reads a node by UUID, lets change modify it and stores it, in one transaction. An error from change leaves all as
 // it was and comes back wrapped in nothing. A change that changes nothing is not written. The node as stored is returned.
-// change must not call the store and should be quick: other writers wait for it.
+// change must not write to the store (reading is fine, and does not see this transaction) and should be quick: other writers wait
+// for it. The node it gets is its own.
 func (s *Store) UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error) {
 	return s.Change(ctx, uuid, func(n *node.Node, _ *node.Also) error { return change(n) })
 }

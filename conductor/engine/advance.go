@@ -1,0 +1,323 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+// pass is one look at one node: what was read, and the driver once somebody needed it.
+type pass struct {
+	e *Engine
+	n *node.Node
+	d power.Driver
+}
+
+// verdict is what a look at a step came to.
+type verdict struct {
+	done   bool            // the step is done
+	result json.RawMessage // its result
+	after  time.Duration   // not done: look again after this long; never: when woken
+}
+
+func again(after time.Duration) verdict { return verdict{after: after} }
+
+var stepDone = verdict{done: true}
+
+// failure is an error that trying again won't cure. Its text is for an operator.
+type failure struct{ reason string }
+
+func (f *failure) Error() string { return f.reason }
+
+func failf(format string, args ...any) error { return &failure{fmt.Sprintf(format, args...)} }
+
+// advance does the next act on a node and tells after how long to look again.
+func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) {
+	n, err := e.db.Node(ctx, id)
+	if err != nil {
+		if errors.Is(err, node.ErrNotFound) {
+			e.disown(id)
+		}
+		return never, err
+	}
+	if n.Job == nil {
+		if !n.Provision.IsStable() {
+			return e.orphan(ctx, n)
+		}
+		return e.syncOne(ctx, n)
+	}
+	if _, err := e.claim(ctx, id); err != nil {
+		return never, err
+	}
+	// What claiming changed (who is connected) matters below.
+	if n, err = e.db.Node(ctx, id); err != nil || n.Job == nil {
+		return 0, err
+	}
+	p := &pass{e: e, n: n}
+	defer p.close()
+	if wait := time.Until(n.Job.NotBefore); wait > 0 && !n.Job.Abort {
+		return wait, nil
+	}
+	after, err := e.step(ctx, p)
+	// A lease has to be renewed while a job waits.
+	if err == nil && (after < 0 || after > e.cfg.Lease/3) {
+		after = e.cfg.Lease / 3
+		if time.Until(n.LeaseUntil) < e.cfg.Lease/2 {
+			_, err = e.change(ctx, id, func(*node.Node, *node.Also) error { return nil })
+		}
+	}
+	return after, err
+}
+
+// step looks at the step that the job is at.
+func (e *Engine) step(ctx context.Context, p *pass) (time.Duration, error) {
+	j := p.n.Job
+	s := j.Current()
+	switch {
+	case s == nil:
+		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error { return e.finish(n, also) })
+		return 0, err
+	case j.Abort && j.Failure == "":
+		return e.abort(ctx, p)
+	case p.n.Provision.IsHeld():
+		return never, nil
+	case s.InBand:
+		return e.plan(ctx, p)
+	}
+	return e.conductorStep(ctx, p, s)
+}
+
+// conductorStep does one act of a step of the conductor's.
+func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (time.Duration, error) {
+	cs, ok := findConductorStep(s.Interface, s.Name)
+	if !ok {
+		return 0, p.fail(ctx, fmt.Sprintf("this version of Ingot has no step %s.%s; ask for the operation again", s.Interface, s.Name))
+	}
+	if s.Status != node.StepRunning {
+		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+			j := n.Job
+			c := j.Current()
+			c.Status, c.StartedAt, c.Result = node.StepRunning, time.Now().UTC(), nil
+			j.Note, j.Attempt, j.BegunAt = "", 0, c.StartedAt
+			e.mark(n, also, node.MarkStepBegan, c.Name)
+			return e.resume(n, also)
+		})
+		return 0, err
+	}
+	v, err := cs.Run(ctx, p)
+	switch {
+	case err == nil && v.done:
+		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+			return e.stepDone(n, also, v.result)
+		})
+		return 0, err
+	case err == nil:
+		return v.after, nil
+	}
+	return e.stepError(ctx, p, s, err)
+}
+
+// stepError decides what an error of a conductor step means: the store's and our own are passed on, what may pass is tried again
+// a few times with growing pauses, anything else fails the job.
+func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err error) (time.Duration, error) {
+	var f *failure
+	var pe *power.Error
+	switch {
+	case ctx.Err() != nil:
+		return never, ctx.Err()
+	case errors.Is(err, errLineUp):
+		return never, nil // whoever has the controller wakes this node
+	case errors.As(err, &f):
+		return 0, p.fail(ctx, fmt.Sprintf("%s: %s", stepTitle(s.Name), f.reason))
+	case !errors.As(err, &pe):
+		return 0, err
+	}
+	tries := p.n.Job.Attempt + 1
+	if !power.Retryable(err) || tries >= e.cfg.RetryTries {
+		reason := err.Error()
+		if tries > 1 {
+			reason += fmt.Sprintf(" (tried %d times)", tries)
+		}
+		return 0, p.fail(ctx, fmt.Sprintf("%s: %s", stepTitle(s.Name), reason))
+	}
+	pause := e.cfg.RetryBase << (tries - 1)
+	e.log.Warn("controller does not do as asked, trying again", "node", p.n.UUID, "step", s.Name, "err", err, "pause", pause)
+	_, err = p.change(ctx, func(n *node.Node, _ *node.Also) error {
+		n.Job.Attempt, n.Job.NotBefore = tries, time.Now().Add(pause).UTC()
+		n.Job.Detail = err.Error()
+		return nil
+	})
+	return pause, err
+}
+
+// stepTitle names a step in the sentence that says how it failed.
+func stepTitle(name string) string {
+	switch name {
+	case stepBootAgent, stepBoot:
+		return "booting the agent failed"
+	case "verify":
+		return "verifying the controller failed"
+	}
+	return "step " + name + " failed"
+}
+
+// change stores a change if the job is still where this pass read it; a pass whose node has moved on ends with errMoved.
+func (p *pass) change(ctx context.Context, f func(*node.Node, *node.Also) error) (*node.Node, error) {
+	was := p.n.Job
+	n, err := p.e.change(ctx, p.n.UUID, func(n *node.Node, also *node.Also) error {
+		j := n.Job
+		if j == nil || j.ID != was.ID || j.Index != was.Index || j.Note != was.Note || j.PlanID != was.PlanID ||
+			j.Abort != was.Abort || j.Failure != was.Failure || len(j.Steps) != len(was.Steps) {
+			return errMoved
+		}
+		return f(n, also)
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.n = n
+	return n, nil
+}
+
+// note stores where in its step the job is, before what follows is done.
+func (p *pass) note(ctx context.Context, note string, more ...func(*node.Node, *node.Also) error) error {
+	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		n.Job.Note, n.Job.Attempt, n.Job.BegunAt = note, 0, time.Now().UTC()
+		n.Job.NotBefore = time.Time{}
+		for _, f := range more {
+			if err := f(n, also); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return err
+}
+
+// fail stores that the job has failed.
+func (p *pass) fail(ctx context.Context, reason string) error {
+	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error { return p.e.fail(n, also, reason) })
+	return err
+}
+
+// stepDone moves a job behind its step.
+func (e *Engine) stepDone(n *node.Node, also *node.Also, result json.RawMessage) error {
+	j := n.Job
+	c := j.Current()
+	c.Status, c.EndedAt, c.Result = node.StepDone, time.Now().UTC(), result
+	e.mark(n, also, node.MarkStepDone, c.Name)
+	e.toNext(j)
+	if j.Failure != "" || j.Current() == nil {
+		return e.finish(n, also)
+	}
+	return e.resume(n, also)
+}
+
+// toNext moves a job to its first step that is not done, and forgets where in the last one it was.
+func (e *Engine) toNext(j *node.Job) {
+	j.Index = len(j.Steps)
+	for i, s := range j.Steps {
+		if s.Status != node.StepDone {
+			j.Index = i
+			break
+		}
+	}
+	j.Note, j.Attempt, j.Detail = "", 0, ""
+	j.BegunAt, j.NotBefore, j.PlanSent = time.Time{}, time.Time{}, time.Time{}
+	j.PlanID, j.PlanGen, j.PlanFirst = "", 0, 0
+}
+
+// setState moves a node by the one table of states. The reservation follows: filled while the conductor has the next move.
+func (e *Engine) setState(n *node.Node, also *node.Also, v node.Verb) error {
+	to, target, err := node.Next(n.Provision, n.TargetProvision, v)
+	if err != nil {
+		return err
+	}
+	now := time.Now().UTC()
+	n.Provision, n.TargetProvision, n.ProvisionUpdatedAt = to, target, now
+	e.reserve(n, to.IsWorking())
+	e.mark(n, also, node.MarkState, string(to))
+	return nil
+}
+
+func (e *Engine) reserve(n *node.Node, on bool) {
+	switch {
+	case !on:
+		n.Reservation, n.ReservedAt = "", time.Time{}
+	case n.Reservation == "":
+		n.Reservation, n.ReservedAt = e.cfg.Hostname, time.Now().UTC()
+	}
+}
+
+// resume takes the next move back from the agent.
+func (e *Engine) resume(n *node.Node, also *node.Also) error {
+	if !n.Provision.IsWaiting() {
+		return nil
+	}
+	return e.setState(n, also, node.Resume)
+}
+
+// waitForAgent leaves the next move to the agent.
+func (e *Engine) waitForAgent(n *node.Node, also *node.Also) error {
+	if !n.Provision.IsWorking() {
+		return nil
+	}
+	return e.setState(n, also, node.Wait)
+}
+
+// abort ends a job on request, now or as soon as its step allows it.
+func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
+	j := p.n.Job
+	s := j.Current()
+	if s.InBand && j.PlanID != "" && !j.PlanSent.IsZero() && p.n.Boot != nil && p.n.Boot.Connected {
+		if err := e.agents().CancelPlan(ctx, p.n.UUID, j.PlanID); err != nil {
+			e.log.Warn("cancel plan", "node", p.n.UUID, "err", err)
+		} else if !s.Abortable {
+			return e.cfg.SessionGrace, nil // the plan ends with this step, and says so
+		}
+	}
+	return 0, p.fail(ctx, abortReason(j))
+}
+
+func abortReason(j *node.Job) string {
+	s := j.Current()
+	if s == nil {
+		return "by request, the " + string(j.Phase) + " operation was " + j.Detail
+	}
+	return fmt.Sprintf("by request, the %s operation was %s during step %s", j.Phase, j.Detail, s.Name)
+}
+
+// orphan fails a node that is in the middle of something without a job: nothing here makes one, so somebody else did.
+func (e *Engine) orphan(ctx context.Context, n *node.Node) (time.Duration, error) {
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		if n.Job != nil || n.Provision.IsStable() || n.Provision.IsHeld() {
+			return errMoved
+		}
+		n.LastError = fmt.Sprintf("the node was in state %s with no record of what was to be done; ask for the operation again", n.Provision)
+		return e.setState(n, also, node.Fail)
+	})
+	return never, err
+}
+
+func (e *Engine) mark(n *node.Node, also *node.Also, name, detail string) {
+	m := node.Mark{Name: name, At: time.Now().UTC(), Detail: detail}
+	if n.Job != nil {
+		m.JobID = n.Job.ID
+	}
+	also.Marks = append(also.Marks, m)
+}
+
+func (e *Engine) history(n *node.Node, also *node.Also, kind, severity, event, user string) {
+	also.History = append(also.History, node.HistoryEntry{Type: kind, Severity: severity, Event: event,
+		Conductor: e.cfg.Hostname, User: user, At: time.Now().UTC()})
+	level := e.log.Info
+	if severity == "ERROR" {
+		level = e.log.Error
+	}
+	level(event, "node", n.UUID, "user", user)
+}

@@ -1,0 +1,340 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// StaleAgentError says that an agent speaks for a boot that is not the node's newest, or is over. Its stream is to be ended.
+type StaleAgentError struct{ NodeUUID, BootID string }
+
+func (e *StaleAgentError) Error() string {
+	return fmt.Sprintf("boot %s of node %s is over", e.BootID, e.NodeUUID)
+}
+
+// AgentUp takes in that an agent's session is open, and where the agent stands. When it returns, that is stored, and a plan that
+// the agent lacks is on its way.
+func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
+	_, err := e.change(ctx, a.NodeUUID, func(n *node.Node, also *node.Also) error {
+		b := n.Boot
+		if b == nil || b.Ended || b.BootID != a.BootID || a.Generation < b.Generation {
+			return &StaleAgentError{a.NodeUUID, a.BootID}
+		}
+		if !b.Connected {
+			e.mark(n, also, node.MarkSession, a.Version)
+		}
+		b.Connected, b.LostAt = true, time.Time{}
+		j := n.Job
+		if j == nil || j.Failure != "" {
+			return nil
+		}
+		if want := e.cfg.StepsDigest; want != "" && a.StepsDigest != "" && a.StepsDigest != want {
+			return e.fail(n, also, fmt.Sprintf("the agent's steps (digest %.12s) are not those of the configured ramdisk (%.12s); restart ingotd after changing the ramdisk, and make sure that only this ramdisk is served",
+				a.StepsDigest, want))
+		}
+		switch {
+		case j.PlanID == "":
+		case a.PlanID == j.PlanID:
+			if j.PlanSent.IsZero() {
+				j.PlanSent = time.Now().UTC()
+			}
+		case touched(j):
+			// It began the plan and does not have it any more: another boot, or it broke down. Nothing that the steps left for
+			// each other is there.
+			why := "the agent lost its plan"
+			if a.Restarts > 0 {
+				why = "the agent broke down and was started again (" + orElse(a.RestartReason, "no reason given") + ")"
+			}
+			return e.planLost(n, also, why)
+		default:
+			j.PlanSent = time.Time{} // it never arrived: send it again
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	e.holds[a.NodeUUID] = a.PlanID
+	e.alive[a.NodeUUID] = time.Now()
+	e.mu.Unlock()
+	e.wake(a.NodeUUID)
+	return nil
+}
+
+// planLost makes a new plan, or fails the job when that was tried often enough in this boot.
+func (e *Engine) planLost(n *node.Node, also *node.Also, why string) error {
+	if n.Job.Attempt >= e.cfg.PlanTries {
+		return e.fail(n, also, withRemedy(why, "look at the agent's log and the node's console"))
+	}
+	e.planAnew(n.Job, why)
+	e.history(n, also, "provisioning", "WARNING", "the steps are run again: "+why, "")
+	return nil
+}
+
+// touched tells whether anything of the present plan has begun.
+func touched(j *node.Job) bool {
+	from, to := planRange(j)
+	for _, s := range j.Steps[from:to] {
+		if s.Status != node.StepPending {
+			return true
+		}
+	}
+	return false
+}
+
+// AgentLost takes in that an agent's session has ended. The agent has a grace period to come back.
+func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
+	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
+		b := n.Boot
+		if b == nil || b.BootID != bootID || !b.Connected {
+			return errMoved
+		}
+		b.Connected, b.LostAt = false, time.Now().UTC()
+		e.mark(n, also, node.MarkSessionLost, "")
+		return nil
+	})
+	if err == nil {
+		e.wake(nodeUUID)
+	}
+}
+
+// AgentProgress takes in how far a running step is. It is kept in memory only.
+func (e *Engine) AgentProgress(nodeUUID string, p node.Progress) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if p.At.IsZero() {
+		p.At = time.Now().UTC()
+	}
+	e.progress[nodeUUID] = p
+	e.alive[nodeUUID] = time.Now()
+}
+
+// Progress tells how far the running step of a node is.
+func (e *Engine) Progress(nodeUUID string) (node.Progress, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	p, ok := e.progress[nodeUUID]
+	return p, ok
+}
+
+func (e *Engine) endProgress(nodeUUID string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.progress, nodeUUID)
+}
+
+func (e *Engine) lives(nodeUUID string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.alive[nodeUUID] = time.Now()
+}
+
+// lastSign is when the agent last gave a sign of life, as far as this conductor knows, and not before since.
+func (e *Engine) lastSign(nodeUUID string, since time.Time) time.Time {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t, ok := e.alive[nodeUUID]
+	if !ok { // nothing heard since this conductor started: its time starts now
+		t = time.Now()
+		e.alive[nodeUUID] = t
+	}
+	if t.Before(since) {
+		return since
+	}
+	return t
+}
+
+// AgentEvent takes in a result. When it returns nil the result is stored, counted once however often it comes, and may be
+// acknowledged; results of boots and plans that are over are nobody's any more and are acknowledged, too.
+func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
+	over := false
+	_, err := e.change(ctx, ev.NodeUUID, func(n *node.Node, also *node.Also) error {
+		over = false
+		b := n.Boot
+		if b == nil || b.Ended || b.BootID != ev.BootID {
+			over = true
+			return nil
+		}
+		b.AckedSeq = max(b.AckedSeq, ev.Seq)
+		return e.event(ctx, n, also, ev)
+	})
+	if err != nil {
+		return err
+	}
+	if over {
+		e.log.Debug("event of a boot that is over", "node", ev.NodeUUID, "boot", ev.BootID, "seq", ev.Seq)
+		return nil
+	}
+	if ev.PlanFinished != nil || ev.StepFinished != nil {
+		e.endProgress(ev.NodeUUID)
+	}
+	e.lives(ev.NodeUUID)
+	e.wake(ev.NodeUUID)
+	return nil
+}
+
+// event applies a result to the job, inside the transaction that stores it.
+func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev node.AgentEvent) error {
+	j := n.Job
+	mine := func(planID string) bool { return j != nil && j.Failure == "" && j.PlanID != "" && j.PlanID == planID }
+	step := func(r node.StepRef) (*node.JobStep, int) {
+		from, to := planRange(j)
+		if i := from + r.Index; r.Index >= 0 && i < to {
+			return &j.Steps[i], i
+		}
+		return nil, 0
+	}
+	switch {
+	case ev.StepStarted != nil:
+		r := *ev.StepStarted
+		if !mine(r.PlanID) {
+			return nil
+		}
+		s, i := step(r)
+		if s == nil {
+			return nil
+		}
+		// Having begun, it has the plan, whether or not sending it was recorded.
+		if j.PlanSent.IsZero() {
+			j.PlanSent = time.Now().UTC()
+		}
+		if s.Status != node.StepPending && r.Name == s.Name || i < j.Index {
+			return nil
+		}
+		e.mark(n, also, node.MarkStepBegan, r.Name)
+		if r.Name == s.Name {
+			s.Status, s.StartedAt, j.Index = node.StepRunning, time.Now().UTC(), i
+		}
+		return nil
+
+	case ev.StepFinished != nil:
+		r := ev.StepFinished
+		if !mine(r.PlanID) {
+			return nil
+		}
+		s, i := step(r.StepRef)
+		if s == nil {
+			return nil
+		}
+		return e.stepResult(ctx, n, also, s, i, r)
+
+	case ev.PlanFinished != nil:
+		if !mine(ev.PlanFinished.PlanID) {
+			return nil
+		}
+		return e.planResult(n, also, ev.PlanFinished)
+
+	case ev.WorkerRestarted != nil:
+		r := ev.WorkerRestarted
+		e.history(n, also, "monitoring", "WARNING", "the agent broke down and was started again: "+orElse(r.Reason, "no reason given"), "")
+		// If the agent said when it came back that it still holds the plan, this is what tells that the plan is dead.
+		e.mu.Lock()
+		held := e.holds[n.UUID]
+		e.mu.Unlock()
+		if mine(held) && !j.PlanSent.IsZero() && touched(j) {
+			return e.planLost(n, also, "the agent broke down and was started again ("+orElse(r.Reason, "no reason given")+")")
+		}
+	}
+	return nil
+}
+
+// stepResult applies how a step ended.
+func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep, i int, r *node.StepResult) error {
+	j := n.Job
+	if j.PlanSent.IsZero() {
+		j.PlanSent = time.Now().UTC()
+	}
+	now := time.Now().UTC()
+	switch r.Outcome {
+	case node.OutcomeFailed:
+		if j.Abort {
+			return nil // the end of the plan follows
+		}
+		if r.Retryable && j.Attempt < e.cfg.PlanTries {
+			e.mark(n, also, node.MarkStepFailed, r.Name+": "+r.Error)
+			j.NotBefore = now.Add(e.cfg.RetryBase)
+			return e.planLost(n, also, fmt.Sprintf("step %s failed: %s", r.Name, r.Error))
+		}
+		j.Index = i
+		return e.fail(n, also, withRemedy(fmt.Sprintf("%s step %s failed: %s", j.Phase, r.Name, r.Error), r.Remedy))
+
+	case node.OutcomeRerun:
+		j.Detail = fmt.Sprintf("step %s runs again after %s", r.Name, r.After)
+		return nil
+
+	case node.OutcomeRunNext, node.OutcomeDone, node.OutcomeReboot, node.OutcomeHold:
+		e.mark(n, also, node.MarkStepDone, r.Name)
+		if r.Name != "" && r.Name != s.Name || s.Status == node.StepDone {
+			return nil // a step that this one asked for, or a result that came before
+		}
+		s.Status, s.EndedAt, s.Result = node.StepDone, now, r.Result
+		j.Index = max(j.Index, i+1)
+		if r.Outcome == node.OutcomeDone {
+			if err := e.useResult(ctx, n, also, s); err != nil {
+				return err
+			}
+		}
+		switch r.Outcome {
+		case node.OutcomeReboot:
+			return e.rebootThenGoOn(n, also, s.Name)
+		case node.OutcomeHold:
+			e.toNext(j)
+			j.Detail = "held by step " + s.Name
+			if err := e.resume(n, also); err != nil {
+				return err
+			}
+			return e.setState(n, also, node.Hold)
+		}
+		return nil
+	}
+	return e.fail(n, also, fmt.Sprintf("step %s ended with an outcome that this version of Ingot does not know (%q); use the ramdisk that belongs to it", r.Name, r.Outcome))
+}
+
+// rebootThenGoOn boots the agent again for the steps behind one that asked for it.
+func (e *Engine) rebootThenGoOn(n *node.Node, also *node.Also, name string) error {
+	j := n.Job
+	for i := range j.Steps {
+		if s := &j.Steps[i]; s.Interface == "deploy" && (s.Name == stepBoot || s.Name == stepBootAgent) {
+			s.Status = node.StepPending
+		}
+	}
+	// It was asked for, so it does not count against the limit for boots that went wrong.
+	j.Boots = max(0, j.Boots-1)
+	e.closeBoot(n)
+	e.toNext(j)
+	j.Detail = "step " + name + " asked for a restart"
+	e.mark(n, also, node.MarkBootAgain, j.Detail)
+	return e.resume(n, also)
+}
+
+// planResult applies how a plan ended.
+func (e *Engine) planResult(n *node.Node, also *node.Also, r *node.PlanResult) error {
+	j := n.Job
+	if j.Abort {
+		return e.fail(n, also, abortReason(j))
+	}
+	from, to := planRange(j)
+	for _, s := range j.Steps[from:to] {
+		if s.Status != node.StepDone {
+			if r.Cancelled {
+				return e.planLost(n, also, "the agent's plan was cancelled, which nobody asked for")
+			}
+			return e.fail(n, also, fmt.Sprintf("the agent ended its plan without step %s; look at the agent's log", s.Name))
+		}
+	}
+	if !r.Done {
+		return e.fail(n, also, "the agent says that its plan failed, but not in which step; look at the agent's log")
+	}
+	e.toNext(j)
+	if err := e.resume(n, also); err != nil {
+		return err
+	}
+	if j.Current() == nil {
+		return e.finish(n, also)
+	}
+	return nil
+}

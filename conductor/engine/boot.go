@@ -1,0 +1,358 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+// verify reads power state and identity, which proves address and credentials.
+func verify(ctx context.Context, p *pass) (verdict, error) {
+	st, err := p.power(ctx)
+	if err != nil {
+		return verdict{}, err
+	}
+	var guids []string
+	err = p.call(ctx, "read system GUID", func(ctx context.Context, d power.Driver) (err error) {
+		guids, err = d.SystemGUIDs(ctx)
+		return err
+	})
+	if k := power.KindOf(err); k == power.Unsupported || k == power.Refused {
+		// The node can still be admitted by a port.
+		_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+			p.e.history(n, also, "monitoring", "WARNING", "the controller does not tell the system GUID: create a port for the node before it is inspected", "")
+			return nil
+		})
+	}
+	if err != nil {
+		return verdict{}, err
+	}
+	_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+		if len(guids) > 0 {
+			n.SystemGUIDs = guids
+		}
+		if n.Fault == faultPower {
+			n.Fault = ""
+		}
+		p.e.recordPower(n, also, st)
+		return nil
+	})
+	return stepDone, err
+}
+
+// bootAgent restarts the machine into the ramdisk and waits until its agent is connected. The machine is off when the boot device
+// is chosen, because many controllers forget the choice after a minute, and the boot window opens only then, so that whatever
+// ran on the machine before is not answered.
+func bootAgent(ctx context.Context, p *pass) (verdict, error) {
+	e := p.e
+	switch j := p.n.Job; j.Note {
+	case "":
+		if j.Boots >= e.cfg.MaxBoots {
+			return verdict{}, failf("the agent was booted %d times for this job and lost each time, at last because %s; look at the node's console and history",
+				j.Boots, strings.TrimSuffix(lowerFirst(orElse(j.Detail, "it went away")), "."))
+		}
+		if err := e.attach(ctx, p.n, ProvisioningNetwork); err != nil {
+			return verdict{}, err
+		}
+		next, open := "off", func(n *node.Node, also *node.Also) error {
+			e.closeBoot(n)
+			return nil
+		}
+		if p.n.DisablePowerOff {
+			next, open = "device", e.openWindow
+		}
+		err := p.note(ctx, next, open)
+		if err == nil {
+			e.agents().CloseSession(p.n.UUID)
+		}
+		return again(0), err
+
+	case "off", "off asked":
+		ok, v, err := p.reach(ctx, "off", power.Off, power.TurnOff, e.cfg.PowerTimeout)
+		if !ok || err != nil {
+			return v, err
+		}
+		return again(0), p.note(ctx, "device", e.openWindow)
+
+	case "device":
+		b := power.Boot{Device: power.BootPXE, Mode: p.bootMode()}
+		if err := p.setBoot(ctx, b); err != nil {
+			return verdict{}, err
+		}
+		next := "on"
+		if p.n.DisablePowerOff {
+			next = "reset"
+		}
+		return again(0), p.note(ctx, next, func(n *node.Node, also *node.Also) error {
+			e.mark(n, also, node.MarkBootDevice, strings.TrimSpace(string(b.Device)+" "+b.Mode))
+			return nil
+		})
+
+	case "reset": // of a machine that must not be turned off
+		st, err := p.power(ctx)
+		if err != nil {
+			return verdict{}, err
+		}
+		if st == power.On {
+			if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) }); err != nil {
+				return verdict{}, err
+			}
+		}
+		return again(0), p.note(ctx, "on")
+
+	case "on", "on asked":
+		ok, v, err := p.reach(ctx, "on", power.On, power.TurnOn, e.cfg.PowerTimeout)
+		if !ok || err != nil {
+			return v, err
+		}
+		return again(0), p.note(ctx, "wait", func(n *node.Node, also *node.Also) error {
+			n.Job.Detail = orElse(n.Job.Detail, "waiting for the agent")
+			return e.waitForAgent(n, also)
+		})
+	}
+
+	// Note is "wait".
+	b := p.n.Boot
+	if b == nil {
+		return verdict{}, failf("the record of the boot is gone; ask for the operation again")
+	}
+	if !b.EnrolledAt.IsZero() && b.Connected {
+		result, err := json.Marshal(map[string]any{"boot_id": b.BootID, "took_ms": time.Since(b.OpenedAt).Milliseconds()})
+		return verdict{done: true, result: result}, err
+	}
+	left := time.Until(b.ClosesAt)
+	if p.n.Maintenance {
+		return again(e.cfg.Lease / 3), nil
+	}
+	if left > 0 {
+		return again(left), nil
+	}
+	reason, err := e.whyNoAgent(ctx, p)
+	if err != nil {
+		return verdict{}, err
+	}
+	return verdict{}, failf("%s", reason)
+}
+
+// openWindow begins a new boot of the agent: from here on the machine's boot requests are answered.
+func (e *Engine) openWindow(n *node.Node, also *node.Also) error {
+	now := time.Now().UTC()
+	n.Generation++
+	n.Job.Boots++
+	n.Boot = &node.Boot{OpenedAt: now, ClosesAt: now.Add(e.cfg.BootTimeout), Generation: n.Generation}
+	e.mark(n, also, node.MarkWindow, "")
+	return nil
+}
+
+// whyNoAgent says how far a machine came that did not bring up its agent in time, and what that hints at.
+func (e *Engine) whyNoAgent(ctx context.Context, p *pass) (string, error) {
+	marks, err := e.db.Marks(ctx, p.n.UUID, p.n.Job.ID)
+	if err != nil {
+		return "", err
+	}
+	b := p.n.Boot
+	seen := map[string]node.Mark{}
+	for _, m := range marks {
+		if !m.At.Before(b.OpenedAt.Truncate(time.Microsecond)) {
+			seen[m.Name] = m
+		}
+	}
+	head := fmt.Sprintf("the agent did not call back within %s; ", e.cfg.BootTimeout)
+	at := func(name string) string { return "at " + seen[name].At.Format("15:04:05") }
+	has := func(name string) bool { _, ok := seen[name]; return ok }
+	switch {
+	case !b.EnrolledAt.IsZero():
+		return head + "it enrolled at " + b.EnrolledAt.Format("15:04:05") + " but opened no session: look at the machine's console and at the port of the agents' service", nil
+	case has(node.MarkEnrolRefused):
+		return head + "its enrolment was refused " + at(node.MarkEnrolRefused) + " (" + seen[node.MarkEnrolRefused].Detail + "): see the node's history", nil
+	case has(node.MarkRamdisk), has(node.MarkKernel):
+		last := node.MarkRamdisk
+		if !has(last) {
+			last = node.MarkKernel
+		}
+		return head + "last seen: " + last + " " + at(last) + ": look at the machine's console for what the kernel or the agent says (too little memory, no driver for its network card?)", nil
+	case has(node.MarkBootScript):
+		return head + "last seen: boot script fetched " + at(node.MarkBootScript) + ", but no kernel: check that the HTTP port is reachable from the machine", nil
+	case has(node.MarkBootProgram):
+		return head + "last seen: boot program fetched " + at(node.MarkBootProgram) + ", but no boot script: check DHCP for iPXE and the HTTP port, and look at the machine's console", nil
+	case has(node.MarkDHCP):
+		return head + "last seen: DHCP request answered " + at(node.MarkDHCP) + ", but nothing fetched: check that TFTP and HTTP are reachable from the machine", nil
+	}
+	reason := head + "no DHCP request of the machine was seen: check its cabling, that it boots from the network, and the addresses of its ports"
+	st, err := p.power(ctx)
+	switch {
+	case errors.Is(err, errMoved), errors.Is(err, errFenced), ctx.Err() != nil:
+		return "", err
+	case err == nil && st == power.Off:
+		reason = head + "the controller says that the machine is off again: look at its power supplies and at the controller's event log"
+	}
+	return reason, nil
+}
+
+// endAgent turns the agent's machine off: the agent is asked first, so that it ends its boot in order, then the power is cut.
+func endAgent(ctx context.Context, p *pass) (bool, verdict, error) {
+	e := p.e
+	switch j := p.n.Job; j.Note {
+	case "", "agent off":
+		if j.Note == "" {
+			if err := p.note(ctx, "agent off"); err != nil {
+				return false, verdict{}, err
+			}
+			e.forgetAsked(p.n.UUID)
+		}
+		connected := p.n.Boot != nil && p.n.Boot.Connected
+		if connected && j.Failure == "" && time.Since(p.n.Job.BegunAt) < e.cfg.AgentOff {
+			st, err := p.power(ctx)
+			if err != nil {
+				return false, verdict{}, err
+			}
+			if st == power.Off {
+				return true, verdict{}, nil
+			}
+			if e.askAgain(p.n.UUID, 3*e.cfg.AgentOff) {
+				if err := e.agents().Power(ctx, p.n.UUID, node.AgentOff); err == nil {
+					return false, again(e.cfg.PowerPoll), nil
+				}
+				e.log.Info("the agent can't be asked to turn its machine off; its power is cut", "node", p.n.UUID)
+			} else {
+				return false, again(e.cfg.PowerPoll), nil
+			}
+		}
+		return false, again(0), p.note(ctx, "off")
+	}
+	return p.reach(ctx, "off", power.Off, power.TurnOff, e.cfg.PowerTimeout)
+}
+
+// ended voids what the agent had, after its machine is off.
+func (p *pass) ended(ctx context.Context) error {
+	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		p.e.closeBoot(n)
+		return nil
+	})
+	if err == nil {
+		p.e.agents().CloseSession(p.n.UUID)
+	}
+	return err
+}
+
+// tearDownAgent hands the machine over to what was installed: from now on it boots from its disk.
+func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
+	if p.n.Job.Note == "" {
+		err := p.setBoot(ctx, power.Boot{Device: power.BootDisk, Persistent: true, Mode: p.bootMode()})
+		if k := power.KindOf(err); k == power.Unsupported || k == power.Refused {
+			// The choice of the network held for one boot only, so most machines go back to their disk by themselves.
+			reason := err.Error()
+			_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+				p.e.history(n, also, "boot", "WARNING", "the boot device was not set to disk: "+reason, "")
+				return nil
+			})
+		}
+		if err != nil {
+			return verdict{}, err
+		}
+	}
+	if p.n.DisablePowerOff {
+		if err := p.e.agents().Power(ctx, p.n.UUID, node.AgentReboot); err != nil {
+			err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) })
+			if err != nil {
+				return verdict{}, err
+			}
+		}
+		return stepDone, p.ended(ctx)
+	}
+	return powerOffAgent(ctx, p)
+}
+
+// powerOffAgent leaves the ramdisk of a machine that must not be turned off running, locked out.
+func powerOffAgent(ctx context.Context, p *pass) (verdict, error) {
+	if p.n.DisablePowerOff {
+		return stepDone, p.ended(ctx)
+	}
+	ok, v, err := endAgent(ctx, p)
+	if !ok || err != nil {
+		return v, err
+	}
+	return stepDone, p.ended(ctx)
+}
+
+func switchToTenantNetwork(ctx context.Context, p *pass) (verdict, error) {
+	return stepDone, p.e.attach(ctx, p.n, TenantNetwork)
+}
+
+func removeTenantNetwork(ctx context.Context, p *pass) (verdict, error) {
+	return stepDone, p.e.attach(ctx, p.n, NoNetwork)
+}
+
+func powerOn(ctx context.Context, p *pass) (verdict, error) {
+	ok, v, err := p.reach(ctx, "on", power.On, power.TurnOn, p.limit(p.e.cfg.PowerTimeout))
+	if !ok || err != nil {
+		return v, err
+	}
+	return stepDone, nil
+}
+
+func powerOff(ctx context.Context, p *pass) (verdict, error) {
+	ok, v, err := p.reach(ctx, "off", power.Off, power.TurnOff, p.limit(p.e.cfg.PowerTimeout))
+	if !ok || err != nil {
+		return v, err
+	}
+	return stepDone, nil
+}
+
+// powerOffForGood is powerOff for a tear-down; a node whose power must not be cut keeps running until cleaning restarts it.
+func powerOffForGood(ctx context.Context, p *pass) (verdict, error) {
+	if p.n.DisablePowerOff {
+		return stepDone, nil
+	}
+	return powerOff(ctx, p)
+}
+
+func softPowerOff(ctx context.Context, p *pass) (verdict, error) {
+	ok, v, err := p.reach(ctx, "off", power.Off, power.SoftOff, p.limit(p.e.cfg.SoftOffTimeout))
+	if !ok || err != nil {
+		return v, err
+	}
+	return stepDone, nil
+}
+
+// limit is the time that whoever asked gave a power action, or the usual one.
+func (p *pass) limit(usual time.Duration) time.Duration {
+	var args struct {
+		Timeout time.Duration `json:"timeout"`
+	}
+	if s := p.n.Job.Current(); s != nil && len(s.Args) > 0 {
+		if err := json.Unmarshal(s.Args, &args); err == nil && args.Timeout > 0 {
+			return args.Timeout
+		}
+	}
+	return usual
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+// capability reads one key of properties.capabilities: "boot_mode:uefi,x:y", or an object.
+func capability(v any, key string) string {
+	switch c := v.(type) {
+	case string:
+		for _, part := range strings.Split(c, ",") {
+			if k, val, ok := strings.Cut(strings.TrimSpace(part), ":"); ok && k == key {
+				return val
+			}
+		}
+	case map[string]any:
+		s, _ := c[key].(string)
+		return s
+	}
+	return ""
+}

@@ -1,0 +1,89 @@
+package engine
+
+import (
+	"cmp"
+	"encoding/json"
+	"time"
+)
+
+// Config is what the engine is told. Zero values mean the defaults named here.
+type Config struct {
+	Hostname string // names this conductor in reservations, leases and histories
+	Workers  int    // nodes worked on at once; 32
+
+	AllowUnverified bool   // deploy images without a digest
+	AutomatedClean  bool   // clean on the way to available, unless the node says otherwise
+	BootMode        string // "bios", "uefi", or "" for what the machine is set to; a node's capabilities say otherwise
+	ImageBase       string // URL below which the conductor's own images are served; for an image_source that is a bare file name
+
+	BootTimeout  time.Duration // from the opened boot window to a connected agent; 30 min
+	SessionGrace time.Duration // how long an agent may be out of reach before its machine is booted anew; 60 s
+	Silence      time.Duration // how long a connected agent may say nothing about its plan; 30 min
+	MaxBoots     int           // boots of the agent per job; 3
+	PlanTries    int           // tries of a plan per boot, if its failure says that trying again makes sense; 2
+
+	PowerTimeout   time.Duration // from asking to turn on or off until it is so; 60 s
+	SoftOffTimeout time.Duration // the same for shutting down an operating system; 10 min
+	AgentOff       time.Duration // how long the agent may take to end its boot before the power is cut; 30 s
+	PowerPoll      time.Duration // between two readings of power while waiting; 1 s
+	CallTimeout    time.Duration // one call to a controller; 60 s
+	RetryBase      time.Duration // first pause after a failed call, doubled each time; 1 s
+	RetryTries     int           // calls in a row before giving up; 5
+	PowerSync      time.Duration // between two readings of every machine's power; 60 s, negative: never
+	Lease          time.Duration // how long a node belongs to this conductor after its last sign of life; 5 min
+
+	// The ramdisk's table of steps and its digest, from its manifest. Without them requests can name only what the engine knows
+	// by itself, and agents are not compared.
+	AgentSteps  []AgentStep
+	StepsDigest string
+}
+
+// AgentStep is one entry of the agent's table of steps, in the JSON of the ramdisk's manifest.
+type AgentStep struct {
+	Interface string         `json:"interface"`
+	Name      string         `json:"step"`
+	Args      []AgentStepArg `json:"args"`
+	Priority  struct {
+		Deploy, Clean, Inspect, Service, Rescue int
+	} `json:"priority"`
+	Abortable bool          `json:"abortable"`
+	Stall     time.Duration `json:"stall"`
+}
+
+// AgentStepArg declares an argument of a step.
+type AgentStepArg struct {
+	Name        string `json:"name"`
+	Type        string `json:"type"`
+	Required    bool   `json:"required"`
+	Description string `json:"description"`
+}
+
+// ParseAgentSteps reads the "steps" of a ramdisk's manifest.
+func ParseAgentSteps(b []byte) ([]AgentStep, error) {
+	var steps []AgentStep
+	err := json.Unmarshal(b, &steps)
+	return steps, err
+}
+
+func (c Config) withDefaults() Config {
+	c.Hostname = cmp.Or(c.Hostname, "ingotd")
+	c.Workers = cmp.Or(c.Workers, 32)
+	c.BootTimeout = cmp.Or(c.BootTimeout, 30*time.Minute)
+	c.SessionGrace = cmp.Or(c.SessionGrace, time.Minute)
+	c.Silence = cmp.Or(c.Silence, 30*time.Minute)
+	c.MaxBoots = cmp.Or(c.MaxBoots, 3)
+	c.PlanTries = cmp.Or(c.PlanTries, 2)
+	c.PowerTimeout = cmp.Or(c.PowerTimeout, time.Minute)
+	c.SoftOffTimeout = cmp.Or(c.SoftOffTimeout, 10*time.Minute)
+	c.AgentOff = cmp.Or(c.AgentOff, 30*time.Second)
+	c.PowerPoll = cmp.Or(c.PowerPoll, time.Second)
+	c.CallTimeout = cmp.Or(c.CallTimeout, time.Minute)
+	c.RetryBase = cmp.Or(c.RetryBase, time.Second)
+	c.RetryTries = cmp.Or(c.RetryTries, 5)
+	c.PowerSync = cmp.Or(c.PowerSync, time.Minute)
+	c.Lease = cmp.Or(c.Lease, 5*time.Minute)
+	if len(c.AgentSteps) == 0 {
+		c.AgentSteps = builtinSteps()
+	}
+	return c
+}

@@ -1,0 +1,208 @@
+// Package engine moves nodes from state to state.
+//
+// It is one loop over the store. What is to be done on a node is its Job, a list of steps, stored in the same transaction as the
+// state it belongs to. A worker takes a node, reads it, does one act of the step it is at, and stores the result; before each act
+// it stores what it is about to do (Job.Note), and each act can be repeated. So a conductor that dies at any point leaves
+// a node that the next one goes on with.
+//
+// Steps that the conductor does (power, boot device, network) are in one table in steps.go. Steps that the agent does go to it
+// as one plan per maximal run; the agent carries the plan out by itself and its results come in through AgentEvent. A plan is
+// sent again until the agent has it; its results are told apart by plan and index, so that each counts once.
+//
+// Three things guard a node. A node is in one worker at a time. A controller (power.Driver.Key) is used by one node at a time;
+// the others wait in line. And the conductor owns the node by a lease with a fencing number: whoever held the node before can't
+// write to it any more. Node.Reservation is only what the API shows: filled while the conductor has the next move.
+//
+// Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a limit of
+// time, after which the job fails with a sentence that says what happened and what to do.
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+// db is what the engine asks of the store.
+type db interface {
+	Node(ctx context.Context, ident string) (*node.Node, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+	UUIDs(ctx context.Context, busy bool) ([]string, error)
+	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
+	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
+}
+
+// AgentLink reaches the agents that are connected.
+type AgentLink interface {
+	// SendPlan gives a plan to the node's agent, or fails when none is connected. An agent ignores a plan that it has.
+	SendPlan(ctx context.Context, nodeUUID string, p node.Plan) error
+	// CancelPlan stops a plan: at once if the running step is abortable, else at that step's end.
+	CancelPlan(ctx context.Context, nodeUUID, planID string) error
+	// Power asks the agent to end this boot.
+	Power(ctx context.Context, nodeUUID string, a node.PowerAction) error
+	// CloseSession ends the agent's stream.
+	CloseSession(nodeUUID string)
+}
+
+// Drivers gives access to machines.
+type Drivers interface {
+	// Open makes the node's power driver. Errors are of type *power.Error.
+	Open(n *node.Node) (power.Driver, error)
+	// Interface tells which interface of a kind ("deploy", "inspect", ...) the node uses: its own choice or its type's default.
+	Interface(n *node.Node, kind string) string
+}
+
+// Network connects machines to networks.
+type Network interface {
+	// Attach connects the node's ports to a network, and is called again when in doubt.
+	Attach(ctx context.Context, n *node.Node, to NetworkName) error
+}
+
+// NetworkName says which network a machine is to be on.
+type NetworkName string
+
+// Networks.
+const (
+	ProvisioningNetwork NetworkName = "provisioning"
+	TenantNetwork       NetworkName = "tenant"
+	NoNetwork           NetworkName = "none"
+)
+
+// Engine moves nodes. Safe for concurrent use.
+type Engine struct {
+	db      db
+	drivers Drivers
+	network Network
+	cfg     Config
+	log     *slog.Logger
+
+	queue *queue
+	bmcs  *lockTable
+
+	claimMu sync.Mutex // held while a node is claimed, so that it is claimed once
+
+	mu       sync.Mutex
+	link     AgentLink
+	owned    map[string]uint64        // fencing numbers of nodes this engine has claimed
+	progress map[string]node.Progress // of running plans
+	alive    map[string]time.Time     // last sign of life of an agent
+	holds    map[string]string        // plan that the agent said it holds
+	asked    map[string]time.Time     // when a power action was last asked for
+	syncing  map[string]bool          // nodes whose power is to be read
+	badReads map[string]int           // failed reads of power in a row
+}
+
+// New makes an engine; Run starts it. link and network may be nil: no agent is reachable, all machines are on one network.
+func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config, log *slog.Logger) *Engine {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Engine{
+		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
+		queue: newQueue(), bmcs: newLockTable(),
+		owned: map[string]uint64{}, progress: map[string]node.Progress{}, alive: map[string]time.Time{}, holds: map[string]string{},
+		asked: map[string]time.Time{}, syncing: map[string]bool{}, badReads: map[string]int{},
+	}
+}
+
+// SetLink tells the engine how to reach agents; for a link that itself needs the engine.
+func (e *Engine) SetLink(l AgentLink) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.link = l
+}
+
+// errNoLink is what asking an agent fails with when there is no link.
+var errNoLink = errors.New("agents are not reachable")
+
+func (e *Engine) agents() AgentLink {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.link == nil {
+		return noLink{}
+	}
+	return e.link
+}
+
+type noLink struct{}
+
+func (noLink) SendPlan(context.Context, string, node.Plan) error     { return errNoLink }
+func (noLink) CancelPlan(context.Context, string, string) error      { return errNoLink }
+func (noLink) Power(context.Context, string, node.PowerAction) error { return errNoLink }
+func (noLink) CloseSession(string)                                   {}
+
+// Run works until ctx ends: first on everything that was under way when the conductor was last stopped.
+func (e *Engine) Run(ctx context.Context) error {
+	ids, err := e.db.UUIDs(ctx, true)
+	if err != nil {
+		return fmt.Errorf("find work: %w", err)
+	}
+	for _, id := range ids {
+		e.queue.wake(id, time.Now())
+	}
+	if len(ids) > 0 {
+		e.log.Info("going on with unfinished work", "nodes", len(ids))
+	}
+
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	if e.cfg.PowerSync > 0 {
+		wg.Go(func() { e.syncLoop(ctx) })
+	}
+	slots := make(chan struct{}, e.cfg.Workers)
+	for {
+		id, ok := e.queue.next(ctx)
+		if !ok {
+			return nil
+		}
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return nil
+		}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			after := e.look(ctx, id)
+			e.bmcs.release(id)
+			e.queue.done(id, after)
+		})
+	}
+}
+
+// never is how long a node waits that only an event can move.
+const never = time.Duration(-1)
+
+// look does what there is to do on a node now, and tells after how long to look again.
+func (e *Engine) look(ctx context.Context, id string) time.Duration {
+	log := e.log.With("node", id)
+	after, err := e.advance(ctx, id)
+	var held *HeldError
+	switch {
+	case err == nil:
+		return after
+	case ctx.Err() != nil, errors.Is(err, node.ErrNotFound):
+		return never
+	case errors.Is(err, errMoved):
+		return 0 // somebody else changed the node meanwhile: look again
+	case errors.Is(err, errFenced):
+		log.Error("another conductor of the same name has taken the node over; this one leaves it alone", "err", err)
+		return never
+	case errors.As(err, &held):
+		return max(time.Until(held.Until), time.Second)
+	}
+	// The store itself fails: nothing can be promised, but the next look may find it well again.
+	log.Error("work on the node failed", "err", err)
+	return e.cfg.RetryBase
+}
+
+// Enrolled wakes the node's job after its agent has enrolled.
+func (e *Engine) Enrolled(_ context.Context, nodeUUID string) { e.wake(nodeUUID) }
+
+// wake has a node looked at now.
+func (e *Engine) wake(id string) { e.queue.wake(id, time.Now()) }

@@ -1,0 +1,250 @@
+package engine
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// newJob makes the program that a request asks for; nil when the request is a change of state only.
+func (e *Engine) newJob(n *node.Node, r Request) (*node.Job, error) {
+	job := &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: r.User}
+	var err error
+	switch r.Verb {
+	case node.Manage:
+		if n.Provision != node.Enroll {
+			return nil, nil // giving up on failed work, or taking an available node back: nothing to do
+		}
+		job.Phase, job.Target = node.PhaseVerify, node.Manageable
+		job.Steps = conductorPhase(node.PhaseVerify)
+	case node.Inspect:
+		if e.drivers.Interface(n, "inspect") == "no-inspect" {
+			return nil, invalidf("inspection is not supported by the inspect interface no-inspect of node %s", n.UUID)
+		}
+		job.Phase, job.Target = node.PhaseInspect, node.Manageable
+		job.Steps = e.agentPhase(n, "inspect", node.PhaseInspect, func(s AgentStep) int { return s.Priority.Inspect })
+	case node.Provide:
+		job.Phase, job.Target = node.PhaseClean, node.Available
+		job.Steps = e.cleanSteps(n)
+	case node.Clean:
+		job.Phase, job.Target = node.PhaseClean, node.Manageable
+		job.Steps, err = e.manualClean(r.CleanSteps)
+	case node.Deploy, node.Rebuild:
+		job.Phase, job.Target = node.PhaseDeploy, node.Active
+		job.Steps, err = e.deploySteps(n, r.DeploySteps)
+	case node.Delete:
+		job.Phase, job.Target = node.PhaseDelete, node.Available
+		job.Steps = conductorPhase(node.PhaseDelete)
+	case node.Adopt:
+		job.Phase, job.Target = node.PhaseAdopt, node.Active
+		job.Steps = conductorPhase(node.PhaseAdopt)
+	default:
+		return nil, invalidf("%s is not supported", r.Verb)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return job, nil
+}
+
+// cleanJob makes the cleaning that follows a tear-down.
+func (e *Engine) cleanJob(n *node.Node, requester string) *node.Job {
+	return &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: requester,
+		Phase: node.PhaseClean, Target: node.Available, Steps: e.cleanSteps(n)}
+}
+
+func (e *Engine) cleanSteps(n *node.Node) []node.JobStep {
+	on := e.cfg.AutomatedClean
+	if n.AutomatedClean != nil {
+		on = *n.AutomatedClean
+	}
+	if !on {
+		return nil
+	}
+	// Of the agent's clean steps only this one runs by itself: full erasure takes hours and wears disks out, so it is asked for.
+	return e.agentPhase(n, "deploy", node.PhaseClean, func(s AgentStep) int {
+		if s.Name == "erase_devices_metadata" {
+			return s.Priority.Clean
+		}
+		return 0
+	})
+}
+
+// agentPhase is a phase in which the agent is booted, does the steps that have a priority, and is turned off. There is nothing to
+// do for a node whose interface of that kind is a fake.
+func (e *Engine) agentPhase(n *node.Node, kind string, phase node.Phase, priority func(AgentStep) int) []node.JobStep {
+	if e.drivers.Interface(n, kind) == "fake" {
+		return nil
+	}
+	steps := conductorPhase(phase)
+	for _, s := range e.cfg.AgentSteps {
+		if p := priority(s); p > 0 {
+			steps = append(steps, inBand(s, nil, p))
+		}
+	}
+	return ordered(steps)
+}
+
+func inBand(s AgentStep, args json.RawMessage, priority int) node.JobStep {
+	return node.JobStep{Interface: s.Interface, Name: s.Name, Args: args, Priority: priority, InBand: true,
+		Abortable: s.Abortable, Stall: s.Stall}
+}
+
+// ordered sorts by priority, highest first, conductor steps before the agent's of the same priority.
+func ordered(steps []node.JobStep) []node.JobStep {
+	slices.SortStableFunc(steps, func(a, b node.JobStep) int { return b.Priority - a.Priority })
+	return steps
+}
+
+// manualClean is the client's own list, in the client's order.
+func (e *Engine) manualClean(asked []node.JobStep) ([]node.JobStep, error) {
+	if len(asked) == 0 {
+		return nil, invalidf("clean_steps is empty: name the steps to run")
+	}
+	frame := conductorPhase(node.PhaseClean)
+	steps := []node.JobStep{frame[0]}
+	for _, a := range asked {
+		s, err := e.agentStep(a)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, inBand(s, a.Args, s.Priority.Clean))
+	}
+	return append(steps, frame[1:]...), nil
+}
+
+// agentStep finds a step that a client names and checks its arguments.
+func (e *Engine) agentStep(a node.JobStep) (AgentStep, error) {
+	i := slices.IndexFunc(e.cfg.AgentSteps, func(s AgentStep) bool { return s.Interface == a.Interface && s.Name == a.Name })
+	if i < 0 {
+		var known []string
+		for _, s := range e.cfg.AgentSteps {
+			known = append(known, s.Interface+"."+s.Name)
+		}
+		return AgentStep{}, invalidf("there is no step %s.%s; the agent has %s", a.Interface, a.Name, strings.Join(known, ", "))
+	}
+	s := e.cfg.AgentSteps[i]
+	if len(s.Args) == 0 && len(a.Args) == 0 {
+		return s, nil
+	}
+	given := map[string]any{}
+	if len(a.Args) > 0 {
+		if err := json.Unmarshal(a.Args, &given); err != nil {
+			return s, invalidf("arguments of step %s.%s are not a JSON object: %v", a.Interface, a.Name, err)
+		}
+	}
+	for _, arg := range s.Args {
+		if _, ok := given[arg.Name]; arg.Required && !ok && !computed(s.Name, arg.Name) {
+			return s, invalidf("step %s.%s needs the argument %s", a.Interface, a.Name, arg.Name)
+		}
+		delete(given, arg.Name)
+	}
+	for name := range given {
+		return s, invalidf("step %s.%s has no argument %s", a.Interface, a.Name, name)
+	}
+	return s, nil
+}
+
+// deploySteps is the usual program of a deployment with the client's steps merged in: one of the same interface and name replaces
+// the usual one's arguments and priority, priority 0 leaves it out, any other joins.
+func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
+	fake := e.drivers.Interface(n, "deploy") == "fake"
+	if !fake {
+		if err := e.checkImage(n); err != nil {
+			return nil, err
+		}
+	}
+	steps := conductorPhase(node.PhaseDeploy)
+	if fake {
+		steps = slices.DeleteFunc(steps, func(s node.JobStep) bool { return s.Name == stepBootAgent || s.Name == stepTearDown })
+	} else {
+		for _, s := range e.cfg.AgentSteps {
+			if s.Priority.Deploy == 0 || s.Name == "write_configdrive" && !hasConfigDrive(n) {
+				continue
+			}
+			steps = append(steps, inBand(s, nil, s.Priority.Deploy))
+		}
+	}
+	for _, a := range asked {
+		if a.Name == "write_configdrive" && a.Priority > 0 && len(a.Args) == 0 && !hasConfigDrive(n) {
+			return nil, invalidf("step write_configdrive is asked for, but there is no config drive")
+		}
+		i := slices.IndexFunc(steps, func(s node.JobStep) bool { return s.Interface == a.Interface && s.Name == a.Name })
+		if i >= 0 && !steps[i].InBand {
+			if a.Priority == 0 {
+				return nil, invalidf("step %s.%s can't be left out", a.Interface, a.Name)
+			}
+			if len(a.Args) > 0 && string(a.Args) != "{}" {
+				return nil, invalidf("step %s.%s takes no arguments", a.Interface, a.Name)
+			}
+			steps[i].Priority = a.Priority
+			continue
+		}
+		s, err := e.agentStep(a)
+		if err != nil {
+			return nil, err
+		}
+		if i >= 0 {
+			steps = slices.Delete(steps, i, i+1)
+		}
+		if a.Priority > 0 {
+			steps = append(steps, inBand(s, a.Args, a.Priority))
+		}
+	}
+	steps = ordered(steps)
+	// The agent's steps must lie where there is an agent.
+	up, down := -1, len(steps)
+	for i, s := range steps {
+		switch s.Name {
+		case stepBootAgent:
+			up = i
+		case stepTearDown:
+			down = i
+		}
+	}
+	for i, s := range steps {
+		if s.InBand && (i < up || i > down || up < 0) {
+			return nil, invalidf("step %s.%s with priority %d does not lie between the start (100) and the end (40) of the agent", s.Interface, s.Name, s.Priority)
+		}
+	}
+	return steps, nil
+}
+
+func hasConfigDrive(n *node.Node) bool {
+	switch d := n.InstanceInfo["configdrive"].(type) {
+	case nil:
+		return false
+	case string:
+		return d != ""
+	}
+	return true
+}
+
+// checkImage refuses a deployment that could only fail, or that nobody could trust.
+func (e *Engine) checkImage(n *node.Node) error {
+	text := func(key string) string {
+		s, _ := n.InstanceInfo[key].(string)
+		return s
+	}
+	if text("image_source") == "" {
+		return invalidf("instance_info has no image_source: set it to the URL of the image")
+	}
+	if e.imageURL(text("image_source")) == "" {
+		return invalidf("image_source %q is not an http or https URL", redact(text("image_source")))
+	}
+	algo, value := text("image_os_hash_algo"), text("image_os_hash_value")
+	switch {
+	case value != "" && algo == "":
+		return invalidf("instance_info has image_os_hash_value without image_os_hash_algo: set it to sha256 or sha512")
+	case value != "" && algo != "sha256" && algo != "sha512":
+		return invalidf("image_os_hash_algo %q is not supported: use sha256 or sha512", algo)
+	case value == "" && text("image_checksum") == "" && !e.cfg.AllowUnverified:
+		return invalidf("instance_info has no digest of the image: set image_os_hash_algo and image_os_hash_value (or image_checksum)")
+	}
+	return nil
+}

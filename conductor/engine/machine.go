@@ -1,0 +1,225 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+// errLineUp means that another node uses the controller; this one is woken when its turn comes.
+var errLineUp = errors.New("the controller is in use")
+
+// driver opens the node's power driver with its controller locked for as long as this look lasts.
+func (p *pass) driver() (power.Driver, error) {
+	if p.d != nil {
+		return p.d, nil
+	}
+	d, err := p.e.drivers.Open(p.n)
+	if err != nil {
+		return nil, err
+	}
+	id := p.n.UUID
+	if !p.e.bmcs.try(d.Key(), id, func() { p.e.wake(id) }) {
+		if err := d.Close(); err != nil {
+			p.e.log.Debug("close driver", "node", id, "err", err)
+		}
+		return nil, errLineUp
+	}
+	p.d = d
+	return d, nil
+}
+
+func (p *pass) close() {
+	if p.d == nil {
+		return
+	}
+	if err := p.d.Close(); err != nil {
+		p.e.log.Debug("close driver", "node", p.n.UUID, "err", err)
+	}
+	p.d = nil
+}
+
+// call makes one call to the controller within the limit for it. A controller that takes longer is one that does not answer.
+func (p *pass) call(ctx context.Context, op string, f func(context.Context, power.Driver) error) error {
+	d, err := p.driver()
+	if err != nil {
+		return err
+	}
+	cctx, cancel := context.WithTimeout(ctx, p.e.cfg.CallTimeout)
+	defer cancel()
+	err = f(cctx, d)
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	if power.KindOf(err) != "" {
+		return err
+	}
+	if cctx.Err() != nil {
+		return &power.Error{Kind: power.Unreachable, Op: op, Addr: d.Key(), Err: fmt.Errorf("no answer in %s", p.e.cfg.CallTimeout),
+			Hint: "check the controller's address and that it is reachable"}
+	}
+	// What a driver does not sort is passed on as the controller's refusal: trying for ever would be worse.
+	return &power.Error{Kind: power.Refused, Op: op, Addr: d.Key(), Err: err}
+}
+
+// power reads the power state and corrects the record.
+func (p *pass) power(ctx context.Context) (power.State, error) {
+	var st power.State
+	err := p.call(ctx, "read power state", func(ctx context.Context, d power.Driver) (err error) {
+		st, err = d.Power(ctx)
+		return err
+	})
+	if err != nil {
+		return st, err
+	}
+	if p.n.Power != string(st) {
+		_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+			p.e.recordPower(n, also, st)
+			return nil
+		})
+	}
+	return st, err
+}
+
+// recordPower stores what the controller says of the power.
+func (e *Engine) recordPower(n *node.Node, also *node.Also, st power.State) {
+	if n.Power == string(st) {
+		return
+	}
+	n.Power = string(st)
+	switch st {
+	case power.On:
+		e.mark(n, also, node.MarkOn, "")
+	case power.Off:
+		e.mark(n, also, node.MarkOff, "")
+	}
+}
+
+// reach brings the power to want, one act at a time: it tells true when it is there. Notes are "<name>" before the first request
+// and "<name> asked" after it. A request that had no effect is repeated twice within the limit.
+func (p *pass) reach(ctx context.Context, name string, want power.State, action power.Action, limit time.Duration) (bool, verdict, error) {
+	e := p.e
+	st, err := p.power(ctx)
+	if err != nil {
+		return false, verdict{}, err
+	}
+	if st == want {
+		return true, verdict{}, p.calm(ctx)
+	}
+	note := name + " asked"
+	j := p.n.Job
+	if j.Note != note {
+		mark, event := node.MarkOnAsked, "power on requested"
+		if want == power.Off {
+			mark, event = node.MarkOffAsked, "power off requested"
+		}
+		err := p.note(ctx, note, func(n *node.Node, also *node.Also) error {
+			e.mark(n, also, mark, string(action))
+			e.history(n, also, "power", "INFO", event+" ("+string(n.Job.Phase)+")", n.Job.Requester)
+			return nil
+		})
+		if err != nil {
+			return false, verdict{}, err
+		}
+		e.forgetAsked(p.n.UUID)
+	}
+	begun := p.n.Job.BegunAt
+	if time.Since(begun) > limit {
+		return false, verdict{}, p.stays(want, st, limit)
+	}
+	if e.askAgain(p.n.UUID, limit) {
+		err := p.call(ctx, "power "+string(action), func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, action) })
+		if power.KindOf(err) == power.Unsupported && st == power.Unknown {
+			// No controller: a person does it. Nobody can tell when it is done.
+			e.log.Warn("the node has no controller to act through", "node", p.n.UUID, "err", err)
+			_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+				n.Job.Detail = err.Error()
+				e.history(n, also, "power", "WARNING", err.Error(), "")
+				return nil
+			})
+			return err == nil, verdict{}, err
+		}
+		if err != nil {
+			e.forgetAsked(p.n.UUID)
+			return false, verdict{}, err
+		}
+	}
+	return false, again(e.cfg.PowerPoll), p.calm(ctx)
+}
+
+// calm forgets failed calls once one has worked.
+func (p *pass) calm(ctx context.Context) error {
+	if p.n.Job.Attempt == 0 {
+		return nil
+	}
+	_, err := p.change(ctx, func(n *node.Node, _ *node.Also) error {
+		n.Job.Attempt, n.Job.NotBefore, n.Job.Detail = 0, time.Time{}, ""
+		return nil
+	})
+	return err
+}
+
+// askAgain tells whether a power action is to be asked for now: the first time, after a restart of the conductor, and when a third
+// of the limit has passed without effect.
+func (e *Engine) askAgain(id string, limit time.Duration) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	last, ok := e.asked[id]
+	if ok && time.Since(last) < limit/3 {
+		return false
+	}
+	e.asked[id] = time.Now()
+	return true
+}
+
+func (e *Engine) forgetAsked(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.asked, id)
+}
+
+// stays says that a machine does not do what its controller was asked for.
+func (p *pass) stays(want, is power.State, limit time.Duration) error {
+	state := map[power.State]string{power.On: "on", power.Off: "off", power.Failed: "in state error", power.Unknown: "in an unknown state"}
+	hint := "look at the machine itself: power supplies, front panel, the controller's event log"
+	if want == power.Off {
+		hint = "turn it off by hand, and look at the controller's event log"
+	}
+	return failf("the controller took the request to turn the machine %s, but says that it stays %s after %s; %s",
+		state[want], state[is], limit, hint)
+}
+
+// bootMode is how the machine is to boot: what its capabilities say, else the configuration.
+func (p *pass) bootMode() string {
+	if m := capability(p.n.Properties["capabilities"], "boot_mode"); m == "bios" || m == "uefi" {
+		return m
+	}
+	return p.e.cfg.BootMode
+}
+
+// setBoot chooses the boot device. A machine without a controller has a person for that.
+func (p *pass) setBoot(ctx context.Context, b power.Boot) error {
+	err := p.call(ctx, "set boot device "+string(b.Device), func(ctx context.Context, d power.Driver) error { return d.SetBoot(ctx, b) })
+	if power.KindOf(err) == power.Unsupported && p.n.Power == string(power.Unknown) {
+		p.e.log.Warn("the node has no controller to choose the boot device with", "node", p.n.UUID, "err", err)
+		return nil
+	}
+	return err
+}
+
+func (e *Engine) attach(ctx context.Context, n *node.Node, to NetworkName) error {
+	if e.network == nil {
+		return nil
+	}
+	if err := e.network.Attach(ctx, n, to); err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		return failf("connect the machine to the %s network: %v", to, err)
+	}
+	return nil
+}

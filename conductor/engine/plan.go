@@ -1,0 +1,242 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// plan looks at a run of in-band steps: makes sure that the agent has its plan and is alive. The results come in by AgentEvent.
+func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
+	n, j := p.n, p.n.Job
+	connected := n.Boot != nil && n.Boot.Connected && !n.Boot.Ended
+	switch {
+	case n.Boot == nil || n.Boot.Ended || n.Boot.EnrolledAt.IsZero():
+		return 0, p.bootAnew(ctx, orElse(j.Detail, "no agent is running"))
+
+	case !connected:
+		if n.Maintenance {
+			return never, nil
+		}
+		if left := time.Until(n.Boot.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
+			return left, nil
+		}
+		return 0, p.bootAnew(ctx, fmt.Sprintf("the agent was out of reach for %s during step %s", e.cfg.SessionGrace, j.Current().Name))
+
+	case j.PlanID == "":
+		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+			j := n.Job
+			n.Generation++
+			j.PlanID, j.PlanGen, j.PlanFirst, j.PlanSent = uuid.NewString(), n.Generation, j.Index, time.Time{}
+			j.Attempt++
+			j.NotBefore, j.Detail = time.Time{}, ""
+			return e.waitForAgent(n, also)
+		})
+		return 0, err
+
+	case j.PlanSent.IsZero():
+		plan, err := e.makePlan(n)
+		if err != nil {
+			return 0, p.fail(ctx, err.Error())
+		}
+		if err := e.agents().SendPlan(ctx, n.UUID, plan); err != nil {
+			if ctx.Err() != nil {
+				return never, ctx.Err()
+			}
+			// The stream just broke, or is about to be replaced: AgentUp or AgentLost comes, or the next try.
+			e.log.Info("the plan could not be sent", "node", n.UUID, "err", err)
+			if time.Since(e.lastSign(n.UUID, n.Boot.EnrolledAt)) > e.cfg.SessionGrace {
+				return 0, p.bootAnew(ctx, fmt.Sprintf("the agent could not be reached for %s", e.cfg.SessionGrace))
+			}
+			return e.cfg.RetryBase, nil
+		}
+		e.lives(n.UUID)
+		_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+			if !n.Job.PlanSent.IsZero() {
+				return nil // the agent was quicker to say that it has it
+			}
+			n.Job.PlanSent = time.Now().UTC()
+			var names []string
+			for _, s := range plan.Steps {
+				names = append(names, s.Name)
+			}
+			e.mark(n, also, node.MarkPlan, strings.Join(names, " "))
+			return nil
+		})
+		return 0, err
+	}
+
+	if n.Maintenance {
+		return never, nil
+	}
+	if left := time.Until(e.lastSign(n.UUID, j.PlanSent).Add(e.cfg.Silence)); left > 0 {
+		return left, nil
+	}
+	return 0, p.bootAnew(ctx, fmt.Sprintf("the agent is connected but said nothing about step %s for %s", j.Current().Name, e.cfg.Silence))
+}
+
+// planRange is the range of steps of the job's present plan. Steps of it may be done.
+func planRange(j *node.Job) (from, to int) {
+	to = j.PlanFirst
+	for to < len(j.Steps) && j.Steps[to].InBand {
+		to++
+	}
+	return j.PlanFirst, to
+}
+
+// makePlan is the job's present plan as it goes to the agent. Arguments are made here, so that what is secret in them is stored
+// with the node only, once.
+func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
+	j := n.Job
+	from, to := planRange(j)
+	plan := node.Plan{ID: j.PlanID, Generation: j.PlanGen, Phase: j.Phase}
+	for _, s := range j.Steps[from:to] {
+		args, err := e.stepArgs(n, s)
+		if err != nil {
+			return plan, err
+		}
+		plan.Steps = append(plan.Steps, node.PlanStep{Interface: s.Interface, Name: s.Name, Args: args, Stall: s.Stall})
+	}
+	return plan, nil
+}
+
+// computed tells whether the engine itself gives an argument of a step.
+func computed(step, arg string) bool {
+	switch step {
+	case "write_image":
+		return arg == "image_source" || arg == "root_device" || strings.HasPrefix(arg, "image_")
+	case "write_configdrive":
+		return arg == "configdrive"
+	}
+	return false
+}
+
+// imageArgs are the keys of instance_info that describe the image.
+var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_disk_format"}
+
+// stepArgs are a step's arguments: what the node says, and over it what the client gave with the step.
+func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
+	args := map[string]any{}
+	switch s.Name {
+	case "write_image":
+		source, _ := n.InstanceInfo["image_source"].(string)
+		args["image_source"] = e.imageURL(source)
+		for _, k := range imageArgs {
+			if v, ok := n.InstanceInfo[k].(string); ok && v != "" {
+				args[k] = v
+			}
+		}
+		if v := firstOf(n.InstanceInfo["root_device"], n.Properties["root_device"]); v != nil {
+			args["root_device"] = v
+		}
+		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
+			args["image_ca"] = v
+		}
+		if e.cfg.AllowUnverified {
+			args["allow_unverified"] = true
+		}
+	case "write_configdrive":
+		if v := n.InstanceInfo["configdrive"]; v != nil {
+			args["configdrive"] = v
+		}
+	case "erase_devices_metadata", "erase_devices":
+		if v := n.Properties["skip_block_devices"]; v != nil {
+			args["skip_block_devices"] = v
+		}
+	}
+	if len(s.Args) > 0 {
+		given := map[string]any{}
+		if err := json.Unmarshal(s.Args, &given); err != nil {
+			return nil, fmt.Errorf("read arguments of step %s: %w", s.Name, err)
+		}
+		for k, v := range given {
+			args[k] = v
+		}
+	}
+	b, err := json.Marshal(args)
+	if err != nil {
+		return nil, fmt.Errorf("make arguments of step %s: %w", s.Name, err)
+	}
+	return b, nil
+}
+
+// firstOf returns the first value that says something. Hints may be stored as the text of a JSON object.
+func firstOf(vs ...any) any {
+	for _, v := range vs {
+		switch v := v.(type) {
+		case map[string]any:
+			if len(v) > 0 {
+				return v
+			}
+		case string:
+			var m map[string]any
+			if json.Unmarshal([]byte(v), &m) == nil && len(m) > 0 {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// imageURL is where the agent gets an image: a URL as it is, a bare file name from the conductor; "" for anything else.
+func (e *Engine) imageURL(source string) string {
+	switch {
+	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"):
+		return source
+	case source != "" && !strings.Contains(source, "/") && e.cfg.ImageBase != "":
+		return strings.TrimSuffix(e.cfg.ImageBase, "/") + "/" + source
+	}
+	return ""
+}
+
+// planAnew gives up the present plan; the next look makes a new one of the same steps. What the old one's steps left for each
+// other is gone with it, so all of them run again.
+func (e *Engine) planAnew(j *node.Job, why string) {
+	from, to := planRange(j)
+	for i := from; i < to; i++ {
+		s := &j.Steps[i]
+		s.Status, s.Result, s.StartedAt, s.EndedAt = node.StepPending, nil, time.Time{}, time.Time{}
+	}
+	j.Index = from
+	j.PlanID, j.PlanSent, j.Detail = "", time.Time{}, why
+}
+
+// bootAnew restarts the machine with a new boot of the agent, or fails the job when that has been done often enough.
+func (p *pass) bootAnew(ctx context.Context, why string) error {
+	e := p.e
+	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		j := n.Job
+		boot := -1
+		for i, s := range j.Steps {
+			if !s.InBand && s.Interface == "deploy" && (s.Name == stepBoot || s.Name == stepBootAgent) {
+				boot = i
+			}
+		}
+		if boot < 0 {
+			return e.fail(n, also, why)
+		}
+		if j.Boots >= e.cfg.MaxBoots {
+			return e.fail(n, also, fmt.Sprintf("%s; the agent was booted %d times for this job, which is the limit: look at the node's console and its power supply", why, j.Boots))
+		}
+		if j.PlanID != "" {
+			e.planAnew(j, why)
+		}
+		j.Steps[boot].Status = node.StepPending
+		j.Index, j.Note, j.Attempt, j.Detail = boot, "", 0, why
+		e.closeBoot(n)
+		e.mark(n, also, node.MarkBootAgain, why)
+		e.history(n, also, "boot", "WARNING", "the agent is booted anew: "+why, "")
+		return e.resume(n, also)
+	})
+	if err == nil {
+		e.agents().CloseSession(p.n.UUID)
+		e.endProgress(p.n.UUID)
+	}
+	return err
+}

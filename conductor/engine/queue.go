@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"container/heap"
+	"context"
+	"sync"
+	"time"
+)
+
+// queue says which node is to be looked at next, and when. Every node is in it once at most, and a node that a worker has is
+// not given out again before it is done, so the queue never holds more than there are nodes. Who is due first comes first.
+type queue struct {
+	mu   sync.Mutex
+	at   map[string]time.Time // when to look; the truth, of which heap may hold stale copies
+	busy map[string]bool
+	heap dueHeap
+	poke chan struct{}
+}
+
+type due struct {
+	id string
+	at time.Time
+}
+
+func newQueue() *queue {
+	return &queue{at: map[string]time.Time{}, busy: map[string]bool{}, poke: make(chan struct{}, 1)}
+}
+
+// wake has id looked at by t, or earlier if that was planned already.
+func (q *queue) wake(id string, t time.Time) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if old, ok := q.at[id]; ok && !t.Before(old) {
+		return
+	}
+	q.at[id] = t
+	heap.Push(&q.heap, due{id, t})
+	q.nudge()
+}
+
+func (q *queue) nudge() {
+	select {
+	case q.poke <- struct{}{}:
+	default:
+	}
+}
+
+// next waits until a node is due and gives it out, or returns false when ctx ends.
+func (q *queue) next(ctx context.Context) (string, bool) {
+	for {
+		id, wait := q.take()
+		if id != "" {
+			return id, ctx.Err() == nil
+		}
+		var timer <-chan time.Time
+		var t *time.Timer
+		if wait >= 0 {
+			t = time.NewTimer(wait)
+			timer = t.C
+		}
+		select {
+		case <-q.poke:
+		case <-timer:
+		case <-ctx.Done():
+		}
+		if t != nil {
+			t.Stop()
+		}
+		if ctx.Err() != nil {
+			return "", false
+		}
+	}
+}
+
+// take gives out a node that is due, or tells how long until one is; negative: nobody knows.
+func (q *queue) take() (string, time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	now := time.Now()
+	for len(q.heap) > 0 {
+		d := q.heap[0]
+		if at, ok := q.at[d.id]; !ok || !at.Equal(d.at) || q.busy[d.id] {
+			heap.Pop(&q.heap) // stale, or a worker has it: done puts it back
+			continue
+		}
+		if d.at.After(now) {
+			return "", d.at.Sub(now)
+		}
+		heap.Pop(&q.heap)
+		delete(q.at, d.id)
+		q.busy[d.id] = true
+		return d.id, 0
+	}
+	return "", -1
+}
+
+// done takes a node back, to be looked at after a while (negative: when it is woken).
+func (q *queue) done(id string, after time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.busy, id)
+	at, woken := q.at[id]
+	if after >= 0 {
+		if t := time.Now().Add(after); !woken || t.Before(at) {
+			at, woken = t, true
+		}
+	}
+	if !woken {
+		return
+	}
+	q.at[id] = at
+	heap.Push(&q.heap, due{id, at})
+	q.nudge()
+}
+
+type dueHeap []due
+
+func (h dueHeap) Len() int           { return len(h) }
+func (h dueHeap) Less(i, j int) bool { return h[i].at.Before(h[j].at) }
+func (h dueHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *dueHeap) Push(x any)        { *h = append(*h, x.(due)) }
+func (h *dueHeap) Pop() any {
+	old := *h
+	d := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return d
+}

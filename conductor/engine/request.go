@@ -1,0 +1,168 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Request is what a client asks for with a verb.
+type Request struct {
+	Verb        node.Verb
+	ConfigDrive any            // for active and rebuild: string or object; nil leaves what is there
+	CleanSteps  []node.JobStep // for clean: Interface, Name, Args, in the order they are to run
+	DeploySteps []node.JobStep // for active and rebuild: Interface, Name, Args, Priority; they replace or join the usual ones
+	User        string         // for the history
+}
+
+// LockedError says that something is under way on the node that does not go together with the request. The same request may
+// work later.
+type LockedError struct {
+	NodeUUID, Holder, Doing string
+}
+
+func (e *LockedError) Error() string {
+	return fmt.Sprintf("node %s is locked by host %s: %s; please retry after the current operation is completed", e.NodeUUID, e.Holder, e.Doing)
+}
+
+// InvalidError says that a request can't be carried out as it is.
+type InvalidError struct{ Reason string }
+
+func (e *InvalidError) Error() string { return e.Reason }
+
+func invalidf(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
+
+// Provision carries out a verb, or begins to: when it returns nil, the request is stored and will be worked on whatever happens.
+// Errors are *node.TransitionError, *LockedError, *InvalidError, *HeldError, or the store's.
+func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return err
+	}
+	var gone string // plan of the job that this request ends
+	n, err = e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		gone = ""
+		if n.Job != nil {
+			gone = n.Job.PlanID
+		}
+		return e.provision(n, also, r)
+	})
+	if err != nil {
+		return err
+	}
+	if r.Verb == node.Delete {
+		// The agent, if there is one, is not told politely: its machine is about to lose power.
+		if gone != "" {
+			if err := e.agents().CancelPlan(ctx, n.UUID, gone); err != nil {
+				e.log.Debug("cancel plan", "node", n.UUID, "err", err)
+			}
+		}
+		e.agents().CloseSession(n.UUID)
+	}
+	e.wake(n.UUID)
+	return nil
+}
+
+// provision decides on a request inside the transaction that stores its outcome.
+func (e *Engine) provision(n *node.Node, also *node.Also, r Request) error {
+	if _, _, err := node.Next(n.Provision, n.TargetProvision, r.Verb); err != nil {
+		return err
+	}
+	if n.Job != nil && n.Job.Phase == node.PhasePower {
+		return &LockedError{n.UUID, e.cfg.Hostname, "a power action is under way (" + n.TargetPower + ")"}
+	}
+	if n.Job != nil && n.Job.Failure != "" {
+		return &LockedError{n.UUID, e.cfg.Hostname, "failed work is being cleaned up"}
+	}
+	if err := e.allowed(n, r); err != nil {
+		return err
+	}
+	e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s requested in state %s", verbName(r.Verb), n.Provision), r.User)
+
+	switch r.Verb {
+	case node.Abort:
+		if n.Job == nil { // service failed: nothing runs
+			return e.setState(n, also, r.Verb)
+		}
+		n.Job.Abort = true
+		n.Job.Detail = "aborted by " + userName(r.User)
+		return nil
+	case node.Unhold:
+		return e.setState(n, also, r.Verb)
+	}
+	if r.ConfigDrive != nil {
+		if n.InstanceInfo == nil {
+			n.InstanceInfo = map[string]any{}
+		}
+		n.InstanceInfo["configdrive"] = r.ConfigDrive
+	}
+	job, err := e.newJob(n, r)
+	if err != nil {
+		return err
+	}
+	n.LastError = ""
+	if n.Fault == faultClean {
+		n.Fault = ""
+	}
+	if n.Boot != nil {
+		n.Boot.Ended = true // of the job before this one
+	}
+	n.Job = job
+	if err := e.setState(n, also, r.Verb); err != nil {
+		return err
+	}
+	if job == nil {
+		return nil
+	}
+	e.mark(n, also, node.MarkRequested, string(job.Phase))
+	if job.Phase == node.PhaseInspect {
+		n.InspectionStartedAt, n.InspectionFinishedAt = time.Now().UTC(), time.Time{}
+	}
+	if len(job.Steps) == 0 { // nothing to do on the way, such as cleaning that is switched off
+		return e.finish(n, also)
+	}
+	return nil
+}
+
+// allowed refuses what the state would allow and something else forbids.
+func (e *Engine) allowed(n *node.Node, r Request) error {
+	switch r.Verb {
+	case node.Delete, node.Rebuild:
+		if n.Protected {
+			return invalidf("node %s is protected and can't be %s: clear its protected flag first", n.UUID,
+				map[node.Verb]string{node.Delete: "torn down", node.Rebuild: "rebuilt"}[r.Verb])
+		}
+	case node.Provide:
+		if n.Retired {
+			return invalidf("node %s is retired and can't be provided: clear its retired flag first", n.UUID)
+		}
+	case node.DoRescue, node.Unrescue, node.Service:
+		return invalidf("%s is not supported by the interfaces of node %s", r.Verb, n.UUID)
+	}
+	switch r.Verb {
+	case node.Deploy, node.Rebuild, node.Provide:
+		if n.Maintenance {
+			return invalidf("node %s is in maintenance mode, in which %s is not possible: take it out of maintenance first", n.UUID, verbName(r.Verb))
+		}
+	}
+	return nil
+}
+
+func verbName(v node.Verb) string {
+	switch v {
+	case node.Deploy:
+		return "deploy"
+	case node.Delete:
+		return "undeploy"
+	}
+	return string(v)
+}
+
+func userName(u string) string {
+	if u == "" {
+		return "request"
+	}
+	return u
+}

@@ -1,0 +1,91 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Names of conductor steps that other parts of the engine look for.
+const (
+	stepBootAgent = "deploy" // in a deployment, as in Ironic
+	stepBoot      = "boot_agent"
+	stepTearDown  = "tear_down_agent"
+	stepAfterFail = "power_off_after_failure"
+)
+
+// conductorStep is a step that the conductor does.
+type conductorStep struct {
+	Interface, Name string
+	Priority        map[node.Phase]int // phases that it is part of by itself
+	// Run does the next act of the step and says how it went. It is called again until it says that the step is done; between
+	// calls Job.Note tells where it is.
+	Run func(ctx context.Context, p *pass) (verdict, error)
+}
+
+// conductorSteps is the only list of them. Names and priorities follow Ironic where it has the step.
+func conductorSteps() []conductorStep {
+	return []conductorStep{
+		{"power", "verify", map[node.Phase]int{node.PhaseVerify: 100, node.PhaseAdopt: 100}, verify},
+
+		{"deploy", stepBootAgent, map[node.Phase]int{node.PhaseDeploy: 100}, bootAgent},
+		{"deploy", stepTearDown, map[node.Phase]int{node.PhaseDeploy: 40}, tearDownAgent},
+		{"deploy", "switch_to_tenant_network", map[node.Phase]int{node.PhaseDeploy: 30}, switchToTenantNetwork},
+		{"deploy", "boot_instance", map[node.Phase]int{node.PhaseDeploy: 20}, powerOn},
+
+		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000}, bootAgent},
+		{"deploy", "power_off_agent", map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1}, powerOffAgent},
+
+		{"power", "power_off_instance", map[node.Phase]int{node.PhaseDelete: 100}, powerOffForGood},
+		{"network", "remove_tenant_network", map[node.Phase]int{node.PhaseDelete: 50}, removeTenantNetwork},
+
+		{"power", "power_on", nil, powerOn},
+		{"power", "power_off", nil, powerOff},
+		{"power", "soft_power_off", nil, softPowerOff},
+		{"power", "reset", nil, reset},
+		{"deploy", stepAfterFail, nil, powerOffAgent},
+	}
+}
+
+func findConductorStep(iface, name string) (conductorStep, bool) {
+	for _, s := range conductorSteps() {
+		if s.Interface == iface && s.Name == name {
+			return s, true
+		}
+	}
+	return conductorStep{}, false
+}
+
+// conductorPhase returns the conductor's steps of a phase in their order.
+func conductorPhase(phase node.Phase) []node.JobStep {
+	var steps []node.JobStep
+	for _, s := range conductorSteps() {
+		if p := s.Priority[phase]; p != 0 {
+			steps = append(steps, node.JobStep{Interface: s.Interface, Name: s.Name, Priority: p, Abortable: true})
+		}
+	}
+	return ordered(steps)
+}
+
+// builtinSteps is the agent's table as this version of Ingot has it, for when no ramdisk's manifest is at hand.
+func builtinSteps() []AgentStep {
+	arg := func(name, typ string) AgentStepArg { return AgentStepArg{Name: name, Type: typ} }
+	steps := []AgentStep{
+		{Interface: "inspect", Name: "inspect", Abortable: true, Stall: 5 * time.Minute},
+		{Interface: "deploy", Name: "erase_devices_metadata", Abortable: true, Stall: 5 * time.Minute,
+			Args: []AgentStepArg{arg("skip_block_devices", "array")}},
+		{Interface: "deploy", Name: "write_image", Stall: 5 * time.Minute, Args: []AgentStepArg{
+			arg("image_source", "string"), arg("image_os_hash_algo", "string"), arg("image_os_hash_value", "string"),
+			arg("image_checksum", "string"), arg("image_disk_format", "string"), arg("allow_unverified", "boolean"),
+			arg("root_device", "object"), arg("image_ca", "string"), arg("verify", "boolean")}},
+		{Interface: "deploy", Name: "write_configdrive", Stall: 5 * time.Minute, Args: []AgentStepArg{arg("configdrive", "any")}},
+		{Interface: "deploy", Name: "prepare_instance_boot", Stall: 5 * time.Minute},
+	}
+	steps[0].Priority.Inspect = 100
+	steps[1].Priority.Clean = 99
+	steps[2].Priority.Deploy = 80
+	steps[3].Priority.Deploy = 70
+	steps[4].Priority.Deploy = 60
+	return steps
+}

@@ -1,0 +1,51 @@
+package engine
+
+import (
+	"net/url"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// sentence ends a text with a full stop and begins it with a capital, which last_error is read with. Names of things are left.
+func sentence(s string) string {
+	s = strings.TrimSpace(s)
+	if s == "" {
+		return s
+	}
+	r, n := utf8.DecodeRuneInString(s)
+	first, _, _ := strings.Cut(s, " ")
+	if unicode.IsLower(r) && !strings.ContainsAny(first, "_./:") {
+		s = string(unicode.ToUpper(r)) + s[n:]
+	}
+	if !strings.HasSuffix(s, ".") && !strings.HasSuffix(s, "!") {
+		s += "."
+	}
+	return s
+}
+
+func lowerFirst(s string) string {
+	r, n := utf8.DecodeRuneInString(s)
+	if next, _ := utf8.DecodeRuneInString(s[n:]); unicode.IsUpper(next) {
+		return s // an abbreviation
+	}
+	return string(unicode.ToLower(r)) + s[n:]
+}
+
+// withRemedy joins what happened and what to do about it.
+func withRemedy(cause, remedy string) string {
+	if remedy == "" {
+		return sentence(cause)
+	}
+	return sentence(cause) + " " + sentence(remedy)
+}
+
+// redact takes credentials and query out of a URL.
+func redact(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" {
+		return s
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
+}

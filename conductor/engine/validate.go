@@ -1,0 +1,139 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+// Validation tells whether a node has what an interface needs. Result is nil when the node's type does not support it.
+type Validation struct {
+	Result *bool
+	Reason string
+}
+
+// Validate checks a node without touching its machine, by kind of interface.
+func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validation, error) {
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return nil, err
+	}
+	verdict := func(err error) Validation {
+		ok := err == nil
+		if ok {
+			return Validation{Result: &ok}
+		}
+		return Validation{&ok, sentence(err.Error())}
+	}
+	d, err := e.drivers.Open(n)
+	if err == nil {
+		err = d.Close()
+	}
+	out := map[string]Validation{"power": verdict(err), "management": verdict(err), "network": verdict(nil), "storage": verdict(nil)}
+	out["boot"] = verdict(nil)
+	out["inspect"] = verdict(nil)
+	if m := capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
+		out["boot"] = verdict(invalidf("capability boot_mode is %q: use bios or uefi", m))
+	}
+	if e.drivers.Interface(n, "deploy") == "fake" {
+		out["deploy"] = verdict(nil)
+	} else {
+		out["deploy"] = verdict(e.checkImage(n))
+	}
+	for _, kind := range []string{"bios", "console", "inspect", "raid", "rescue"} {
+		if name := e.drivers.Interface(n, kind); name == "" || strings.HasPrefix(name, "no-") {
+			out[kind] = Validation{Reason: "not supported"}
+		} else if _, ok := out[kind]; !ok {
+			out[kind] = verdict(nil)
+		}
+	}
+	return out, nil
+}
+
+// withDriver calls a node's controller on behalf of a client, who waits in line like everybody else.
+func (e *Engine) withDriver(ctx context.Context, ident string, f func(context.Context, *node.Node, power.Driver) error) error {
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return err
+	}
+	d, err := e.drivers.Open(n)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	ctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
+	defer cancel()
+	me := "client " + uuid.NewString()
+	if err := e.bmcs.wait(ctx, d.Key(), me); err != nil {
+		return &LockedError{n.UUID, e.cfg.Hostname, "its controller is in use"}
+	}
+	defer e.bmcs.release(me)
+	return f(ctx, n, d)
+}
+
+// BootDevice reads what the machine boots from next.
+func (e *Engine) BootDevice(ctx context.Context, ident string) (device string, persistent bool, err error) {
+	err = e.withDriver(ctx, ident, func(ctx context.Context, _ *node.Node, d power.Driver) error {
+		b, err := d.Boot(ctx)
+		device, persistent = string(b.Device), b.Persistent
+		return err
+	})
+	return device, persistent, err
+}
+
+// BootDevices lists what SetBootDevice accepts for the node.
+func (e *Engine) BootDevices(ctx context.Context, ident string) ([]string, error) {
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return nil, err
+	}
+	d, err := e.drivers.Open(n)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, dev := range d.Devices() {
+		out = append(out, string(dev))
+	}
+	return out, d.Close()
+}
+
+// SetBootDevice chooses what the machine boots from next, or from now on.
+func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persistent bool, user string) error {
+	var id string
+	err := e.withDriver(ctx, ident, func(ctx context.Context, n *node.Node, d power.Driver) error {
+		id = n.UUID
+		if n.Provision.IsWorking() {
+			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
+		}
+		if !slices.Contains(d.Devices(), power.Device(device)) {
+			return invalidf("boot device %q is not supported by the node's management interface", device)
+		}
+		mode := capability(n.Properties["capabilities"], "boot_mode")
+		if mode != "bios" && mode != "uefi" {
+			mode = e.cfg.BootMode
+		}
+		return d.SetBoot(ctx, power.Boot{Device: power.Device(device), Persistent: persistent, Mode: mode})
+	})
+	if err != nil {
+		return err
+	}
+	_, err = e.change(ctx, id, func(n *node.Node, also *node.Also) error {
+		how := "for the next boot"
+		if persistent {
+			how = "from now on"
+		}
+		e.history(n, also, "boot", "INFO", "boot device set to "+device+" "+how, user)
+		return nil
+	})
+	if errors.Is(err, errFenced) {
+		return nil // it is done; only the history lacks it
+	}
+	return err
+}
