@@ -56,13 +56,16 @@ type Runner struct {
 }
 
 // Run runs the steps one after the other until one fails, asks for a reboot or to hold, or ctx ends. When ctx ends, an abortable
-// step is stopped at once, any other runs to its end; the steps behind it do not run.
-func (r *Runner) Run(ctx context.Context, steps []Planned, rep Reporter) End {
+// step is stopped at once, any other runs to its end; the steps behind it do not run. Facts are what earlier plans of the same work
+// left (work that has out-of-band steps in its middle comes as several plans); nil means none.
+func (r *Runner) Run(ctx context.Context, facts *Facts, steps []Planned, rep Reporter) End {
 	log := r.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	facts := &Facts{}
+	if facts == nil {
+		facts = &Facts{}
+	}
 	for i, p := range steps {
 		if end, ok := r.runOne(ctx, log, facts, i, p, rep); !ok {
 			return end

@@ -112,7 +112,7 @@ func TestRun(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				runs = 0
 				var tp tape
-				end := (&Runner{Table: steps}).Run(t.Context(), plan(c.plan...), &tp)
+				end := (&Runner{Table: steps}).Run(t.Context(), nil, plan(c.plan...), &tp)
 				if !slices.Equal(tp.lines, c.lines) {
 					t.Errorf("reported %q, want %q", tp.lines, c.lines)
 				}
@@ -153,7 +153,7 @@ func TestStall(t *testing.T) {
 	run := func(t *testing.T, f Func) (*Runner, End, time.Duration) {
 		r := &Runner{Table: table(map[string]Func{"s": f, "ok": ok})}
 		begin := time.Now()
-		end := r.Run(t.Context(), plan("s"), &tape{})
+		end := r.Run(t.Context(), nil, plan("s"), &tape{})
 		return r, end, time.Since(begin)
 	}
 	synctest.Test(t, func(t *testing.T) {
@@ -167,7 +167,7 @@ func TestStall(t *testing.T) {
 		if end.Err == nil || !strings.Contains(end.Err.Error(), "did not stop") {
 			t.Errorf("a step that does not stop: %+v", end)
 		}
-		if end := r.Run(t.Context(), plan("ok"), &tape{}); !errors.Is(end.Err, ErrStuck) {
+		if end := r.Run(t.Context(), nil, plan("ok"), &tape{}); !errors.Is(end.Err, ErrStuck) {
 			t.Errorf("next plan after a stuck step: %+v, want ErrStuck", end)
 		}
 		time.Sleep(2 * time.Hour) // let the deaf step end: synctest waits for it
@@ -192,7 +192,7 @@ func TestCancel(t *testing.T) {
 		cancelAfter := func(d time.Duration, names ...string) End {
 			ctx, cancel := context.WithTimeout(t.Context(), d)
 			defer cancel()
-			return r.Run(ctx, plan(names...), &tape{})
+			return r.Run(ctx, nil, plan(names...), &tape{})
 		}
 		if end := cancelAfter(time.Second, "abortable", "ok"); !end.Cancelled || end.Err == nil || strings.Contains(end.Err.Error(), "progress") {
 			t.Errorf("cancel of an abortable step: %+v", end)
@@ -213,7 +213,7 @@ func TestRate(t *testing.T) {
 			}
 			return Outcome{}, nil
 		}})}
-		r.Run(t.Context(), plan("s"), &tp)
+		r.Run(t.Context(), nil, plan("s"), &tp)
 		if tp.last.Rate < 9.9e6 || tp.last.Rate > 10.1e6 {
 			t.Errorf("rate = %d, want 1e7", tp.last.Rate)
 		}

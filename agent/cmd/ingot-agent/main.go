@@ -1,0 +1,81 @@
+// Command ingot-agent is the program of the ramdisk: first process, worker, and the kernel's modprobe, by how it is called.
+//
+// On any Linux it can also print its table of steps and the machine's inventory.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+
+	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+	"golang.org/x/sys/unix"
+)
+
+// version is set by the build: -ldflags "-X main.version=...".
+var version = "dev"
+
+func main() {
+	if os.Getpid() == 1 {
+		_ = pid1.Run(pid1.Config{Version: version}) // says on the console why it came back
+		select {}                                   // the end of the first process would be the kernel's
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, unix.SIGTERM)
+	err := run(ctx, os.Args, os.Stdout, os.Stderr)
+	stop()
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		os.Exit(2)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "ingot-agent:", err)
+		os.Exit(1)
+	}
+}
+
+const usage = `usage: ingot-agent COMMAND
+
+  inventory [--json]  what this machine is
+  steps [--json]      the steps this agent can run
+  worker              the agent proper; the first process of the ramdisk starts it
+  version             the version of this program
+`
+
+// run is the program, apart from the first process. args begins with the program's name.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	if filepath.Base(args[0]) == "modprobe" {
+		return pid1.Modprobe(args[1:])
+	}
+	command := ""
+	if len(args) > 1 {
+		command = args[1]
+	}
+	fs := flag.NewFlagSet("ingot-agent "+command, flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	asJSON := fs.Bool("json", false, "print JSON")
+	if command != "" {
+		if err := fs.Parse(args[2:]); err != nil {
+			return err
+		}
+	}
+	switch command {
+	case "worker":
+		return worker(ctx, stdout, stderr)
+	case "steps":
+		return printSteps(stdout, *asJSON)
+	case "inventory":
+		return printInventory(ctx, stdout, stderr, *asJSON)
+	case "version":
+		_, err := fmt.Fprintln(stdout, version)
+		return err
+	}
+	fmt.Fprint(stderr, usage)
+	if command == "" || command == "help" || command == "-h" || command == "--help" {
+		return flag.ErrHelp
+	}
+	return fmt.Errorf("there is no command %q", command)
+}

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"strconv"
+
+	"github.com/ingot-metal/ingot/agent"
+	"github.com/ingot-metal/ingot/agent/inventory"
+	"github.com/ingot-metal/ingot/agent/linux"
+	"github.com/ingot-metal/ingot/agent/netup"
+	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+)
+
+// builtCA is a CA certificate that the ramdisk was built with; it counts more than the fingerprint of the boot parameters.
+const builtCA = "/etc/ingot/ca.pem"
+
+// worker runs the agent proper. Status lines go to stdout, the log goes to stderr: the first process spreads them.
+func worker(ctx context.Context, stdout, stderr io.Writer) error {
+	limitMemory()
+	cmdline, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return fmt.Errorf("read the boot parameters: %w", err)
+	}
+	cfg, err := agent.ParseCmdline(string(cmdline))
+	if err != nil {
+		return fmt.Errorf("boot parameters: %w", err)
+	}
+	id, err := inventory.Identify("/")
+	if err != nil {
+		return err
+	}
+	ca, err := readCA(builtCA)
+	if err != nil {
+		return err
+	}
+	level := slog.LevelInfo
+	if cfg.Debug {
+		level = slog.LevelDebug
+	}
+	handler := slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})
+	status := agent.NewStatus(stdout)
+	m := linux.Machine{Devices: pid1.DevicesFile}
+	restarts, _ := strconv.Atoi(os.Getenv(pid1.EnvRestarts))
+	if cfg.Validate() != nil {
+		// Nothing to do is no reason to die and be started again.
+		status.Line("%v; waiting", cfg.Validate())
+		<-ctx.Done()
+		return nil
+	}
+	network := netup.New(netup.Config{
+		Conductor: cfg.Conductor, BootIF: cfg.BootIF, GUID: id.UUID, Log: slog.New(handler), SetHostname: m.SetHostname,
+		Status: func(s string) { status.Line("%s", s) },
+	})
+	a, err := agent.New(agent.Options{
+		Config: cfg, Version: version, Identity: id, Steps: agent.Steps(m, cfg.BootIF), System: m, Network: network, BuiltCA: ca,
+		Log: handler, Status: status, State: agent.StateFile, LogFiles: []string{pid1.LogFile + ".1", pid1.LogFile},
+		Restarts: restarts, Reason: os.Getenv(pid1.EnvReason),
+	})
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return network.Run(ctx) })
+	group.Go(func() error { return a.Run(ctx) })
+	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// limitMemory keeps the collector from letting garbage grow into what a small machine needs for its page cache.
+func limitMemory() {
+	var si unix.Sysinfo_t
+	if unix.Sysinfo(&si) == nil {
+		total := int64(si.Totalram) * int64(si.Unit)
+		debug.SetMemoryLimit(max(total/4, 64<<20))
+	}
+}
+
+func readCA(file string) (*x509.Certificate, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the CA of the ramdisk: %w", err)
+	}
+	block, _ := pem.Decode(data)
+	if block == nil {
+		return nil, fmt.Errorf("read the CA of the ramdisk: %s is not PEM", file)
+	}
+	ca, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, fmt.Errorf("read the CA of the ramdisk: %w", err)
+	}
+	return ca, nil
+}

@@ -1,0 +1,88 @@
+package agent
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+)
+
+// Secret is text that must not appear in a log.
+type Secret string
+
+// String hides the secret.
+func (Secret) String() string { return "***" }
+
+// LogValue hides the secret from slog.
+func (Secret) LogValue() slog.Value { return slog.StringValue("***") }
+
+// Config is what the boot parameters tell the agent. All of it comes from the kernel's command line.
+type Config struct {
+	Conductor string            // host:port of the conductor's agent listener; an IPv6 address stands in brackets
+	CA        [sha256.Size]byte // SHA-256 of the conductor's CA certificate (DER); zero when the ramdisk has the CA built in
+	Token     Secret            // one-time boot token
+	BootIF    net.HardwareAddr  // the interface the firmware booted from, nil when it did not say
+	Debug     bool
+}
+
+// ParseCmdline reads the kernel's command line. Words that are not the agent's are left alone. Faults of the agent's own words are
+// all told at once.
+func ParseCmdline(cmdline string) (Config, error) {
+	var c Config
+	var errs []error
+	for _, w := range strings.Fields(cmdline) {
+		key, value, _ := strings.Cut(w, "=")
+		switch key {
+		case "ingot.conductor":
+			c.Conductor = value
+		case "ingot.token":
+			c.Token = Secret(value)
+		case "ingot.debug":
+			c.Debug = value == "1"
+		case "ingot.ca":
+			b, err := hex.DecodeString(value)
+			if err != nil || len(b) != len(c.CA) {
+				errs = append(errs, fmt.Errorf("ingot.ca=%s is not the SHA-256 of a certificate (64 hexadecimal digits)", value))
+				continue
+			}
+			copy(c.CA[:], b)
+		case "BOOTIF":
+			mac, err := parseBootIF(value)
+			if err != nil {
+				// PXE firmware wrote this, not an operator: going on without it is right.
+				continue
+			}
+			c.BootIF = mac
+		}
+	}
+	if c.Conductor != "" {
+		if _, port, err := net.SplitHostPort(c.Conductor); err != nil || port == "" {
+			errs = append(errs, fmt.Errorf("ingot.conductor=%s is not HOST:PORT", c.Conductor))
+		}
+	}
+	return c, errors.Join(errs...)
+}
+
+// Validate says what is missing for a session with a conductor.
+func (c Config) Validate() error {
+	var errs []error
+	if c.Conductor == "" {
+		errs = append(errs, errors.New("the kernel's command line names no conductor (ingot.conductor=HOST:PORT)"))
+	}
+	if c.Token == "" {
+		errs = append(errs, errors.New("the kernel's command line has no boot token (ingot.token=...)"))
+	}
+	return errors.Join(errs...)
+}
+
+// parseBootIF reads pxelinux's form, 01-52-54-00-12-34-56: hardware type, then the address.
+func parseBootIF(s string) (net.HardwareAddr, error) {
+	s = strings.ReplaceAll(s, ":", "-")
+	if len(s) == len("01-52-54-00-12-34-56") {
+		s = s[3:]
+	}
+	return net.ParseMAC(s)
+}

@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
+	"google.golang.org/grpc"
+)
+
+// endGrace is how long the agent waits, before it ends the boot, for the conductor to acknowledge results.
+const endGrace = 5 * time.Second
+
+var (
+	errLeave      = errors.New("the boot is to end")
+	errRedirected = errors.New("redirected to another conductor")
+)
+
+// serving is one open stream: one goroutine sends what the queue has, one receives.
+type serving struct {
+	a      *Agent
+	stream grpc.BidiStreamingClient[agentv1.AgentMessage, agentv1.ConductorMessage]
+
+	mu  sync.Mutex
+	how string // how the boot is to end, once the conductor has asked
+	by  time.Time
+}
+
+// send sends until the stream ends or the boot is to end.
+func (s *serving) send(ctx context.Context) error {
+	q := s.a.q
+	for {
+		e, wait := q.next(time.Now())
+		if e != nil {
+			if err := s.stream.Send(&agentv1.AgentMessage{Body: &agentv1.AgentMessage_Event{Event: e}}); err != nil {
+				return err
+			}
+			continue
+		}
+		how, by := s.ending()
+		if how != "" {
+			if q.pending() == 0 || !time.Now().Before(by) {
+				return errLeave
+			}
+			wait = time.Until(by)
+		}
+		var timer <-chan time.Time
+		if wait > 0 {
+			timer = time.After(wait)
+		}
+		select {
+		case <-q.wake:
+		case <-timer:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+func (s *serving) ending() (string, time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.how, s.by
+}
+
+// receive obeys the conductor until the stream ends.
+func (s *serving) receive() error {
+	for {
+		m, err := s.stream.Recv()
+		if err != nil {
+			return err
+		}
+		switch b := m.Body.(type) {
+		case *agentv1.ConductorMessage_Plan:
+			s.a.accept(b.Plan)
+		case *agentv1.ConductorMessage_Cancel:
+			s.a.log.Warn("the conductor cancels the plan", "plan", b.Cancel.PlanId)
+			s.a.cancelPlan(b.Cancel.PlanId)
+		case *agentv1.ConductorMessage_Ack:
+			s.a.q.ack(b.Ack.Seq)
+		case *agentv1.ConductorMessage_Power:
+			s.power(b.Power.Action)
+		case *agentv1.ConductorMessage_Redirect:
+			s.a.log.Info("redirected", "conductor", b.Redirect.Address)
+			s.a.change(func(st *saved) { st.Conductor = b.Redirect.Address })
+			return errRedirected
+		case *agentv1.ConductorMessage_CollectLogs:
+			s.a.plans.Go(s.a.collectLogs)
+		case *agentv1.ConductorMessage_Welcome:
+		default:
+			s.a.log.Warn("the conductor asks for something that this agent does not know", "message", fmt.Sprintf("%T", b))
+		}
+	}
+}
+
+func (s *serving) power(action agentv1.PowerAction) {
+	how := map[agentv1.PowerAction]string{agentv1.PowerAction_POWER_ACTION_REBOOT: "reboot", agentv1.PowerAction_POWER_ACTION_OFF: "off"}[action]
+	if how == "" {
+		s.a.log.Warn("power action refused: this agent can reboot and power off", "action", action.String())
+		return
+	}
+	if plan := s.a.busy(); plan != "" {
+		s.a.log.Warn("power action refused: a plan is running", "action", how, "plan", plan)
+		return
+	}
+	s.a.log.Info("the conductor ends this boot", "action", how)
+	s.mu.Lock()
+	s.how, s.by = how, time.Now().Add(endGrace)
+	s.mu.Unlock()
+	s.a.q.rouse()
+}
+
+// leave ends the boot. When that fails the agent says so and stays, so that the conductor can take other means.
+func (s *serving) leave(ctx context.Context) error {
+	how, _ := s.ending()
+	s.a.o.Status.Line("the conductor ends this boot: %s", how)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	if err := s.a.o.System.End(ctx, how); err != nil {
+		s.a.log.Error("this boot could not be ended", "action", how, "err", err)
+		return err
+	}
+	return errEnded
+}
+
+func (a *Agent) collectLogs() {
+	b, err := bundleLogs(a.o.System, a.o.LogFiles...)
+	if err != nil {
+		a.log.Warn("some logs could not be collected", "err", err)
+	}
+	a.q.logBundle(b)
+}

@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"crypto/ecdsa"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
+	"google.golang.org/protobuf/proto"
+)
+
+// StateFile is where a worker leaves what its successor needs. It lies in RAM, readable by root alone, and dies with the boot.
+const StateFile = "/run/ingot/agent.state"
+
+// saved is the content of StateFile.
+type saved struct {
+	BootID      string   `json:"boot_id"`
+	Key         []byte   `json:"key"` // PKCS #8
+	Certificate []byte   `json:"certificate,omitempty"`
+	NodeUUID    string   `json:"node_uuid,omitempty"`
+	Generation  uint64   `json:"generation,omitempty"`
+	Conductor   string   `json:"conductor,omitempty"` // where the agent was redirected to
+	LastSeq     uint64   `json:"last_seq"`
+	Results     [][]byte `json:"results,omitempty"` // events, not acknowledged
+	Plan        savedPlan
+	PlansSeen   []string `json:"plans_seen,omitempty"`
+	Highest     uint64   `json:"highest"` // highest plan generation seen
+}
+
+// savedPlan is the plan the agent holds.
+type savedPlan struct {
+	ID         string `json:"id,omitempty"`
+	Generation uint64 `json:"generation,omitempty"`
+	Running    bool   `json:"running,omitempty"`
+	Index      int    `json:"index,omitempty"`
+	Interface  string `json:"interface,omitempty"` // of the step that runs
+	Name       string `json:"name,omitempty"`
+}
+
+// loadState reads what an earlier worker of this boot left. Nothing there, or of another boot, gives nil.
+func loadState(file, bootID string) (*saved, error) {
+	data, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read what the last worker left: %w", err)
+	}
+	var s saved
+	if err := json.Unmarshal(data, &s); err != nil {
+		return nil, fmt.Errorf("read what the last worker left in %s: %w", file, err)
+	}
+	if s.BootID != bootID {
+		return nil, nil
+	}
+	return &s, nil
+}
+
+// store writes the state so that a reader sees the old one or the new one, never half of it.
+func (s *saved) store(file string) error {
+	data, err := json.Marshal(s)
+	if err != nil {
+		return fmt.Errorf("keep the agent's state: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+		return fmt.Errorf("keep the agent's state: %w", err)
+	}
+	// No sync: the file is in RAM, and only has to outlive the process.
+	if err := os.WriteFile(file+".new", data, 0o600); err != nil {
+		return fmt.Errorf("keep the agent's state: %w", err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		return fmt.Errorf("keep the agent's state: %w", err)
+	}
+	return nil
+}
+
+func (s *saved) key() (*ecdsa.PrivateKey, error) {
+	k, err := x509.ParsePKCS8PrivateKey(s.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read the key that the last worker left: %w", err)
+	}
+	key, ok := k.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, errors.New("the key that the last worker left is of the wrong kind")
+	}
+	return key, nil
+}
+
+func (s *saved) events() ([]*agentv1.Event, error) {
+	var out []*agentv1.Event
+	for _, b := range s.Results {
+		e := &agentv1.Event{}
+		if err := proto.Unmarshal(b, e); err != nil {
+			return nil, fmt.Errorf("read a result that the last worker left: %w", err)
+		}
+		out = append(out, e)
+	}
+	return out, nil
+}

@@ -1,0 +1,33 @@
+package agent
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/inventory"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// Machine is what the steps ask of the machine, taken together: agent/linux and agent/fake have it.
+type Machine interface {
+	Root() string
+	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
+	Addresses(ifname string) ([]netip.Prefix, error)
+	IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error)
+	Settle(ctx context.Context) error
+	SetImmutable(file string, on bool) error
+}
+
+// Steps is the agent's table of steps, the only list of them. Names and priorities follow Ironic where it has the step. bootIF is the
+// interface the firmware booted from; nil when that is not known.
+func Steps(m Machine, bootIF net.HardwareAddr) []step.Step {
+	return []step.Step{
+		{Interface: "inspect", Name: "inspect", Args: inventory.InspectArgs, Stall: 2 * time.Minute, Abortable: true,
+			Priority: step.In{Inspect: 100}, Run: inventory.InspectStep(m, bootIF)},
+		{Interface: "deploy", Name: "erase_devices_metadata", Args: disk.EraseMetadataArgs, Stall: 5 * time.Minute, Abortable: true,
+			Priority: step.In{Clean: 99}, Run: disk.EraseMetadataStep(m)},
+	}
+}
