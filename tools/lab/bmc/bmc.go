@@ -169,11 +169,9 @@ func (b *BMC) Addr() netip.AddrPort { return b.conn.LocalAddr().(*net.UDPAddr).A
 // SetFaults replaces the faults; the zero value heals the controller.
 func (b *BMC) SetFaults(f Faults) { b.faults.Store(&f) }
 
-// ServeSystemInterface answers one machine's in-band interface (QEMU's ipmi-bmc-extern) until conn or the controller is closed.
-// It closes conn.
-func (b *BMC) ServeSystemInterface(conn net.Conn) error {
-	return b.inband.Serve(b.ctx, &singleListener{conn: conn, done: b.ctx.Done()})
-}
+// ServeSystemInterface answers the machine's in-band interface (QEMU's ipmi-bmc-extern) until the controller is closed: one
+// connection for each run of QEMU. It closes ln.
+func (b *BMC) ServeSystemInterface(ln net.Listener) error { return b.inband.Serve(b.ctx, ln) }
 
 // Close stops the controller. The machine stays as it is.
 func (b *BMC) Close() error {
@@ -262,25 +260,3 @@ func (c *packetConn) WriteTo(p []byte, addr net.Addr) (int, error) {
 	})
 	return len(p), nil
 }
-
-// singleListener is a listener that has one connection to give.
-type singleListener struct {
-	mu   sync.Mutex
-	conn net.Conn
-	done <-chan struct{}
-}
-
-func (l *singleListener) Accept() (net.Conn, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.conn == nil {
-		return nil, net.ErrClosed
-	}
-	c := l.conn
-	l.conn = nil
-	return c, nil
-}
-
-func (l *singleListener) Close() error { return nil }
-
-func (l *singleListener) Addr() net.Addr { return &net.UnixAddr{Name: "system interface", Net: "unix"} }

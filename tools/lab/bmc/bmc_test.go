@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -146,9 +147,16 @@ func (r *slowReader) Read(p []byte) (int, error) {
 // A guest reads over the system interface where its controller is, with the address it was given.
 func TestSystemInterface(t *testing.T) {
 	b, m := start(t)
-	guest, host := net.Pipe()
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "kcs"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	served := make(chan error)
-	go func() { served <- b.ServeSystemInterface(host) }()
+	go func() { served <- b.ServeSystemInterface(ln) }()
+	guest, err := net.Dial("unix", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
 	kcs := vmproto.NewClient(guest, 5*time.Second)
 	// Channel 1, no set and block selectors.
 	lan := func(param types.LanConfigParamSelector) []byte {
@@ -180,6 +188,7 @@ func TestSystemInterface(t *testing.T) {
 		t.Error("machine is off")
 	}
 	guest.Close()
+	b.Close()
 	if err := <-served; err != nil {
 		t.Errorf("ServeSystemInterface: %v", err)
 	}

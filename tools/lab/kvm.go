@@ -1,0 +1,89 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// kvmLimit is how long a kernel may take under KVM to get to where it looks for its root file system. With working KVM it
+// takes about one second.
+const kvmLimit = 10 * time.Second
+
+// kvmProof is what a kernel without initramfs and disk says last. Earlier messages prove nothing: on hosts with a partial KVM
+// (nested, or without VMX and SVM) firmware runs and the kernel hangs later.
+const kvmProof = "Unable to mount root fs"
+
+// chooseAccel decides what machines run on, and says why.
+func chooseAccel(ctx context.Context, o Options) (Accel, string) {
+	if o.Accel != Auto {
+		return o.Accel, "as asked for"
+	}
+	if o.ProbeKernel == "" {
+		return TCG, "software emulation: no kernel was given to try KVM with"
+	}
+	start := time.Now()
+	if err := ProbeKVM(ctx, o.ProbeKernel); err != nil {
+		return TCG, fmt.Sprintf("software emulation: KVM does not work here (%v)", err)
+	}
+	return KVM, fmt.Sprintf("KVM booted a kernel in %s", time.Since(start).Round(100*time.Millisecond))
+}
+
+// ProbeKVM boots a kernel under KVM and tells in at most ten seconds why it can't be used, nil if it can.
+func ProbeKVM(ctx context.Context, kernel string) error {
+	fd, err := unix.Open("/dev/kvm", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev/kvm: %w", err)
+	}
+	unix.Close(fd)
+	if _, err := os.Stat(kernel); err != nil {
+		return fmt.Errorf("kernel for the trial: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, kvmLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-M", "q35,graphics=off", "-accel", "kvm", "-cpu", "host", "-smp", "1", "-m", "256",
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
+		"-kernel", kernel, "-append", "console=ttyS0 panic=-1")
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	var errs lastBytes
+	out := &proof{want: []byte(kvmProof), found: cancel}
+	cmd.Stdout, cmd.Stderr = out, &errs
+	cmd.WaitDelay = time.Second
+	err = cmd.Run()
+	switch {
+	case out.ok:
+		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("a kernel hung for %s", kvmLimit)
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		first, _, _ := strings.Cut(strings.TrimSpace(errs.String()), "\n")
+		return fmt.Errorf("QEMU: %w: %s", err, first)
+	}
+	return errors.New("a kernel stopped before it was up")
+}
+
+// proof looks for a text in a stream.
+type proof struct {
+	want, seen []byte
+	ok         bool
+	found      func()
+}
+
+func (p *proof) Write(b []byte) (int, error) {
+	p.seen = append(p.seen, b...)
+	if !p.ok && bytes.Contains(p.seen, p.want) {
+		p.ok = true
+		p.found()
+	}
+	p.seen = tail(p.seen, len(p.want))
+	return len(b), nil
+}

@@ -1,0 +1,351 @@
+// Package lab is a virtual rack: QEMU machines with controllers, on a network of their own inside a network namespace.
+//
+// Up makes it, Down removes it. Nothing of a lab touches the host's network: the bridge prov, the machines' taps and the
+// controllers' addresses are in the namespace ingot-NAME, and what is to talk to them runs there too (Lab.Command,
+// Lab.StartConductor, Lab.Listen). Machines are off until something turns them on, usually by IPMI.
+//
+// Machines and controllers live in the program that called Up. When it ends, however it ends, the kernel ends its machines; the
+// name of the namespace and a small folder below /run/ingot-lab may stay behind, and the next Up of any lab removes what
+// belongs to programs that are gone. A lab that outlives a command is run by a daemon (Serve, Launch).
+//
+// Needs root, iproute2, QEMU for x86 with its iPXE ROMs (qemu-system-x86, ipxe-qemu) and, for UEFI, ovmf. KVM is used only
+// after it has booted a kernel in front of us: a /dev/kvm that opens is no proof that it works.
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+)
+
+// bridge is the provisioning network inside the namespace.
+const bridge = "prov"
+
+// Lab is a rack that is up.
+type Lab struct {
+	// Name and Namespace; `ip netns exec NAMESPACE ...` is the way in.
+	Name, Namespace string
+	// Dir holds disks, UEFI variables and console logs.
+	Dir string
+	// Host is the address that the conductor and whatever else runs in the namespace has on the provisioning network.
+	Host netip.Addr
+	// Subnet is the provisioning network. Machines may be given .10 to .199 of it.
+	Subnet netip.Prefix
+	// Accel is what machines run on, and AccelWhy the reason.
+	Accel    Accel
+	AccelWhy string
+
+	opts     Options
+	ns       *netns
+	claim    *claim
+	machines []*Machine
+
+	mu         sync.Mutex
+	conductors map[*Conductor]bool
+	down       bool
+}
+
+// Up makes the lab. ctx is for making it only. Whatever goes wrong, nothing is left behind.
+func Up(ctx context.Context, o Options) (_ *Lab, err error) {
+	o, err = o.fill()
+	if err != nil {
+		return nil, err
+	}
+	if err := ready(o); err != nil {
+		return nil, err
+	}
+	sweep(o.Log)
+	l := &Lab{
+		Name: o.Name, Namespace: "ingot-" + o.Name, Dir: o.Dir, Subnet: o.Subnet, Host: o.Subnet.Addr().Next(),
+		opts: o, conductors: map[*Conductor]bool{},
+	}
+	if l.claim, err = claimName(ctx, o.Name); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Down(context.WithoutCancel(ctx)))
+		}
+	}()
+	// The name is ours, so a namespace that bears it belongs to nobody.
+	if err := deleteNetns(l.Namespace); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the lab's folder: %w", err)
+	}
+	l.Accel, l.AccelWhy = chooseAccel(ctx, o)
+	o.Log.Info("lab accelerator", "accel", string(l.Accel), "why", l.AccelWhy)
+
+	if l.ns, err = openNetns(l.Namespace); err != nil {
+		return nil, err
+	}
+	if err := l.network(); err != nil {
+		return nil, err
+	}
+	for i := range o.Nodes {
+		m, err := l.machine(i)
+		if err != nil {
+			return nil, fmt.Errorf("machine %s: %w", o.Nodes[i].Name, err)
+		}
+		l.machines = append(l.machines, m)
+	}
+	l.save()
+	return l, ctx.Err()
+}
+
+// ready tells what is missing on this host.
+func ready(o Options) error {
+	if os.Geteuid() != 0 {
+		return errors.New("the lab needs root, for a network namespace with taps: run it with sudo")
+	}
+	var errs []error
+	for prog, pkg := range map[string]string{"ip": "iproute2", "qemu-system-x86_64": "qemu-system-x86"} {
+		if _, err := exec.LookPath(prog); err != nil {
+			errs = append(errs, fmt.Errorf("%s is not installed: apt-get install %s", prog, pkg))
+		}
+	}
+	for _, n := range o.Nodes {
+		if n.Firmware != UEFI {
+			continue
+		}
+		if _, err := os.Stat(ovmfCode); err != nil {
+			errs = append(errs, fmt.Errorf("machine %s has UEFI: apt-get install ovmf", n.Name))
+		}
+		break
+	}
+	return errors.Join(errs...)
+}
+
+// network makes bridge, taps and the controllers' addresses.
+func (l *Lab) network() error {
+	var b strings.Builder
+	line := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
+	line("link set lo up")
+	// No spanning tree: a port must forward from the first packet, or PXE gives up. No snooping: nobody queries here.
+	line("link add %s type bridge stp_state 0 forward_delay 0 mcast_snooping 0", bridge)
+	line("addr add %s/%d dev %s", l.Host, l.Subnet.Bits(), bridge)
+	line("link set %s up", bridge)
+	for i, n := range l.opts.Nodes {
+		line("addr add %s/32 dev %s", l.controller(i), bridge)
+		for j := range n.NICs {
+			line("tuntap add %s mode tap", tap(i, j))
+			line("link set %s master %s up", tap(i, j), bridge)
+		}
+	}
+	if err := ipBatch(b.String(), "-n", l.Namespace, "-batch", "-"); err != nil {
+		return fmt.Errorf("set up the lab's network: %w", err)
+	}
+	return nil
+}
+
+func tap(node, nic int) string { return fmt.Sprintf("n%de%d", node, nic) }
+
+// controller is the address of a machine's controller.
+func (l *Lab) controller(i int) netip.Addr {
+	a := l.Subnet.Addr().As4()
+	a[3] = byte(firstController + i)
+	return netip.AddrFrom4(a)
+}
+
+// machine makes one machine, off, and its controller.
+func (l *Lab) machine(i int) (_ *Machine, err error) {
+	n := l.opts.Nodes[i]
+	log := l.opts.Log.With("machine", n.Name)
+	m := &Machine{
+		Spec: n, BMCAddress: l.controller(i).String(), BMCPort: 623, User: l.opts.User, Password: l.opts.Password, MAC: n.NICs[0].MAC,
+		ConsoleLog: filepath.Join(l.Dir, n.Name+"-console.log"),
+		dir:        l.Dir, log: log, ns: l.ns, accel: l.Accel, changed: l.save,
+		unplugged: true, // until its controller is wired
+	}
+	m.files = files{vars: filepath.Join(l.Dir, n.Name+"-vars.fd"), kcs: filepath.Join(l.claim.dir, n.Name+".kcs")}
+	for j := range n.NICs {
+		m.taps = append(m.taps, tap(i, j))
+	}
+	for j := range n.Disks {
+		if err := m.disk(j); err != nil {
+			return nil, err
+		}
+	}
+	if m.con, err = openConsole(m.ConsoleLog); err != nil {
+		return nil, err
+	}
+	mac, err := net.ParseMAC(m.MAC)
+	if err != nil {
+		return nil, err
+	}
+	mac[3] = 0xbc // the controller's own, next to the machine's
+	err = l.ns.do(func() error {
+		conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: l.controller(i).AsSlice(), Port: m.BMCPort})
+		if err != nil {
+			return err
+		}
+		m.bmc, err = bmc.Start(conn, bmc.Config{
+			Name: n.Name, UUID: n.UUID, User: m.User, Password: m.Password, Machine: m, MAC: mac,
+			Prefix: netip.PrefixFrom(l.controller(i), l.Subnet.Bits()), Gateway: l.Host, Log: log,
+		})
+		if err != nil {
+			conn.Close()
+		}
+		return err
+	})
+	if err != nil {
+		m.con.close()
+		return nil, fmt.Errorf("start controller: %w", err)
+	}
+	_ = os.Remove(m.files.kcs)
+	kcs, err := net.Listen("unix", m.files.kcs)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("listen for the system interface: %w", err), m.bmc.Close(), m.con.close())
+	}
+	m.watchers.Go(func() {
+		if err := m.bmc.ServeSystemInterface(kcs); err != nil {
+			log.Error("system interface", "err", err)
+		}
+	})
+	m.PlugIn()
+	return m, nil
+}
+
+// disk makes the file of a disk, sparse, unless it is there.
+func (m *Machine) disk(j int) error {
+	d := &m.Spec.Disks[j]
+	if d.File != "" {
+		info, err := os.Stat(d.File)
+		if err != nil {
+			return fmt.Errorf("disk %d: %w", j, err)
+		}
+		if d.SizeBytes == 0 {
+			d.SizeBytes = info.Size()
+		}
+		if d.SizeBytes < info.Size() {
+			return fmt.Errorf("disk %d: %s has %d bytes, more than the %d of the disk", j, d.File, info.Size(), d.SizeBytes)
+		}
+		if d.File, err = filepath.Abs(d.File); err != nil {
+			return err
+		}
+		return os.Truncate(d.File, d.SizeBytes)
+	}
+	d.File = filepath.Join(m.dir, fmt.Sprintf("%s-disk%d.raw", m.Spec.Name, j))
+	f, err := os.OpenFile(d.File, os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("disk %d: %w", j, err)
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() == d.SizeBytes {
+		return nil // a disk keeps its contents over Down and Up
+	}
+	if err := f.Truncate(d.SizeBytes); err != nil {
+		return fmt.Errorf("disk %d: %w", j, err)
+	}
+	return nil
+}
+
+// DiskFile is the file behind a machine's disk.
+func (m *Machine) DiskFile(i int) string { return m.Spec.Disks[i].File }
+
+// Node returns the machine of that name, nil if there is none.
+func (l *Lab) Node(name string) *Machine {
+	for _, m := range l.machines {
+		if m.Spec.Name == name {
+			return m
+		}
+	}
+	return nil
+}
+
+// Nodes returns all machines in the order of Options.
+func (l *Lab) Nodes() []*Machine { return append([]*Machine(nil), l.machines...) }
+
+// Command is exec.CommandContext inside the lab's namespace.
+func (l *Lab) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", l.Namespace, name}, args...)...)
+}
+
+// Listen is net.Listen inside the lab's namespace. The listener may be used from anywhere.
+func (l *Lab) Listen(network, address string) (net.Listener, error) {
+	var ln net.Listener
+	err := l.ns.do(func() (err error) {
+		ln, err = net.Listen(network, address)
+		return err
+	})
+	return ln, err
+}
+
+// DialContext is net.Dialer.DialContext inside the lab's namespace; address must be numeric. It fits http.Transport.
+func (l *Lab) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	var c net.Conn
+	err := l.ns.visit(func() (err error) {
+		var d net.Dialer
+		c, err = d.DialContext(ctx, network, address)
+		return err
+	})
+	return c, err
+}
+
+// Down stops everything that runs in the lab and removes its network. Disks and logs stay. Calling it again does nothing.
+func (l *Lab) Down(ctx context.Context) error {
+	l.mu.Lock()
+	if l.down {
+		l.mu.Unlock()
+		return nil
+	}
+	l.down = true
+	var conductors []*Conductor
+	for c := range l.conductors {
+		conductors = append(conductors, c)
+	}
+	l.mu.Unlock()
+
+	var errs []error
+	for _, c := range conductors {
+		errs = append(errs, c.Stop(ctx))
+	}
+	for _, m := range l.machines {
+		m.mu.Lock()
+		m.unplugged = true // nothing starts it again
+		m.mu.Unlock()
+		errs = append(errs, m.Stop())
+	}
+	for _, m := range l.machines {
+		errs = append(errs, m.bmc.Close())
+		m.watchers.Wait()
+		errs = append(errs, m.con.close())
+	}
+	if l.ns != nil {
+		errs = append(errs, l.ns.close())
+	}
+	if l.claim != nil {
+		errs = append(errs, l.claim.release())
+	}
+	return errors.Join(errs...)
+}
+
+// Purge removes the disks, UEFI variables and console logs that the lab made, after Down. Disks of the caller's stay.
+func (l *Lab) Purge() error {
+	var errs []error
+	for i, m := range l.machines {
+		files := []string{m.ConsoleLog, m.files.vars}
+		for j, d := range m.Spec.Disks {
+			if l.opts.Nodes[i].Disks[j].File == "" {
+				files = append(files, d.File)
+			}
+		}
+		for _, f := range files {
+			if err := os.Remove(f); err != nil && !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+	}
+	_ = os.Remove(l.Dir) // only if nothing else is in it
+	return errors.Join(errs...)
+}

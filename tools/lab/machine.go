@@ -1,0 +1,383 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+)
+
+// startLimit is how long QEMU may take to set a machine up. It takes 0.1 s on a quiet host.
+const startLimit = 30 * time.Second
+
+// Machine is one machine of a lab: a QEMU process while it is on, nothing while it is off. Its methods may be called at any time.
+type Machine struct {
+	// Spec is the machine with all defaults filled in.
+	Spec NodeSpec
+	// BMCAddress, BMCPort, User and Password are the controller's. The address is inside the lab's namespace.
+	BMCAddress     string
+	BMCPort        int
+	User, Password string
+	// MAC is the first network card's.
+	MAC string
+	// ConsoleLog is the file with everything the machine ever said on its serial port, and a line of the lab's at each start.
+	ConsoleLog string
+
+	dir   string
+	log   *slog.Logger
+	ns    *netns
+	accel Accel
+	taps  []string
+	files files
+	con   *console
+	bmc   *bmc.BMC
+
+	mu        sync.Mutex
+	take      func() bmc.Boot
+	proc      *process // nil when off
+	unplugged bool
+	starts    int
+	changed   func() // called without lock when a process came or went
+	watchers  sync.WaitGroup
+}
+
+// process is one run of QEMU.
+type process struct {
+	cmd    *exec.Cmd
+	qmp    *qmp
+	stderr *lastBytes
+	ended  chan struct{} // closed when the process has ended
+	gone   chan struct{} // closed when the machine knows that, too
+	killed bool          // by us; under Machine.mu
+	boot   bmc.Boot
+}
+
+// BMC is the machine's controller, for its faults and flags.
+func (m *Machine) BMC() *bmc.BMC { return m.bmc }
+
+// Wire takes the function by which firmware reads the boot flags.
+func (m *Machine) Wire(takeBoot func() bmc.Boot) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.take = takeBoot
+}
+
+// On tells whether the machine runs.
+func (m *Machine) On() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.proc != nil
+}
+
+// Starts counts how often the machine's firmware has started.
+func (m *Machine) Starts() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.starts
+}
+
+// Start presses the power button of a machine that is off.
+func (m *Machine) Start() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.proc != nil {
+		return nil
+	}
+	return m.startLocked("power on")
+}
+
+func (m *Machine) startLocked(why string) error {
+	if m.unplugged {
+		return errors.New("the machine has no power: its plug is out")
+	}
+	boot := m.take()
+	mode := "bios"
+	if m.Spec.Firmware == UEFI || boot.UEFI {
+		mode = "uefi"
+		if err := copyOnce(ovmfVars, m.files.vars); err != nil {
+			return err
+		}
+	}
+	device := string(boot.Device)
+	if device == "" {
+		device = "default"
+	}
+	m.con.mark("%s: %s, firmware %s, boot %s", m.Spec.Name, why, mode, device)
+
+	var ours [2]net.Conn
+	var theirs [2]*os.File
+	closeAll := func() {
+		for i := range ours {
+			if ours[i] != nil {
+				ours[i].Close()
+			}
+			if theirs[i] != nil {
+				theirs[i].Close()
+			}
+		}
+	}
+	for i := range ours {
+		var err error
+		if ours[i], theirs[i], err = socketpair(); err != nil {
+			closeAll()
+			return err
+		}
+	}
+	p := &process{stderr: &lastBytes{}, ended: make(chan struct{}), gone: make(chan struct{}), boot: boot}
+	p.cmd = exec.Command("qemu-system-x86_64", qemuArgs(m.Spec, m.accel, boot, m.files, m.taps)...)
+	p.cmd.ExtraFiles = theirs[:]
+	p.cmd.Stdout, p.cmd.Stderr = p.stderr, p.stderr
+	// A terminal's Ctrl-C goes to the lab, which then takes the machines down in order.
+	p.cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	if err := m.ns.start(p.cmd); err != nil {
+		closeAll()
+		return fmt.Errorf("start QEMU: %w", err)
+	}
+	for i, f := range theirs {
+		f.Close()
+		theirs[i] = nil
+	}
+	drained := m.con.plug(ours[fdConsole-3])
+	p.qmp = newQMP(ours[fdQMP-3])
+	m.proc = p
+	m.starts++
+	m.watchers.Go(func() { m.watch(p, drained) })
+
+	if err := p.qmp.hello(startLimit); err != nil {
+		p.killed = true
+		_ = p.cmd.Process.Kill() // it may have ended by itself; either way watch sees the end
+		<-p.ended
+		return fmt.Errorf("start QEMU: %w (%v): %s", err, p.cmd.ProcessState, strings.TrimSpace(p.stderr.String()))
+	}
+	m.log.Debug("machine started", "why", why, "pid", p.cmd.Process.Pid, "firmware", mode, "boot", device)
+	m.tell()
+	return nil
+}
+
+func (m *Machine) tell() {
+	if m.changed != nil {
+		go m.changed()
+	}
+}
+
+// watch waits for the end of a process, and starts the machine again when what ended it was a reset from inside: then, as on
+// real hardware, firmware reads the boot flags anew.
+func (m *Machine) watch(p *process, drained <-chan struct{}) {
+	err := p.cmd.Wait()
+	close(p.ended)
+	<-p.qmp.ended
+	<-drained
+	reason := p.qmp.shutdownReason()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	defer close(p.gone)
+	if m.proc == p {
+		m.proc = nil
+	}
+	m.tell()
+	switch {
+	case p.killed:
+		m.con.mark("%s: power cut", m.Spec.Name)
+	case reason == "guest-reset":
+		if err := m.startLocked("reset by the machine"); err != nil {
+			m.log.Error("start after a reset by the machine", "err", err)
+		}
+	case err != nil:
+		m.con.mark("%s: QEMU failed", m.Spec.Name)
+		m.log.Error("QEMU failed", "err", err, "output", p.stderr.String())
+	default:
+		m.con.mark("%s: off (%s)", m.Spec.Name, reason)
+		m.log.Debug("machine went off", "reason", reason)
+	}
+}
+
+// Stop takes the power away at once and returns when the machine is off.
+func (m *Machine) Stop() error {
+	m.mu.Lock()
+	p := m.proc
+	if p == nil {
+		m.mu.Unlock()
+		return nil
+	}
+	p.killed = true
+	_ = p.cmd.Process.Kill() // it may have ended just now
+	m.mu.Unlock()
+	<-p.gone
+	return nil
+}
+
+// Reset restarts a machine that is on.
+func (m *Machine) Reset() error {
+	if !m.On() {
+		return errors.New("the machine is off")
+	}
+	if err := m.Stop(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.proc != nil {
+		return nil
+	}
+	return m.startLocked("reset")
+}
+
+// PressPower presses the power button of a machine that is on: its operating system is asked to shut down.
+func (m *Machine) PressPower() error {
+	m.mu.Lock()
+	p := m.proc
+	m.mu.Unlock()
+	if p == nil {
+		return nil
+	}
+	_, err := p.qmp.execute("system_powerdown", 5*time.Second)
+	return err
+}
+
+// PullPlug cuts the power of machine and controller: the machine stops at once and the controller falls silent.
+func (m *Machine) PullPlug() error {
+	m.mu.Lock()
+	m.unplugged = true
+	m.mu.Unlock()
+	m.bmc.SetFaults(bmc.Faults{Silent: true})
+	return m.Stop()
+}
+
+// PlugIn gives the power back. The controller answers again, without faults, and the machine is off.
+func (m *Machine) PlugIn() {
+	m.mu.Lock()
+	m.unplugged = false
+	m.mu.Unlock()
+	m.bmc.SetFaults(bmc.Faults{})
+}
+
+// Attach reads and writes the serial console, beside the log and any other attachment.
+func (m *Machine) Attach() *Attachment { return m.con.attach() }
+
+// Console attaches the controller's serial over LAN.
+func (m *Machine) Console() (bmc.Console, error) { return m.con.attach(), nil }
+
+// PID is that of the QEMU process, 0 when the machine is off.
+func (m *Machine) PID() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.proc == nil {
+		return 0
+	}
+	return m.proc.cmd.Process.Pid
+}
+
+// WaitOff waits until the machine is off.
+func (m *Machine) WaitOff(ctx context.Context) error {
+	for {
+		m.mu.Lock()
+		p := m.proc
+		m.mu.Unlock()
+		if p == nil {
+			return nil
+		}
+		select {
+		case <-p.gone:
+		case <-ctx.Done():
+			return fmt.Errorf("wait until %s is off: %w", m.Spec.Name, context.Cause(ctx))
+		}
+	}
+}
+
+// ConsoleSize is how long the console log is now, to look only at what comes after.
+func (m *Machine) ConsoleSize() int64 {
+	info, err := os.Stat(m.ConsoleLog)
+	if err != nil {
+		return 0
+	}
+	return info.Size()
+}
+
+// WaitConsole waits until text appears in the console log behind offset from.
+func (m *Machine) WaitConsole(ctx context.Context, from int64, text string) error {
+	a := m.con.attach() // before the file is read, so that nothing is missed in between
+	defer a.Close()
+	f, err := os.Open(m.ConsoleLog)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return err
+	}
+	old, err := io.ReadAll(f)
+	if err != nil {
+		return err
+	}
+	if containsText(old, text) {
+		return nil
+	}
+	// The end of the file and what the attachment got may overlap; a text across the border is found all the same.
+	a.mu.Lock()
+	a.buf = append(tail(old, len(text)), a.buf...)
+	a.mu.Unlock()
+	return a.waitFor(ctx, text)
+}
+
+// socketpair returns one end as a connection and the other to be inherited.
+func socketpair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a socket pair: %w", err)
+	}
+	own, theirs := os.NewFile(uintptr(fds[0]), "machine"), os.NewFile(uintptr(fds[1]), "machine")
+	conn, err := net.FileConn(own)
+	own.Close()
+	if err != nil {
+		theirs.Close()
+		return nil, nil, fmt.Errorf("make a socket pair: %w", err)
+	}
+	return conn, theirs, nil
+}
+
+// copyOnce copies a file unless the copy exists.
+func copyOnce(from, to string) error {
+	if _, err := os.Stat(to); err == nil {
+		return nil
+	}
+	data, err := os.ReadFile(from)
+	if err != nil {
+		return fmt.Errorf("read UEFI variables: %w (apt-get install ovmf)", err)
+	}
+	return os.WriteFile(to, data, 0o600)
+}
+
+// lastBytes keeps the end of what is written to it.
+type lastBytes struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (l *lastBytes) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.buf = tail(append(l.buf, p...), 4096)
+	return len(p), nil
+}
+
+func (l *lastBytes) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return string(l.buf)
+}
+
+func tail(b []byte, n int) []byte { return append([]byte(nil), b[max(0, len(b)-n):]...) }
+
+func containsText(b []byte, text string) bool { return bytes.Contains(b, []byte(text)) }

@@ -1,0 +1,132 @@
+package lab
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
+)
+
+// Descriptors that a QEMU process inherits.
+const (
+	fdConsole = 3 + iota
+	fdQMP
+)
+
+const (
+	ovmfCode = "/usr/share/OVMF/OVMF_CODE_4M.fd"
+	ovmfVars = "/usr/share/OVMF/OVMF_VARS_4M.fd"
+)
+
+// files are what a QEMU process uses besides disks.
+type files struct {
+	vars string // the machine's own UEFI variables
+	kcs  string // socket of the controller's system interface
+}
+
+// qemuArgs is QEMU's command line for one start of a machine.
+//
+// The whole line is made anew for each start, because the boot order is part of it: bootindex for both kinds of firmware.
+func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []string {
+	uefi := n.Firmware == UEFI || boot.UEFI
+	args := []string{
+		"-name", n.Name,
+		// graphics=off: SeaBIOS and iPXE then use the serial port, which is the only thing to look at.
+		"-M", "q35,graphics=off",
+		"-nodefaults", "-no-user-config", "-display", "none",
+		// A reset inside the guest ends QEMU, and the machine is started again with the boot flags of that moment.
+		"-no-reboot",
+		"-smp", "1", "-m", strconv.Itoa(n.MemoryMiB),
+		"-uuid", n.UUID.String(),
+		"-smbios", "type=1,manufacturer=Ingot,product=Virtual machine,serial=" + comma(n.Serial) + ",uuid=" + n.UUID.String(),
+		"-smbios", "type=3,manufacturer=Ingot,asset=" + comma(n.Name),
+		"-chardev", fmt.Sprintf("socket,id=con,fd=%d", fdConsole), "-serial", "chardev:con",
+		"-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", fdQMP), "-mon", "chardev=qmp,mode=control",
+		// With reconnect QEMU connects once all devices exist. Connected earlier, ipmi-bmc-extern (QEMU 7.2) crashes.
+		"-chardev", "socket,id=ipmi,reconnect=1,path=" + comma(f.kcs),
+		"-device", "ipmi-bmc-extern,id=bmc,chardev=ipmi", "-device", "isa-ipmi-kcs,bmc=bmc",
+		// Without a source of random numbers the guest's kernel waits for minutes before it gives out any.
+		"-device", "virtio-rng-pci",
+	}
+	if accel == KVM {
+		args = append(args, "-accel", "kvm", "-cpu", "host")
+	} else {
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand")
+	}
+	net := boot.Device == bmc.PXE || boot.Device == bmc.Default
+	if uefi {
+		onOff := map[bool]string{true: "y", false: "n"}
+		args = append(args,
+			"-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+ovmfCode,
+			"-drive", "if=pflash,unit=1,format=raw,file="+comma(f.vars),
+			"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string="+onOff[net],
+			// Where nobody answers, OVMF spends 80 seconds on PXE over IPv6.
+			"-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string="+onOff[net && n.IPv6PXE],
+		)
+	}
+
+	// The first index boots first. A forced device is alone, except that the network is followed by the disks, as firmware
+	// does; the default is disks, then network.
+	index := 0
+	next := func(on bool) string {
+		if !on {
+			return ""
+		}
+		index++
+		return fmt.Sprintf(",bootindex=%d", index)
+	}
+	var nics, disks []string
+	addNICs := func() {
+		for i, nic := range n.NICs {
+			model := map[string]string{"virtio": "virtio-net-pci", "e1000": "e1000", "e1000e": "e1000e"}[nic.Model]
+			rom := ""
+			if !net || nic.ROM == ROMNone {
+				rom = ",romfile="
+			}
+			nics = append(nics,
+				"-netdev", fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", i, taps[i]),
+				"-device", fmt.Sprintf("%s,netdev=net%d,mac=%s%s%s", model, i, nic.MAC, next(net), rom))
+		}
+	}
+	addDisks := func() {
+		for i, d := range n.Disks {
+			id := fmt.Sprintf("disk%d", i)
+			disks = append(disks, "-drive", fmt.Sprintf("if=none,id=%s,file=%s,format=raw,discard=unmap,detect-zeroes=off", id, comma(d.File)))
+			serial := ",serial=" + comma(d.Serial)
+			switch d.Bus {
+			case "virtio":
+				disks = append(disks, "-device", "virtio-blk-pci,drive="+id+serial+next(true))
+			case "sata":
+				wwn := ""
+				if d.WWN != "" {
+					wwn = ",wwn=0x" + strings.TrimPrefix(d.WWN, "0x")
+				}
+				disks = append(disks, "-device", fmt.Sprintf("ide-hd,bus=ide.%d,drive=%s,rotation_rate=1%s%s%s", i, id, serial, wwn, next(true)))
+			case "nvme":
+				if d.WWN == "" {
+					disks = append(disks, "-device", "nvme,drive="+id+serial+next(true))
+					break
+				}
+				disks = append(disks, "-device", fmt.Sprintf("nvme,id=nvme%d%s", i, serial),
+					"-device", fmt.Sprintf("nvme-ns,bus=nvme%d,drive=%s,eui64=0x%s%s", i, id, strings.TrimPrefix(d.WWN, "0x"), next(true)))
+			}
+		}
+	}
+	if boot.Device == bmc.PXE {
+		addNICs()
+		addDisks()
+	} else {
+		addDisks()
+		addNICs()
+	}
+	if boot.Device == bmc.Disk {
+		// Says "no bootable device" and stops, instead of trying what was not asked for.
+		args = append(args, "-boot", "strict=on")
+	}
+	args = append(args, nics...)
+	return append(args, disks...)
+}
+
+// comma doubles the commas of a value, as QEMU's options want it.
+func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
