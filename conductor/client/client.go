@@ -29,6 +29,8 @@ type Client struct {
 	// Retries is how often 409 and 503 are tried again, Pause how long after; New sets 5 and one second.
 	Retries int
 	Pause   time.Duration
+	// Poll is how often a wait looks; New sets half a second: often enough for a bar to move, seldom enough for many waits at once.
+	Poll time.Duration
 }
 
 // New makes a client of the server at endpoint, such as http://127.0.0.1:6385; user and password in it are sent as basic
@@ -43,7 +45,7 @@ func New(endpoint string, hc *http.Client) (*Client, error) {
 	if hc == nil {
 		hc = &http.Client{Timeout: time.Minute}
 	}
-	return &Client{endpoint: u, http: hc, Retries: 5, Pause: time.Second}, nil
+	return &Client{endpoint: u, http: hc, Retries: 5, Pause: time.Second, Poll: time.Second / 2}, nil
 }
 
 // Endpoint is the address of the server, without credentials.

@@ -23,7 +23,7 @@ func serve(t *testing.T, h http.HandlerFunc) *Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.Pause = time.Millisecond
+	c.Pause, c.Poll = time.Millisecond, time.Millisecond
 	return c
 }
 

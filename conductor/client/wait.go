@@ -47,9 +47,6 @@ func (e *FailedError) Error() string {
 // IsFailure tells whether work that ends in this provision state has failed.
 func IsFailure(state string) bool { return state == "error" || strings.HasSuffix(state, " failed") }
 
-// poll is how often a wait looks: often enough for a bar to move, seldom enough for a thousand waits at once.
-const poll = 500 * time.Millisecond
-
 // patience is how long a wait bears a server that cannot be reached: it may be restarting, which costs a deployment nothing.
 const patience = 5 * time.Minute
 
@@ -83,7 +80,7 @@ func (c *Client) Wait(ctx context.Context, ident string, each func(*rest.Progres
 				return p, &FailedError{Node: ident, State: p.ProvisionState, LastError: string(p.LastError)}
 			}
 		}
-		if err := pause(ctx, poll); err != nil {
+		if err := pause(ctx, c.Poll); err != nil {
 			return nil, err
 		}
 	}
@@ -102,7 +99,7 @@ func (c *Client) WaitPower(ctx context.Context, ident, wanted string) error {
 			}
 			return &FailedError{Node: ident, State: string(n.PowerState), LastError: string(n.LastError)}
 		}
-		if err := pause(ctx, poll); err != nil {
+		if err := pause(ctx, c.Poll); err != nil {
 			return err
 		}
 	}

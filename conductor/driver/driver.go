@@ -44,11 +44,6 @@ func (t *Type) Enabled(kind string) []string { return slices.Clone(t.Interfaces[
 // the instance on the provisioning network.
 var networks = []string{"noop", "flat"}
 
-// agentProperties are the keys of driver_info that have to do with booting the agent and fetching images, for all types that boot it.
-var agentProperties = []power.Property{
-	{Name: "kernel_append_params", Description: "Additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only. %default% stands for the configured ones."},
-}
-
 var types = []*Type{
 	{
 		Name: "fake-hardware",
@@ -56,6 +51,10 @@ var types = []*Type{
 			"vendor": {"fake", "no-vendor"}, "power": {"fake"}, "console": {"fake", "no-console"}, "deploy": {"fake", "direct"},
 			"rescue": {"fake", "no-rescue"}, "bios": {"fake", "no-bios"}, "inspect": {"fake", "agent", "no-inspect"}, "boot": {"fake", "ipxe", "pxe"},
 			"raid": {"fake", "no-raid"}, "storage": {"noop"}, "management": {"fake"}, "network": networks,
+		},
+		Properties: []power.Property{
+			{Name: "fake_id", Description: "name of the machine in memory; default is the node's UUID."},
+			{Name: "fake_delay", Description: "how long a power action takes, such as 2s; default is no time."},
 		},
 	},
 	{
@@ -65,14 +64,17 @@ var types = []*Type{
 			"rescue": {"no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
 			"raid": {"no-raid"}, "storage": {"noop"}, "management": {"ipmitool", "noop"}, "network": networks,
 		},
-		Properties: append([]power.Property{
+		Properties: []power.Property{
 			{Name: "ipmi_address", Description: "IP address or hostname of the node's controller.", Required: true},
 			{Name: "ipmi_username", Description: "username; default is NULL user."},
 			{Name: "ipmi_password", Description: "password."},
 			{Name: "ipmi_port", Description: "remote IPMI RMCP port; default is 623."},
-			{Name: "ipmi_priv_level", Description: "privilege level; default is ADMINISTRATOR. One of ADMINISTRATOR, OPERATOR, USER."},
-			{Name: "ipmi_cipher_suite", Description: "The number of the cipher suite to use: 17 (AES-128 with SHA256) or 3 (AES-128 with SHA1). By default 17 is tried first, then 3."},
-		}, agentProperties...),
+			{Name: "ipmi_priv_level", Description: "privilege level; default is ADMINISTRATOR. One of ADMINISTRATOR, CALLBACK, OPERATOR, USER."},
+			{Name: "ipmi_cipher_suite", Description: "The number of the cipher suite to insist on, 17 (AES-128 with SHA256) or 3 (AES-128 with SHA1); by default 17 is tried first, then 3."},
+			{Name: "ipmi_disable_boot_timeout", Description: "whether to ask the controller not to forget the boot device after 60 seconds; default is true."},
+			{Name: "ipmi_protocol_version", Description: "the version of the IPMI protocol; only \"2.0\", the default, is spoken."},
+			{Name: "kernel_append_params", Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
+		},
 	},
 	{
 		Name: "manual-management",
@@ -81,7 +83,10 @@ var types = []*Type{
 			"rescue": {"no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
 			"raid": {"no-raid"}, "storage": {"noop"}, "management": {"noop"}, "network": networks,
 		},
-		Properties: agentProperties,
+		Properties: []power.Property{
+			{Name: "manual_id", Description: "name of the machine; default is the node's UUID."},
+			{Name: "kernel_append_params", Description: "additional parameters for the kernel of the ramdisk: words of letters, digits and _.,:/=@%+- only."},
+		},
 	},
 }
 

@@ -1,0 +1,281 @@
+package api
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+type fixture struct {
+	t   *testing.T
+	st  *store.Store
+	srv *Server
+}
+
+func newFixture(t *testing.T, cfg Config, nodes ...node.Node) *fixture {
+	t.Helper()
+	st := openStore(t)
+	if err := stored(st, nodes...); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Hostname = "c1"
+	srv, err := New(st, instant{st}, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &fixture{t, st, srv}
+}
+
+// call sends a request with the newest version and returns status and decoded body.
+func (f *fixture) call(method, path, body string) (int, map[string]any) {
+	f.t.Helper()
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Header.Set(rest.VersionHeader, rest.MaxVersion.String())
+	w := httptest.NewRecorder()
+	f.srv.ServeHTTP(w, r)
+	var out map[string]any
+	if w.Body.Len() > 0 {
+		if err := json.Unmarshal(w.Body.Bytes(), &out); err != nil {
+			f.t.Fatalf("%s %s answered %s: %v", method, path, w.Body, err)
+		}
+	}
+	return w.Code, out
+}
+
+func (f *fixture) want(status int, method, path, body string) map[string]any {
+	f.t.Helper()
+	code, out := f.call(method, path, body)
+	if code != status {
+		f.t.Fatalf("%s %s = %d %v, want %d", method, path, code, out, status)
+	}
+	return out
+}
+
+func TestRouteWithoutAccessRefusesToStart(t *testing.T) {
+	good := (&Server{}).table()
+	if _, err := newRouter(good); err != nil {
+		t.Fatalf("the table: %v", err)
+	}
+	good[3].Access = 0
+	if _, err := newRouter(good); err == nil || !strings.Contains(err.Error(), "no access rule") {
+		t.Errorf("a route without access: %v", err)
+	}
+	twice := (&Server{}).table()
+	if _, err := newRouter(append(twice, twice[2])); err == nil || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("a route that is there twice: %v", err)
+	}
+}
+
+func TestAccessIsAskedForEveryRoute(t *testing.T) {
+	var asked []Access
+	f := newFixture(t, Config{Authorize: func(r *http.Request, a Access) (string, error) {
+		asked = append(asked, a)
+		if r.Header.Get("Authorization") == "" {
+			return "", rest.Fault(http.StatusUnauthorized, "Authorization required")
+		}
+		return "", errors.New("you may not do that")
+	}})
+	for _, rt := range f.srv.table() {
+		asked = nil
+		code, _ := f.call(rt.Method, strings.NewReplacer("{", "", "}", "").Replace(rt.Path), "")
+		if rt.Access == Public {
+			if code != 200 || asked != nil {
+				t.Errorf("%s %s = %d", rt.Method, rt.Path, code)
+			}
+			continue
+		}
+		if code != 401 || len(asked) != 1 || asked[0] != rt.Access {
+			t.Errorf("%s %s = %d, asked for %v, want 401 and %v", rt.Method, rt.Path, code, asked, rt.Access)
+		}
+	}
+	r := httptest.NewRequest("GET", "/v1/nodes", nil)
+	r.Header.Set("Authorization", "x")
+	w := httptest.NewRecorder()
+	f.srv.ServeHTTP(w, r)
+	if w.Code != 403 {
+		t.Errorf("a refused user got %d", w.Code)
+	}
+}
+
+func TestBodyLimits(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "n", Provision: node.Available})
+	f.want(413, "POST", "/v1/nodes", `{"driver":"`+strings.Repeat("x", maxBody)+`"}`)
+	f.want(400, "POST", "/v1/nodes", `{"driver":"ipmi","extra":`+strings.Repeat(`{"a":`, 30)+"1"+strings.Repeat("}", 31))
+	// A config drive may be larger than other bodies.
+	drive := strings.Repeat("QUJD", 1<<19)
+	f.want(202, "PUT", "/v1/nodes/n/states/provision", `{"target":"active","configdrive":"`+drive+`"}`)
+}
+
+func TestSecretsStayInside(t *testing.T) {
+	f := newFixture(t, Config{})
+	f.want(201, "POST", "/v1/nodes", `{"driver":"ipmi","name":"n","driver_info":{"ipmi_address":"192.0.2.1","ipmi_password":"hush"}}`)
+	for _, path := range []string{"/v1/nodes/n", "/v1/nodes/detail", "/v1/nodes?detail=true", "/v1/nodes/n?fields=driver_info"} {
+		if got, _ := json.Marshal(f.want(200, "GET", path, "")); bytes.Contains(got, []byte("hush")) || !bytes.Contains(got, []byte("******")) {
+			t.Errorf("GET %s shows %s", path, got)
+		}
+	}
+	// Read, change, write back: the mask keeps the secret.
+	f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/driver_info","value":{"ipmi_address":"192.0.2.9","ipmi_password":"******"}}]`)
+	n, err := f.st.Node(t.Context(), "n")
+	if err != nil || n.DriverInfo["ipmi_password"] != "hush" || n.DriverInfo["ipmi_address"] != "192.0.2.9" {
+		t.Errorf("driver_info = %v, %v", n.DriverInfo, err)
+	}
+}
+
+func TestPatchInTransition(t *testing.T) {
+	f := newFixture(t, Config{},
+		node.Node{Name: "busy", Provision: node.DeployWait, TargetProvision: node.Active, InstanceUUID: "5b1d39b6-3d5b-4b52-9b70-5a9e6bb4b1c1"},
+		node.Node{Name: "failed", Provision: node.DeployFailed, TargetProvision: node.Active},
+		node.Node{Name: "locked", Reservation: "c1"},
+		node.Node{Name: "active", Provision: node.Active, ResourceClass: "gold"},
+		node.Node{Name: "avail", Provision: node.Available})
+	extra := `[{"op":"add","path":"/extra/a","value":1}]`
+	f.want(409, "PATCH", "/v1/nodes/busy", extra)
+	f.want(200, "PATCH", "/v1/nodes/failed", extra)
+	f.want(409, "PATCH", "/v1/nodes/locked", extra)
+	f.want(409, "DELETE", "/v1/nodes/locked", "")
+	f.want(409, "PATCH", "/v1/nodes/active", `[{"op":"add","path":"/deploy_interface","value":"direct"}]`)
+	f.want(409, "PATCH", "/v1/nodes/active", `[{"op":"replace","path":"/resource_class","value":"tin"}]`)
+	f.want(200, "PATCH", "/v1/nodes/active", `[{"op":"add","path":"/protected","value":"yes"},{"op":"add","path":"/protected_reason","value":"mine"}]`)
+	f.want(403, "PUT", "/v1/nodes/active/states/provision", `{"target":"deleted"}`)
+	f.want(409, "PATCH", "/v1/nodes/avail", `[{"op":"add","path":"/protected","value":true}]`)
+	f.want(409, "PATCH", "/v1/nodes/avail", `[{"op":"add","path":"/retired","value":true}]`)
+	f.want(202, "PUT", "/v1/nodes/busy/maintenance", `{"reason":"broken"}`)
+	f.want(200, "PATCH", "/v1/nodes/busy", `[{"op":"remove","path":"/instance_uuid"}]`)
+	out := f.want(200, "PATCH", "/v1/nodes/failed", `[{"op":"add","path":"/maintenance","value":true}]`)
+	if out["maintenance"] != true {
+		t.Errorf("maintenance = %v", out["maintenance"])
+	}
+	f.want(204, "DELETE", "/v1/nodes/failed", "")
+}
+
+func TestPagesFitTogether(t *testing.T) {
+	var nodes []node.Node
+	for i := range 7 {
+		nodes = append(nodes, node.Node{Name: "n" + strconv.Itoa(6-i)})
+	}
+	f := newFixture(t, Config{}, nodes...)
+	var got []string
+	path := "/v1/nodes?limit=3&sort_key=name&fields=name"
+	for path != "" {
+		out := f.want(200, "GET", path, "")
+		for _, n := range out["nodes"].([]any) {
+			got = append(got, n.(map[string]any)["name"].(string))
+		}
+		path, _ = out["next"].(string)
+	}
+	if want := "n0 n1 n2 n3 n4 n5 n6"; strings.Join(got, " ") != want {
+		t.Errorf("pages = %v, want %s", got, want)
+	}
+}
+
+func TestVIFsOnAFlatNetwork(t *testing.T) {
+	const id = "1ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
+	f := newFixture(t, Config{}, node.Node{UUID: id, Name: "n", Interfaces: map[string]string{"network": "flat"}})
+	f.want(400, "POST", "/v1/nodes/n/vifs", `{"id":"vif-1"}`) // no port
+	port := f.want(201, "POST", "/v1/ports", `{"node_uuid":"`+id+`","address":"52:54:00:00:00:01"}`)["uuid"].(string)
+	f.want(204, "POST", "/v1/nodes/n/vifs", `{"id":"vif-1"}`)
+	f.want(409, "POST", "/v1/nodes/n/vifs", `{"id":"vif-1"}`)
+	f.want(400, "POST", "/v1/nodes/n/vifs", `{"id":"vif-2"}`)
+	if out := f.want(200, "GET", "/v1/nodes/n/vifs", ""); len(out["vifs"].([]any)) != 1 {
+		t.Errorf("vifs = %v", out)
+	}
+	f.want(409, "DELETE", "/v1/ports/"+port, "")
+	f.want(204, "DELETE", "/v1/nodes/n/vifs/vif-1", "")
+	f.want(400, "DELETE", "/v1/nodes/n/vifs/vif-1", "")
+	f.want(204, "DELETE", "/v1/ports/"+port, "")
+}
+
+func TestIngotPart(t *testing.T) {
+	f := newFixture(t, Config{Logs: func(_ string, after uint64) []rest.LogLine {
+		return []rest.LogLine{{Seq: after + 1, Text: "hello"}}
+	}}, node.Node{Name: "n", Provision: node.DeployWait, TargetProvision: node.Active, Job: &node.Job{ID: "j", Phase: node.PhaseDeploy, PlanID: "plan",
+		Steps: []node.JobStep{{Interface: "deploy", Name: "write_image", Status: node.StepRunning, Args: json.RawMessage(`{"configdrive":"secret"}`)}}}})
+	out := f.want(200, "GET", "/ingot/v1/nodes/n/progress", "")
+	if got, _ := json.Marshal(out); !bytes.Contains(got, []byte(`"bytes":10`)) || !bytes.Contains(got, []byte(`"step":"write_image"`)) || bytes.Contains(got, []byte("secret")) {
+		t.Errorf("progress = %s", got)
+	}
+	if out := f.want(200, "GET", "/ingot/v1/nodes/n/logs?after=4", ""); out["next"] != 5.0 {
+		t.Errorf("logs = %v", out)
+	}
+	if out := f.want(200, "GET", "/ingot/v1/nodes/n/timeline", ""); len(out["marks"].([]any)) != 0 {
+		t.Errorf("timeline = %v", out)
+	}
+	f.want(404, "GET", "/ingot/v1/nodes/other/progress", "")
+	f.want(404, "GET", "/ingot/v1/nothing", "")
+}
+
+func TestInventory(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "n"})
+	n, _ := f.st.Node(t.Context(), "n")
+	if err := f.st.SetInventory(t.Context(), n.UUID, []byte(`{"inventory":{"hostname":"h"},"boot_interface":"aa:bb:cc:dd:ee:ff"}`)); err != nil {
+		t.Fatal(err)
+	}
+	out := f.want(200, "GET", "/v1/nodes/n/inventory", "")
+	if out["inventory"].(map[string]any)["hostname"] != "h" || out["plugin_data"].(map[string]any)["boot_interface"] != "aa:bb:cc:dd:ee:ff" {
+		t.Errorf("inventory = %v", out)
+	}
+}
+
+func TestPanicIsAnAnswer(t *testing.T) {
+	f := newFixture(t, Config{Logs: func(string, uint64) []rest.LogLine { panic("bug") }}, node.Node{Name: "n"})
+	var log bytes.Buffer
+	f.srv.log = slog.New(slog.NewTextHandler(&log, nil))
+	code, out := f.call("GET", "/ingot/v1/nodes/n/logs", "")
+	if code != 500 || !strings.Contains(out["error_message"].(string), "req-") || !strings.Contains(log.String(), "bug") {
+		t.Errorf("a panic = %d %v, log %s", code, out, log.String())
+	}
+}
+
+func TestConnectionOverTLSHasSecureLinks(t *testing.T) {
+	f := newFixture(t, Config{})
+	ts := httptest.NewTLSServer(f.srv)
+	defer ts.Close()
+	resp, err := ts.Client().Get(ts.URL + "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if b, _ := io.ReadAll(resp.Body); !bytes.Contains(b, []byte(ts.URL+"/v1/")) {
+		t.Errorf("root = %s", b)
+	}
+}
+
+func FuzzRequests(f *testing.F) {
+	f.Add("GET", "/v1/nodes?limit=1&marker=x&fields=uuid", "", "1.82")
+	f.Add("PUT", "/v1/nodes/n/states/provision", `{"target":"active","configdrive":{"user_data":[]}}`, "latest")
+	f.Add("PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info/a","value":{}}]`, "1.50")
+	f.Add("POST", "/v1/ports", `{"node_uuid":"","address":":::"}`, "")
+	f.Add("PUT", "/v1/nodes/n/traits", `{"traits":[{}]}`, "1.37")
+	f.Fuzz(func(t *testing.T, method, path, body, version string) {
+		r, err := http.NewRequest(method, "http://h/"+strings.TrimPrefix(path, "/"), strings.NewReader(body))
+		if err != nil {
+			return
+		}
+		st := openStore(t)
+		if err := stored(st, node.Node{Name: "n", Provision: node.Available}); err != nil {
+			t.Fatal(err)
+		}
+		srv, err := New(st, instant{st}, Config{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set(rest.VersionHeader, version)
+		w := httptest.NewRecorder()
+		srv.ServeHTTP(w, r)
+		if w.Code >= 500 {
+			t.Errorf("%s %s %s = %d %s", method, path, body, w.Code, w.Body)
+		}
+	})
+}

@@ -1,0 +1,298 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+func versionDocument(c *call) rest.Object {
+	return rest.Object{
+		{Name: "id", Value: "v1"},
+		{Name: "links", Value: []rest.Link{{Href: c.base + "/v1/", Rel: "self"}}},
+		{Name: "status", Value: "CURRENT"},
+		{Name: "min_version", Value: rest.MinVersion.String()},
+		{Name: "version", Value: rest.MaxVersion.String()},
+	}
+}
+
+func (s *Server) getRoot(_ context.Context, c *call) (*reply, error) {
+	v := versionDocument(c)
+	return &reply{status: http.StatusOK, body: rest.Object{
+		{Name: "name", Value: "OpenStack Ironic API"}, // what clients look for
+		{Name: "description", Value: "Ingot provisions bare metal machines and speaks the Bare Metal API of OpenStack Ironic."},
+		{Name: "default_version", Value: v},
+		{Name: "versions", Value: []rest.Object{v}},
+	}}, nil
+}
+
+// resources are the collections that the version document lists, with the version that brought each: those that exist.
+var resources = []struct {
+	name  string
+	since rest.Version
+}{{"chassis", 1}, {"nodes", 1}, {"ports", 1}, {"drivers", 1}, {"portgroups", 23}, {"volume", 32}, {"conductors", rest.VersionConductors}}
+
+func (s *Server) getV1(_ context.Context, c *call) (*reply, error) {
+	o := rest.Object{
+		{Name: "id", Value: "v1"},
+		{Name: "links", Value: []rest.Link{
+			{Href: c.base + "/v1/", Rel: "self"},
+			{Href: "https://docs.openstack.org//ironic/latest/contributor//webapi.html", Rel: "describedby", Type: "text/html"},
+		}},
+		{Name: "media_types", Value: rest.Object{{Name: "base", Value: "application/json"}, {Name: "type", Value: "application/vnd.openstack.ironic.v1+json"}}},
+	}
+	for _, r := range resources {
+		if r.since <= c.v {
+			o = append(o, rest.Member{Name: r.name, Value: rest.Links(c.base, r.name+"/")})
+		}
+	}
+	o = append(o, rest.Member{Name: "version", Value: versionDocument(c)})
+	return &reply{status: http.StatusOK, body: o}, nil
+}
+
+// emptyCollections are resources of which there are none, and no way to make one: POST is not allowed, a list is empty, and a
+// member is not found. Clients list them beside others and must not stumble.
+func (s *Server) emptyCollections() []route {
+	var rs []route
+	add := func(path string, since rest.Version, handle func(context.Context, *call) (*reply, error)) {
+		rs = append(rs, route{Method: http.MethodGet, Path: path, Access: Read, Since: since, Hidden: true, handle: handle})
+	}
+	for _, e := range []struct {
+		path, name, one, param string
+		since                  rest.Version
+	}{
+		{"chassis", "chassis", "Chassis", "chassis_uuid", 1},
+		{"portgroups", "portgroups", "Portgroup", "portgroup_ident", 23},
+		{"volume/connectors", "connectors", "Volume connector", "connector_uuid", 32},
+		{"volume/targets", "targets", "Volume target", "target_uuid", 32},
+	} {
+		none := func(_ context.Context, c *call) (*reply, error) { return list(e.name, nil, ""), nil }
+		add("/v1/"+e.path, e.since, none)
+		if e.since < 30 { // volumes have no such address
+			add("/v1/"+e.path+"/detail", e.since, none)
+		}
+		add("/v1/"+e.path+"/{ident}", e.since, func(_ context.Context, c *call) (*reply, error) {
+			ident := c.path["ident"]
+			if strings.HasSuffix(e.param, "_uuid") && !isUUID(ident) {
+				return nil, rest.BadRequest("Expected UUID for %s: %s", e.param, ident)
+			}
+			return nil, rest.NotFound("%s %s could not be found.", e.one, ident)
+		})
+	}
+	of := func(handle func(c *call, path string) *reply) func(context.Context, *call) (*reply, error) {
+		return func(ctx context.Context, c *call) (*reply, error) {
+			path := ""
+			if _, ok := c.path["node"]; ok {
+				n, err := s.node(ctx, c)
+				if err != nil {
+					return nil, err
+				}
+				path = "nodes/" + n.UUID + "/"
+			}
+			return handle(c, path), nil
+		}
+	}
+	noGroups := of(func(*call, string) *reply { return list("portgroups", nil, "") })
+	add("/v1/nodes/{node}/portgroups", 24, noGroups)
+	add("/v1/nodes/{node}/portgroups/detail", 24, noGroups)
+	volume := of(func(c *call, path string) *reply {
+		return &reply{status: http.StatusOK, body: rest.Object{
+			{Name: "links", Value: rest.Links(c.base, path+"volume/")},
+			{Name: "connectors", Value: rest.Links(c.base, path+"volume/connectors")},
+			{Name: "targets", Value: rest.Links(c.base, path+"volume/targets")},
+		}}
+	})
+	add("/v1/volume", 32, volume)
+	add("/v1/nodes/{node}/volume", 32, volume)
+	add("/v1/nodes/{node}/volume/connectors", 32, of(func(*call, string) *reply { return list("connectors", nil, "") }))
+	add("/v1/nodes/{node}/volume/targets", 32, of(func(*call, string) *reply { return list("targets", nil, "") }))
+	return rs
+}
+
+// showDriver makes what the API shows of a hardware type.
+func (s *Server) showDriver(c *call, t *driver.Type, detail bool) rest.Object {
+	path := "drivers/" + t.Name
+	o := rest.Object{
+		{Name: "name", Value: t.Name},
+		{Name: "hosts", Value: []string{s.cfg.Hostname}},
+		{Name: "links", Value: rest.Links(c.base, path)},
+	}
+	if c.v >= 14 {
+		o = append(o, rest.Member{Name: "properties", Value: rest.Links(c.base, path+"/properties")})
+	}
+	if c.v < rest.VersionDriverDetails {
+		return o
+	}
+	o = append(o, rest.Member{Name: "type", Value: "dynamic"})
+	if !detail {
+		return o
+	}
+	for _, kind := range driver.Kinds {
+		if kind == "bios" && c.v < 40 || kind == "rescue" && c.v < rest.VersionRescue || kind == "storage" && c.v < 33 {
+			continue
+		}
+		o = append(o, rest.Member{Name: "default_" + kind + "_interface", Value: t.Default(kind)},
+			rest.Member{Name: "enabled_" + kind + "_interfaces", Value: t.Enabled(kind)})
+	}
+	return o
+}
+
+func (s *Server) listDrivers(_ context.Context, c *call) (*reply, error) {
+	if err := c.allow("type", "detail", "fields"); err != nil {
+		return nil, err
+	}
+	kind, detail, fields := c.text("type"), false, c.text("fields")
+	if d, err := c.flag("detail"); err != nil {
+		return nil, err
+	} else if d != nil {
+		detail = *d
+	}
+	if (kind != nil || detail) && c.v < rest.VersionDriverDetails || fields != nil && c.v < rest.VersionDriverFields {
+		return nil, rest.NotAcceptable()
+	}
+	if kind != nil && *kind != "classic" && *kind != "dynamic" {
+		return nil, rest.BadRequest(`"type" filter must be one of "classic" or "dynamic", if specified.`)
+	}
+	if detail && fields != nil {
+		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
+	}
+	items := []rest.Object{}
+	for _, name := range driver.Names() {
+		if kind != nil && *kind == "classic" {
+			break // there are no drivers but hardware types
+		}
+		t, _ := driver.ByName(name)
+		o := s.showDriver(c, t, detail || fields != nil)
+		if fields != nil {
+			var err *rest.Error
+			if o, err = pick(o, *fields); err != nil {
+				return nil, err
+			}
+		}
+		items = append(items, o)
+	}
+	return list("drivers", items, ""), nil
+}
+
+// pick keeps the members that a client asked for, and the links.
+func pick(o rest.Object, fields string) (rest.Object, *rest.Error) {
+	wanted := map[string]bool{"links": true}
+	for f := range strings.SplitSeq(fields, ",") {
+		if f != "" {
+			wanted[f] = true
+		}
+	}
+	var out rest.Object
+	for _, m := range o {
+		if wanted[m.Name] {
+			out = append(out, m)
+			delete(wanted, m.Name)
+		}
+	}
+	for f := range wanted {
+		if f != "links" {
+			return nil, rest.BadRequest("Field %s is not a valid field.", f)
+		}
+	}
+	return out, nil
+}
+
+func (s *Server) getDriver(_ context.Context, c *call) (*reply, error) {
+	if err := c.allow("fields"); err != nil {
+		return nil, err
+	}
+	t, ok := driver.ByName(c.path["driver"])
+	if !ok {
+		return nil, rest.NotFound("Could not find the following driver(s) or hardware type(s): %s.", c.path["driver"])
+	}
+	o := s.showDriver(c, t, true)
+	if f := c.text("fields"); f != nil {
+		if c.v < rest.VersionDriverFields {
+			return nil, rest.NotAcceptable()
+		}
+		var err *rest.Error
+		if o, err = pick(o, *f); err != nil {
+			return nil, err
+		}
+	}
+	return &reply{status: http.StatusOK, body: o}, nil
+}
+
+func (s *Server) getDriverProperties(_ context.Context, c *call) (*reply, error) {
+	t, ok := driver.ByName(c.path["driver"])
+	if !ok {
+		return nil, rest.NotFound("The driver '%s' is unknown.", c.path["driver"])
+	}
+	o := rest.Object{}
+	for _, p := range t.Properties {
+		text := p.Description + " Optional."
+		if p.Required {
+			text = p.Description + " Required."
+		}
+		o = append(o, rest.Member{Name: p.Name, Value: text})
+	}
+	return &reply{status: http.StatusOK, body: o}, nil
+}
+
+// showConductor makes what the API shows of this conductor, which is the only one.
+func (s *Server) showConductor(c *call, detail bool) rest.Object {
+	var o rest.Object
+	if detail {
+		o = rest.Object{{Name: "created_at", Value: rest.NullTime{Time: s.started}}, {Name: "updated_at", Value: rest.NullTime{Time: time.Now()}}}
+	}
+	o = append(o, rest.Member{Name: "hostname", Value: s.cfg.Hostname}, rest.Member{Name: "conductor_group", Value: ""})
+	if detail {
+		o = append(o, rest.Member{Name: "drivers", Value: driver.Names()})
+	}
+	return append(o, rest.Member{Name: "links", Value: rest.Links(c.base, "conductors/"+s.cfg.Hostname)}, rest.Member{Name: "alive", Value: true})
+}
+
+func (s *Server) listConductors(_ context.Context, c *call) (*reply, error) {
+	if err := c.allow("detail", "fields", "limit", "marker", "sort_key", "sort_dir"); err != nil {
+		return nil, err
+	}
+	detail, err := c.flag("detail")
+	if err != nil {
+		return nil, err
+	}
+	fields := c.text("fields")
+	all := detail != nil && *detail
+	if all && fields != nil {
+		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
+	}
+	o := s.showConductor(c, all || fields != nil)
+	if fields != nil {
+		if o, err = pick(o, *fields); err != nil {
+			return nil, err
+		}
+	}
+	items := []rest.Object{o}
+	if m := c.text("marker"); m != nil {
+		if *m != s.cfg.Hostname {
+			return nil, rest.NotFound("Conductor %s could not be found.", *m)
+		}
+		items = nil
+	}
+	return list("conductors", items, ""), nil
+}
+
+func (s *Server) getConductor(_ context.Context, c *call) (*reply, error) {
+	if err := c.allow("fields"); err != nil {
+		return nil, err
+	}
+	if c.path["conductor"] != s.cfg.Hostname {
+		return nil, rest.NotFound("Conductor %s could not be found.", c.path["conductor"])
+	}
+	o := s.showConductor(c, true)
+	if f := c.text("fields"); f != nil {
+		var err *rest.Error
+		if o, err = pick(o, *f); err != nil {
+			return nil, err
+		}
+	}
+	return &reply{status: http.StatusOK, body: o}, nil
+}

@@ -1,0 +1,175 @@
+package api
+
+import (
+	"encoding/json"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// showNode makes what the API shows of a node: secrets masked, interfaces filled in, states named as this version knows them.
+func (s *Server) showNode(c *call, n *node.Node) rest.Node {
+	path := "nodes/" + n.UUID
+	used := driver.Interfaces(n)
+	iface := func(kind string) rest.Null { return rest.Null(used[kind]) }
+	conductor := n.Conductor
+	if conductor == "" {
+		conductor = s.cfg.Hostname
+	}
+	updated := rest.NullTime{Time: n.UpdatedAt}
+	if n.Version <= 1 {
+		updated = rest.NullTime{} // nothing has happened since it was made
+	}
+	out := rest.Node{
+		UUID:                 n.UUID,
+		CreatedAt:            rest.NullTime{Time: n.CreatedAt},
+		UpdatedAt:            updated,
+		AutomatedClean:       n.AutomatedClean,
+		BIOSInterface:        iface("bios"),
+		BootInterface:        iface("boot"),
+		BootMode:             rest.Null(n.BootMode),
+		ConductorGroup:       n.ConductorGroup,
+		ConsoleEnabled:       n.ConsoleEnabled,
+		ConsoleInterface:     iface("console"),
+		DeployInterface:      iface("deploy"),
+		Description:          rest.Null(n.Description),
+		Driver:               n.Driver,
+		DriverInfo:           rest.Mask(n.DriverInfo),
+		DriverInternalInfo:   internalInfo(n),
+		Extra:                n.Extra,
+		Fault:                rest.Null(n.Fault),
+		InspectionFinishedAt: rest.NullTime{Time: n.InspectionFinishedAt},
+		InspectionStartedAt:  rest.NullTime{Time: n.InspectionStartedAt},
+		InspectInterface:     iface("inspect"),
+		InstanceInfo:         rest.Mask(n.InstanceInfo, "configdrive"),
+		InstanceUUID:         rest.Null(n.InstanceUUID),
+		LastError:            rest.Null(n.LastError),
+		Lessee:               rest.Null(n.Lessee),
+		Maintenance:          n.Maintenance,
+		MaintenanceReason:    rest.Null(n.MaintenanceReason),
+		ManagementInterface:  iface("management"),
+		Name:                 rest.Null(n.Name),
+		NetworkData:          n.NetworkData,
+		NetworkInterface:     iface("network"),
+		Owner:                rest.Null(n.Owner),
+		PowerInterface:       iface("power"),
+		PowerState:           rest.Null(n.Power),
+		Properties:           n.Properties,
+		Protected:            n.Protected,
+		ProtectedReason:      rest.Null(n.ProtectedReason),
+		ProvisionState:       rest.Null(n.Provision),
+		ProvisionUpdatedAt:   since(n.ProvisionUpdatedAt, n.CreatedAt),
+		RAIDConfig:           n.RAIDConfig,
+		RAIDInterface:        iface("raid"),
+		RescueInterface:      iface("rescue"),
+		Reservation:          rest.Null(n.Reservation),
+		ResourceClass:        rest.Null(n.ResourceClass),
+		Retired:              n.Retired,
+		RetiredReason:        rest.Null(n.RetiredReason),
+		SecureBoot:           n.SecureBoot,
+		Shard:                rest.Null(n.Shard),
+		StorageInterface:     iface("storage"),
+		TargetPowerState:     rest.Null(n.TargetPower),
+		TargetProvisionState: rest.Null(n.TargetProvision),
+		TargetRAIDConfig:     n.TargetRAID,
+		Traits:               n.Traits,
+		VendorInterface:      iface("vendor"),
+		Links:                rest.Links(c.base, path),
+		Conductor:            rest.Null(conductor),
+		AllocationUUID:       rest.Null(n.AllocationUUID),
+		ChassisUUID:          rest.Null(n.ChassisUUID),
+		Ports:                rest.Links(c.base, path+"/ports"),
+		States:               rest.Links(c.base, path+"/states"),
+		Portgroups:           rest.Links(c.base, path+"/portgroups"),
+		Volume:               rest.Links(c.base, path+"/volume"),
+	}
+	if st := n.Job.Current(); st != nil {
+		step := map[string]any{"interface": st.Interface, "step": st.Name, "priority": st.Priority}
+		switch n.Job.Phase {
+		case node.PhaseClean:
+			out.CleanStep = step
+		case node.PhaseDeploy:
+			out.DeployStep = step
+		}
+	}
+	return out.For(c.v)
+}
+
+// internalInfo shows the steps of the work in progress under the names that Ironic keeps them by.
+func internalInfo(n *node.Node) map[string]any {
+	info := map[string]any{}
+	if n.Job == nil {
+		return info
+	}
+	var key string
+	switch n.Job.Phase {
+	case node.PhaseClean:
+		key = "clean_step"
+	case node.PhaseDeploy:
+		key = "deploy_step"
+	default:
+		return info
+	}
+	steps := make([]any, len(n.Job.Steps))
+	for i, st := range n.Job.Steps {
+		steps[i] = map[string]any{"interface": st.Interface, "step": st.Name, "priority": st.Priority, "abortable": st.Abortable}
+	}
+	info[key+"s"] = steps
+	info[key+"_index"] = n.Job.Index
+	return info
+}
+
+// since gives t, or null when nothing has happened after the object was made. The store stamps both times of a new object one
+// after the other, so they may be a moment apart.
+func since(t, created time.Time) rest.NullTime {
+	if t.Sub(created) < 2*time.Millisecond {
+		return rest.NullTime{}
+	}
+	return rest.NullTime{Time: t}
+}
+
+// showPort makes what the API shows of a port.
+func showPort(c *call, p *node.Port) rest.Port {
+	return rest.Port{
+		UUID:                p.UUID,
+		CreatedAt:           rest.NullTime{Time: p.CreatedAt},
+		UpdatedAt:           since(p.UpdatedAt, p.CreatedAt),
+		Address:             p.Address,
+		Extra:               p.Extra,
+		InternalInfo:        p.InternalInfo,
+		IsSmartNIC:          p.IsSmartNIC,
+		LocalLinkConnection: p.LocalLinkConnection,
+		PhysicalNetwork:     rest.Null(p.PhysicalNetwork),
+		PXEEnabled:          p.PXEEnabled,
+		NodeUUID:            p.NodeUUID,
+		PortgroupUUID:       rest.Null(p.PortgroupUUID),
+		Links:               rest.Links(c.base, "ports/"+p.UUID),
+	}
+}
+
+// showJob makes what /ingot/v1 shows of the work in progress. Arguments of steps are left out: they hold what the tenant sent.
+func showJob(j *node.Job) *rest.Job {
+	if j == nil {
+		return nil
+	}
+	out := &rest.Job{
+		ID: j.ID, Phase: string(j.Phase), StartedAt: rest.NullTime{Time: j.StartedAt}, Requester: rest.Null(j.Requester),
+		Index: j.Index, Detail: rest.Null(j.Detail), Steps: make([]rest.JobStep, len(j.Steps)),
+	}
+	for i, st := range j.Steps {
+		js := rest.JobStep{
+			Interface: st.Interface, Step: st.Name, Priority: st.Priority, InBand: st.InBand, Status: string(st.Status),
+			StartedAt: rest.NullTime{Time: st.StartedAt}, EndedAt: rest.NullTime{Time: st.EndedAt},
+		}
+		if js.Status == "" {
+			js.Status = "pending"
+		}
+		if len(st.Result) > 0 && json.Valid(st.Result) {
+			js.Result = st.Result
+		}
+		out.Steps[i] = js
+	}
+	return out
+}

@@ -1,0 +1,85 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// translate is the one border between errors of the conductor and HTTP. What it does not know is a fault of the server: details
+// go to the log, the client gets the id to find them by.
+func (s *Server) translate(err error, c *call, id string) *rest.Error {
+	var (
+		answer     *rest.Error
+		transition *node.TransitionError
+		locked     *engine.LockedError
+		held       *engine.HeldError
+		invalid    *engine.InvalidError
+		duplicate  *store.DuplicateError
+		conflict   *store.ConflictError
+		sort       *store.SortError
+		ctl        *power.Error
+	)
+	switch {
+	case errors.As(err, &answer):
+		return answer
+	case errors.Is(err, store.ErrNotFound):
+		if ident := c.path["port"]; ident != "" {
+			return rest.NotFound("Port %s could not be found.", ident)
+		}
+		return rest.NotFound("Node %s could not be found.", c.path["node"])
+	case errors.As(err, &transition):
+		return rest.BadRequest("The requested action %q can not be performed on node %q while it is in state %q.", string(transition.Verb), c.path["node"], string(transition.State))
+	case errors.As(err, &locked):
+		return rest.Conflict("%s", locked.Error())
+	case errors.As(err, &held):
+		return rest.Conflict("%s", held.Error())
+	case errors.As(err, &invalid):
+		return rest.BadRequest("%s", invalid.Error())
+	case errors.As(err, &duplicate):
+		return duplicated(duplicate)
+	case errors.As(err, &conflict):
+		return rest.Conflict("%s", conflict.Error())
+	case errors.As(err, &sort):
+		return badSort(sort.Key, true)
+	case errors.As(err, &ctl):
+		return fromController(ctl)
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return rest.Fault(http.StatusServiceUnavailable, "The request took too long or was given up; try again.")
+	}
+	s.log.Error("a request failed", "method", c.r.Method, "path", c.r.URL.Path, "request", id, "err", err)
+	return rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.", id)
+}
+
+// duplicated words a unique value that is taken the way clients expect.
+func duplicated(e *store.DuplicateError) *rest.Error {
+	switch e.Field {
+	case "name":
+		return rest.Conflict("A node with name %s already exists.", e.Value)
+	case "uuid":
+		return rest.Conflict("A node with UUID %s already exists.", e.Value)
+	case "address", "port address":
+		return rest.Conflict("A port with MAC address %s already exists.", e.Value)
+	case "port uuid":
+		return rest.Conflict("A port with UUID %s already exists.", e.Value)
+	case "instance_uuid":
+		return rest.Conflict("Instance %s is already associated with node %s; an instance runs on one node only.", e.Value, e.NodeUUID)
+	}
+	return rest.Conflict("%s", e.Error())
+}
+
+// fromController tells what a BMC said. A controller that does not answer is not the client's fault, and the same request may
+// do later: 503, which clients repeat.
+func fromController(e *power.Error) *rest.Error {
+	switch e.Kind {
+	case power.Config, power.Auth, power.Unsupported, power.Refused:
+		return rest.BadRequest("%s", e.Error())
+	}
+	return rest.Fault(http.StatusServiceUnavailable, "%s", e.Error())
+}

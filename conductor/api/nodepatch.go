@@ -1,0 +1,262 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// nodePatchable are the attributes that PATCH may change.
+var nodePatchable = func() []string {
+	names := []string{"automated_clean", "chassis_uuid", "conductor_group", "description", "driver", "driver_info", "extra", "instance_info",
+		"instance_uuid", "lessee", "maintenance", "name", "network_data", "owner", "properties", "protected", "protected_reason", "resource_class",
+		"retired", "retired_reason", "shard"}
+	for _, kind := range driver.Kinds {
+		names = append(names, kind+"_interface")
+	}
+	slices.Sort(names)
+	return names
+}()
+
+// document gives the present values of all attributes that can be set, as JSON values of the caller's own.
+func document(n *node.Node) map[string]any {
+	text := func(s string) any {
+		if s == "" {
+			return nil
+		}
+		return s
+	}
+	d := map[string]any{
+		"automated_clean": nil, "chassis_uuid": text(n.ChassisUUID), "conductor_group": n.ConductorGroup, "description": text(n.Description),
+		"driver": n.Driver, "driver_info": rest.Clone(n.DriverInfo), "extra": rest.Clone(n.Extra), "instance_info": rest.Clone(n.InstanceInfo),
+		"instance_uuid": text(n.InstanceUUID), "lessee": text(n.Lessee), "maintenance": n.Maintenance, "name": text(n.Name),
+		"network_data": rest.Clone(n.NetworkData), "owner": text(n.Owner), "properties": rest.Clone(n.Properties), "protected": n.Protected,
+		"protected_reason": text(n.ProtectedReason), "resource_class": text(n.ResourceClass), "retired": n.Retired,
+		"retired_reason": text(n.RetiredReason), "shard": text(n.Shard),
+	}
+	if n.AutomatedClean != nil {
+		d["automated_clean"] = *n.AutomatedClean
+	}
+	for _, kind := range driver.Kinds {
+		d[kind+"_interface"] = text(n.Interfaces[kind])
+	}
+	return d
+}
+
+// assign sets the attributes of a node from a document; one that is absent or null gets its default. It checks what can be
+// checked without knowing what the node was before.
+func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
+	var err *rest.Error
+	text := func(name string) string {
+		v, _ := d[name].(string)
+		return v
+	}
+	flag := func(name string) bool {
+		if d[name] == nil || err != nil {
+			return false
+		}
+		var b bool
+		b, err = boolean(name, d[name])
+		return b
+	}
+	object := func(name string) map[string]any {
+		m, _ := d[name].(map[string]any)
+		if m == nil {
+			m = map[string]any{}
+		}
+		return m
+	}
+	n.Driver = text("driver")
+	n.ConductorGroup = strings.ToLower(text("conductor_group"))
+	hw, ok := driver.ByName(n.Driver)
+	if !ok || n.ConductorGroup != "" {
+		return rest.BadRequest("No valid host was found. Reason: No conductor service registered which supports driver %s for conductor group %q.", n.Driver, n.ConductorGroup)
+	}
+	n.Interfaces = nil
+	for _, kind := range driver.Kinds {
+		if name := text(kind + "_interface"); name != "" {
+			if n.Interfaces == nil {
+				n.Interfaces = map[string]string{}
+			}
+			n.Interfaces[kind] = name
+		}
+	}
+	var wrong *driver.InterfaceError
+	if errors.As(hw.Check(n.Interfaces), &wrong) {
+		valid := make([]any, len(wrong.Valid))
+		for i, v := range wrong.Valid {
+			valid[i] = v
+		}
+		return rest.BadRequest("Could not find the following interface in the 'ironic.hardware.interfaces.%s' entrypoint: %s. Valid interfaces are %s.", wrong.Kind, wrong.Name, rest.Repr(valid))
+	}
+	if ch := text("chassis_uuid"); ch != "" {
+		if !isUUID(ch) {
+			return rest.BadRequest("Expected UUID for chassis_uuid: %s", ch)
+		}
+		return rest.BadRequest("Chassis %s could not be found.", ch) // there is no way to make one
+	}
+	if in := text("instance_uuid"); in != "" && !isUUID(in) {
+		return rest.BadRequest("Expected UUID for instance_uuid: %s", in)
+	}
+	n.InstanceUUID = strings.ToLower(text("instance_uuid"))
+	n.Name, n.Description, n.Owner, n.Lessee = text("name"), text("description"), text("owner"), text("lessee")
+	n.ResourceClass, n.Shard = text("resource_class"), text("shard")
+	n.DriverInfo, n.Extra, n.InstanceInfo = object("driver_info"), object("extra"), object("instance_info")
+	n.Properties, n.NetworkData = object("properties"), object("network_data")
+	n.InstanceName, _ = n.InstanceInfo["display_name"].(string)
+	n.AutomatedClean = nil
+	if d["automated_clean"] != nil {
+		b := flag("automated_clean")
+		n.AutomatedClean = &b
+	}
+	n.Maintenance, n.Protected, n.Retired = flag("maintenance"), flag("protected"), flag("retired")
+	n.ProtectedReason, n.RetiredReason = text("protected_reason"), text("retired_reason")
+	if !n.Protected {
+		n.ProtectedReason = ""
+	}
+	if !n.Retired {
+		n.RetiredReason = ""
+	}
+	return err
+}
+
+func (s *Server) patchNode(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow("reset_interfaces"); err != nil {
+		return nil, err
+	}
+	reset, err := c.flag("reset_interfaces")
+	if err != nil {
+		return nil, err
+	}
+	if reset != nil && c.v < rest.VersionResetInterface {
+		return nil, rest.NotAcceptable()
+	}
+	patch, err := rest.ParsePatch(orList(c.body), nodePatchable)
+	if err != nil {
+		return nil, err
+	}
+	for _, root := range patch.Roots() {
+		if since, _ := rest.NodeFields.Since(root); since > c.v {
+			return nil, rest.NotAcceptable()
+		}
+	}
+	if reset != nil && *reset && !slices.Contains(patch.Roots(), "driver") {
+		return nil, rest.BadRequest("The reset_interfaces parameter can only be used when changing the node's driver.")
+	}
+	n, nerr := s.node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	n, nerr = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+		if err := s.applyPatch(c, n, patch, reset != nil && *reset); err != nil {
+			return err
+		}
+		return nil
+	})
+	if nerr != nil {
+		return nil, nerr
+	}
+	shown := s.showNode(c, n)
+	return &reply{status: http.StatusOK, body: rest.NodeFields.Render(&shown, c.v, nil)}, nil
+}
+
+// orList makes no body an empty patch.
+func orList(body any) any {
+	if body == nil {
+		return []any{}
+	}
+	return body
+}
+
+// patchableIn are the states in which a node that is heading somewhere may be patched all the same: it has stopped there.
+var patchableIn = []node.State{node.DeployFailed, node.InspectFailed, node.InspectWait, node.CleanFailed, node.Error, node.Verifying,
+	node.AdoptFailed, node.RescueFailed, node.UnrescueFailed, node.ServiceHold, node.ServiceFailed}
+
+// interfacesIn are the states in which interfaces and resource class may be changed.
+var interfacesIn = []node.State{node.Enroll, node.Manageable, node.Inspecting, node.InspectWait, node.Available}
+
+// applyPatch changes n inside a transaction.
+func (s *Server) applyPatch(c *call, n *node.Node, patch *rest.Patch, reset bool) *rest.Error {
+	was := *n
+	roots := patch.Roots()
+	if n.Reservation != "" {
+		return lockedBy(n)
+	}
+	releasing := n.Maintenance && slices.Equal(roots, []string{"instance_uuid"}) && patch.Removes("instance_uuid")
+	if n.TargetProvision != node.None && !slices.Contains(patchableIn, n.Provision) && !releasing {
+		return rest.Conflict("Node %s can not be updated while a state transition is in progress.", n.UUID)
+	}
+	d := document(n)
+	if err := patch.Apply(d); err != nil {
+		return err
+	}
+	if fault := patchedSchema.Check(d); fault != "" {
+		return rest.BadRequest("Schema error for patch: %s", fault)
+	}
+	if reset {
+		for _, kind := range driver.Kinds {
+			if name := kind + "_interface"; !slices.Contains(roots, name) {
+				d[name] = nil
+			}
+		}
+	}
+	unmask(d, "driver_info", was.DriverInfo)
+	unmask(d, "instance_info", was.InstanceInfo)
+	if err := s.assign(n, d); err != nil {
+		return err
+	}
+	return checkChange(c, &was, n, roots)
+}
+
+// patchedSchema is what the attributes must be after a patch: as in a new node, and what only PATCH can set.
+var patchedSchema = func() *rest.Schema {
+	s := *nodeSchema
+	s.Props = map[string]*rest.Schema{"protected": optionalFlag, "protected_reason": optionalText}
+	for k, v := range nodeSchema.Props {
+		s.Props[k] = v
+	}
+	return &s
+}()
+
+func unmask(d map[string]any, name string, stored map[string]any) {
+	if sent, ok := d[name].(map[string]any); ok {
+		rest.Unmask(sent, stored)
+	}
+}
+
+// checkChange refuses what depends on how the node was before.
+func checkChange(c *call, was, n *node.Node, roots []string) *rest.Error {
+	for _, root := range roots {
+		moved := strings.HasSuffix(root, "_interface") || root == "driver" && was.Driver != n.Driver
+		class := root == "resource_class" && was.ResourceClass != "" && was.ResourceClass != n.ResourceClass
+		if moved && !n.Maintenance && !slices.Contains(interfacesIn, n.Provision) || class && !slices.Contains(interfacesIn, n.Provision) {
+			return rest.Conflict("Node %s can not have %s updated unless it is in one of allowed (enroll, manageable, inspecting, inspect wait, available) states%s.",
+				n.UUID, root, map[bool]string{true: " or in maintenance mode"}[moved])
+		}
+	}
+	switch {
+	case was.Name != n.Name && n.Name != "" && slices.Contains(reservedNames, n.Name):
+		return rest.BadRequest("The word %q is reserved and can not be used as a node name. Reserved words are: %s.", n.Name, strings.Join(reservedNames, ", "))
+	case was.Name != n.Name && n.Name != "" && !validName(c.v, n.Name):
+		return rest.BadRequest("Node %s: Cannot change name to invalid name '%s'", n.UUID, n.Name)
+	case was.InstanceUUID != "" && n.InstanceUUID != "" && was.InstanceUUID != n.InstanceUUID:
+		return rest.Conflict("Node %s is associated with instance %s.", n.UUID, was.InstanceUUID)
+	case n.Protected && !was.Protected && n.Provision != node.Active && n.Provision != node.Rescue:
+		return rest.Conflict("Node %s can not be protected in state %q: only nodes that are active or in rescue can.", n.UUID, n.Provision)
+	case n.Retired && !was.Retired && n.Provision == node.Available:
+		return rest.Conflict("Node %s can not be retired in state \"available\": move it to manageable first.", n.UUID)
+	}
+	if !n.Maintenance {
+		n.MaintenanceReason = ""
+		if was.Maintenance {
+			n.Fault = ""
+		}
+	}
+	return nil
+}

@@ -1,0 +1,350 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+func showEvent(c *call, h node.HistoryEntry, detail bool) rest.Object {
+	o := rest.Object{
+		{Name: "uuid", Value: h.UUID},
+		{Name: "created_at", Value: rest.NullTime{Time: h.At}},
+		{Name: "severity", Value: h.Severity},
+	}
+	if detail {
+		o = append(o, rest.Member{Name: "event_type", Value: h.Type})
+	}
+	o = append(o, rest.Member{Name: "event", Value: h.Event})
+	if detail {
+		o = append(o, rest.Member{Name: "conductor", Value: rest.Null(h.Conductor)}, rest.Member{Name: "user", Value: rest.Null(h.User)})
+	}
+	self := rest.Links(c.base, "nodes/"+h.NodeUUID+"/history/"+h.UUID)[:1]
+	return append(o, rest.Member{Name: "links", Value: self})
+}
+
+func (s *Server) listHistory(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow("detail", "limit", "marker"); err != nil {
+		return nil, err
+	}
+	detail, err := c.flag("detail")
+	if err != nil {
+		return nil, err
+	}
+	p, err := c.page(nil, nil)
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	events, nerr := s.store.History(ctx, n.UUID, 0)
+	if nerr != nil {
+		return nil, nerr
+	}
+	slices.Reverse(events) // the API shows the oldest first
+	if p.marker != "" {
+		i := slices.IndexFunc(events, func(h node.HistoryEntry) bool { return h.UUID == p.marker })
+		if i < 0 {
+			return nil, rest.NotFound("Node history record %s could not be found.", p.marker)
+		}
+		events = events[i+1:]
+	}
+	more := len(events) > p.limit
+	events = events[:min(len(events), p.limit)]
+	items := make([]rest.Object, len(events))
+	for i, h := range events {
+		items[i] = showEvent(c, h, detail != nil && *detail)
+	}
+	next := ""
+	if more {
+		next = c.next(p, "nodes/"+n.UUID+"/history", len(events), events[len(events)-1].UUID)
+	}
+	return list("history", items, next), nil
+}
+
+func (s *Server) getHistory(ctx context.Context, c *call) (*reply, error) {
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	events, err := s.store.History(ctx, n.UUID, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range events {
+		if h.UUID == c.path["event"] {
+			return &reply{status: http.StatusOK, body: showEvent(c, h, true)}, nil
+		}
+	}
+	return nil, rest.NotFound("Node history record %s could not be found.", c.path["event"])
+}
+
+// getInventory shows what the newest inspection found: the inventory proper, and beside it whatever else the agent told.
+func (s *Server) getInventory(ctx context.Context, c *call) (*reply, error) {
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	doc, err := s.store.Inventory(ctx, n.UUID)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil, rest.NotFound("Node inventory record for node %s could not be found.", n.UUID)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var found map[string]json.RawMessage
+	if err := json.Unmarshal(doc, &found); err != nil {
+		return nil, fmt.Errorf("read stored inventory of node %s: %w", n.UUID, err)
+	}
+	inventory, ok := found["inventory"]
+	if !ok {
+		inventory, found = doc, map[string]json.RawMessage{}
+	}
+	delete(found, "inventory")
+	return &reply{status: http.StatusOK, body: rest.Object{{Name: "inventory", Value: inventory}, {Name: "plugin_data", Value: found}}}, nil
+}
+
+var customTrait = regexp.MustCompile(`^CUSTOM_[A-Z0-9_]+$`)
+
+// standardTrait admits the names of the os-traits library by their prefixes.
+var standardTrait = regexp.MustCompile(`^(COMPUTE|HW|MISC|OWNER|STORAGE)_[A-Z0-9_]+$`)
+
+const maxTraits = 50
+
+func checkTrait(t string) *rest.Error {
+	if len(t) > 255 {
+		return rest.BadRequest("Schema error for trait: %s is too long", rest.Repr(t))
+	}
+	if !customTrait.MatchString(t) && !standardTrait.MatchString(t) {
+		return rest.BadRequest("Schema error for trait: %s is not valid under any of the given schemas. Possible root cause: %s does not match %s", rest.Repr(t), rest.Repr(t), rest.Repr(customTrait.String()))
+	}
+	return nil
+}
+
+func (s *Server) listTraits(ctx context.Context, c *call) (*reply, error) {
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	traits := n.Traits
+	if traits == nil {
+		traits = []string{}
+	}
+	return &reply{status: http.StatusOK, body: rest.Object{{Name: "traits", Value: traits}}}, nil
+}
+
+var traitsSchema = &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[string]*rest.Schema{
+	"traits": {Types: []string{"array"}, Items: &rest.Schema{Types: []string{"string"}}},
+}}
+
+func (s *Server) setTraits(ctx context.Context, c *call) (*reply, error) {
+	b, err := c.object("body")
+	if err != nil {
+		return nil, err
+	}
+	if fault := traitsSchema.Check(b); fault != "" {
+		return nil, rest.BadRequest("Schema error for body: %s", fault)
+	}
+	v, ok := b["traits"]
+	if !ok {
+		return nil, rest.BadRequest("A single node trait may be added via PUT /v1/nodes/<node identifier>/traits/<trait> with no body, or all node traits may be replaced via PUT /v1/nodes/<node identifier>/traits with the list of traits specified in the request body.")
+	}
+	var traits []string
+	for _, t := range v.([]any) {
+		name := t.(string)
+		if err := checkTrait(name); err != nil {
+			return nil, err
+		}
+		if !slices.Contains(traits, name) {
+			traits = append(traits, name)
+		}
+	}
+	return s.changeTraits(ctx, c, func(*node.Node) ([]string, error) { return traits, nil })
+}
+
+func (s *Server) clearTraits(ctx context.Context, c *call) (*reply, error) {
+	return s.changeTraits(ctx, c, func(*node.Node) ([]string, error) { return nil, nil })
+}
+
+func (s *Server) addTrait(ctx context.Context, c *call) (*reply, error) {
+	if _, err := c.object("body"); err != nil {
+		return nil, err
+	}
+	if fault := (&rest.Schema{Closed: true}).Check(c.body); fault != "" {
+		return nil, rest.BadRequest("Schema error for body: %s", fault)
+	}
+	t := c.path["trait"]
+	if err := checkTrait(t); err != nil {
+		return nil, err
+	}
+	rep, cerr := s.changeTraits(ctx, c, func(n *node.Node) ([]string, error) {
+		if slices.Contains(n.Traits, t) {
+			return n.Traits, nil
+		}
+		return append(slices.Clone(n.Traits), t), nil
+	})
+	if cerr != nil {
+		return nil, cerr
+	}
+	rep.location = c.base + "/v1/nodes/" + c.path["node"] + "/traits/" + t
+	return rep, nil
+}
+
+func (s *Server) removeTrait(ctx context.Context, c *call) (*reply, error) {
+	t := c.path["trait"]
+	return s.changeTraits(ctx, c, func(n *node.Node) ([]string, error) {
+		i := slices.Index(n.Traits, t)
+		if i < 0 {
+			return nil, rest.NotFound("Node %s doesn't have a trait '%s'", n.UUID, t)
+		}
+		return slices.Delete(slices.Clone(n.Traits), i, i+1), nil
+	})
+}
+
+func (s *Server) changeTraits(ctx context.Context, c *call, change func(*node.Node) ([]string, error)) (*reply, error) {
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+		if n.Reservation != "" {
+			return lockedBy(n)
+		}
+		traits, err := change(n)
+		if err != nil {
+			return err
+		}
+		if len(traits) > maxTraits {
+			return rest.BadRequest("Could not modify traits for node %s as it would exceed the maximum number of traits per node (%d vs. %d)", n.UUID, len(traits), maxTraits)
+		}
+		slices.Sort(traits)
+		n.Traits = traits
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &reply{status: http.StatusNoContent}, nil
+}
+
+// vifKey is where a port keeps the virtual interface that it carries.
+const vifKey = "tenant_vif_port_id"
+
+// plugsVIFs tells whether a node's network interface knows virtual interfaces: noop takes them and does nothing.
+func plugsVIFs(n *node.Node) bool { return driver.Interfaces(n)["network"] != "noop" }
+
+func (s *Server) listVIFs(ctx context.Context, c *call) (*reply, error) {
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	items := []rest.Object{}
+	if plugsVIFs(n) {
+		ports, err := s.store.Ports(ctx, store.PortQuery{NodeUUID: &n.UUID})
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range ports {
+			if id, ok := p.InternalInfo[vifKey].(string); ok {
+				items = append(items, rest.Object{{Name: "id", Value: id}})
+			}
+		}
+	}
+	return list("vifs", items, ""), nil
+}
+
+var vifSchema = &rest.Schema{Types: []string{"object"}, Required: []string{"id"}, Props: map[string]*rest.Schema{"id": {Types: []string{"string"}}}}
+
+func (s *Server) attachVIF(ctx context.Context, c *call) (*reply, error) {
+	b, err := c.object("vif")
+	if err != nil {
+		return nil, err
+	}
+	if fault := vifSchema.Check(b); fault != "" {
+		return nil, rest.BadRequest("Schema error for vif: %s", fault)
+	}
+	id := b["id"].(string)
+	if !urlName.MatchString(id) {
+		return nil, rest.BadRequest("Expected UUID or name for id: %s", id)
+	}
+	n, nerr := s.node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	if !plugsVIFs(n) {
+		return &reply{status: http.StatusNoContent}, nil
+	}
+	wanted, _ := b["port_uuid"].(string)
+	ports, nerr := s.store.Ports(ctx, store.PortQuery{NodeUUID: &n.UUID})
+	if nerr != nil {
+		return nil, nerr
+	}
+	var free *node.Port
+	for _, p := range ports {
+		switch p.InternalInfo[vifKey] {
+		case id:
+			return nil, rest.Conflict("Unable to attach VIF because VIF %s is already attached to Ironic Port %s", id, p.UUID)
+		case nil:
+			// Ports that boot come first: that is where the provisioning network is.
+			if (wanted == "" || wanted == p.UUID) && (free == nil || p.PXEEnabled && !free.PXEEnabled) {
+				free = p
+			}
+		}
+	}
+	if free == nil {
+		return nil, rest.BadRequest("Unable to attach VIF %s: node %s has no free port for it.", id, n.UUID)
+	}
+	_, nerr = s.store.UpdatePort(ctx, free.UUID, func(p *node.Port) error {
+		if p.InternalInfo[vifKey] != nil {
+			return rest.Conflict("Port %s was taken by another VIF meanwhile, try again.", p.UUID)
+		}
+		p.InternalInfo = rest.Clone(p.InternalInfo)
+		p.InternalInfo[vifKey] = id
+		return nil
+	})
+	if nerr != nil {
+		return nil, nerr
+	}
+	return &reply{status: http.StatusNoContent}, nil
+}
+
+func (s *Server) detachVIF(ctx context.Context, c *call) (*reply, error) {
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if !plugsVIFs(n) {
+		return &reply{status: http.StatusNoContent}, nil
+	}
+	id := c.path["vif"]
+	ports, err := s.store.Ports(ctx, store.PortQuery{NodeUUID: &n.UUID})
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range ports {
+		if p.InternalInfo[vifKey] != id {
+			continue
+		}
+		_, err := s.store.UpdatePort(ctx, p.UUID, func(p *node.Port) error {
+			p.InternalInfo = rest.Clone(p.InternalInfo)
+			delete(p.InternalInfo, vifKey)
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		return &reply{status: http.StatusNoContent}, nil
+	}
+	return nil, rest.BadRequest("Unable to detach VIF %s from node %s because it is not attached to it.", id, n.UUID)
+}

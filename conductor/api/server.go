@@ -1,0 +1,357 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// nodes is all that the API asks of the store.
+type nodes interface {
+	CreateNode(ctx context.Context, n *node.Node) error
+	Node(ctx context.Context, ident string) (*node.Node, error)
+	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
+	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
+	DeleteNode(ctx context.Context, uuid string) error
+	CreatePort(ctx context.Context, p *node.Port) error
+	Port(ctx context.Context, uuid string) (*node.Port, error)
+	Ports(ctx context.Context, q store.PortQuery) ([]*node.Port, error)
+	UpdatePort(ctx context.Context, uuid string, change func(*node.Port) error) (*node.Port, error)
+	DeletePort(ctx context.Context, uuid string) error
+	History(ctx context.Context, nodeUUID string, limit int) ([]node.HistoryEntry, error)
+	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
+	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
+}
+
+// machines is all that the API asks of the engine.
+type machines interface {
+	Provision(ctx context.Context, ident string, r engine.Request) error
+	SetPower(ctx context.Context, ident, target string, timeout time.Duration, user string) error
+	SetBootDevice(ctx context.Context, ident, device string, persistent bool, user string) error
+	BootDevice(ctx context.Context, ident string) (device string, persistent bool, err error)
+	BootDevices(ctx context.Context, ident string) ([]string, error)
+	Validate(ctx context.Context, ident string) (map[string]engine.Validation, error)
+	Progress(nodeUUID string) (node.Progress, bool)
+}
+
+// Access is what a route asks of whoever calls it.
+type Access int
+
+// Access rules, from weak to strong. The zero value is no rule at all and refuses to start.
+const (
+	Public Access = iota + 1 // everybody: the version documents
+	Read                     // whoever may look at nodes
+	Write                    // whoever may change nodes
+)
+
+// Config is what a Server needs to know.
+type Config struct {
+	// Hostname names this conductor on the API.
+	Hostname string
+	// Authorize decides whether a request may use a route with this access, and who is asking (for histories). Nil allows
+	// everything to everybody, which is right behind a loopback listener only. An error that is a *rest.Error is answered as
+	// it is, any other is 403.
+	Authorize func(r *http.Request, a Access) (user string, err error)
+	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
+	Logs func(nodeUUID string, after uint64) []rest.LogLine
+}
+
+// Server answers the API. It is an http.Handler.
+type Server struct {
+	store   nodes
+	engine  machines
+	cfg     Config
+	log     *slog.Logger
+	routes  *router
+	started time.Time
+}
+
+// New makes a Server. It fails when a route has no access rule.
+func New(st nodes, en machines, cfg Config, log *slog.Logger) (*Server, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{store: st, engine: en, cfg: cfg, log: log, started: time.Now()}
+	r, err := newRouter(s.table())
+	if err != nil {
+		return nil, fmt.Errorf("make routes of the API: %w", err)
+	}
+	s.routes = r
+	return s, nil
+}
+
+// Limits of a request's body. A config drive may be 64 MiB; JSON nested deeper than any client needs is an attack.
+const (
+	maxBody      = 1 << 20
+	maxDriveBody = 64<<20 + 1<<20
+	maxDepth     = 25
+)
+
+// call is one request on its way through a handler.
+type call struct {
+	r     *http.Request
+	v     rest.Version
+	path  map[string]string // values of the route's {names}
+	query url.Values
+	body  any    // decoded JSON; nil if there was none
+	base  string // scheme and host for links
+	user  string
+}
+
+// reply is what a handler answers. A nil body sends none.
+type reply struct {
+	status   int
+	body     any
+	location string
+}
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	id := requestID()
+	w.Header().Set("Openstack-Request-Id", id)
+	defer func() {
+		p := recover()
+		if p == nil || p == http.ErrAbortHandler { //nolint:errorlint // the value net/http compares with
+			if p != nil {
+				panic(p)
+			}
+			return
+		}
+		s.log.Error("a request made a handler panic", "method", r.Method, "path", r.URL.Path, "request", id, "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+		s.fail(w, r, rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.", id))
+	}()
+	rep, err := s.serve(w, r, id)
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	if rep.location != "" {
+		w.Header().Set("Location", rep.location)
+	}
+	if rep.body == nil {
+		w.Header().Set("Content-Length", "0")
+		w.WriteHeader(rep.status)
+		return
+	}
+	b, jerr := rest.Marshal(rep.body)
+	if jerr != nil {
+		s.log.Error("an answer is not JSON", "path", r.URL.Path, "request", id, "err", jerr)
+		s.fail(w, r, rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.", id))
+		return
+	}
+	send(w, r, rep.status, b)
+}
+
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*reply, *rest.Error) {
+	if r.Method == http.MethodOptions {
+		return &reply{status: http.StatusOK}, nil
+	}
+	path, ours := normalise(r.URL.EscapedPath())
+	c := &call{r: r, v: rest.MaxVersion, base: base(r)}
+	if len(path) > 0 && !ours {
+		v, ranged, err := rest.Negotiate(r.Header.Get(rest.VersionHeader))
+		if ranged {
+			w.Header().Set(rest.MinVersionHeader, rest.MinVersion.String())
+			w.Header().Set(rest.MaxVersionHeader, rest.MaxVersion.String())
+		}
+		if err != nil {
+			return nil, err
+		}
+		w.Header().Set(rest.VersionHeader, v.String())
+		w.Header().Set("Vary", rest.VersionHeader)
+		c.v = v
+	}
+	rt, values, err := s.routes.find(r.Method, path)
+	if err != nil {
+		return nil, err
+	}
+	c.path = values
+	if err := s.authorize(c, rt.Access); err != nil {
+		return nil, err
+	}
+	if c.v < rt.Since {
+		return nil, rt.tooNew()
+	}
+	if !acceptsJSON(r.Header.Values("Accept")) {
+		return nil, rest.Routing(http.StatusNotAcceptable, "The answers of this API are application/json, which the Accept header excludes.")
+	}
+	if c.query, err = parseQuery(r.URL.RawQuery); err != nil {
+		return nil, err
+	}
+	if r.Method != http.MethodGet {
+		limit := int64(maxBody)
+		if rt.LargeBody {
+			limit = maxDriveBody
+		}
+		if c.body, err = readBody(w, r, limit); err != nil {
+			return nil, err
+		}
+	}
+	rep, herr := rt.handle(r.Context(), c)
+	if herr == nil {
+		return rep, nil
+	}
+	return nil, s.translate(herr, c, id)
+}
+
+func (s *Server) authorize(c *call, a Access) *rest.Error {
+	if s.cfg.Authorize == nil || a == Public {
+		return nil
+	}
+	user, err := s.cfg.Authorize(c.r, a)
+	if err == nil {
+		c.user = user
+		return nil
+	}
+	var e *rest.Error
+	if errors.As(err, &e) {
+		return e
+	}
+	return rest.Fault(http.StatusForbidden, "%v", err)
+}
+
+// fail sends an error. HEAD has no body, but the length it would have.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, e *rest.Error) {
+	if e.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Basic realm="Baremetal API"`)
+	}
+	send(w, r, e.Status, e.Body())
+}
+
+func send(w http.ResponseWriter, r *http.Request, status int, body []byte) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Length", fmt.Sprint(len(body)))
+	w.WriteHeader(status)
+	if r.Method != http.MethodHead {
+		w.Write(body) // the client is gone if this fails, and nobody is left to tell
+	}
+}
+
+func requestID() string {
+	b := make([]byte, 16)
+	rand.Read(b)
+	return "req-" + hex.EncodeToString(b)
+}
+
+// base is the scheme and host by which the client knows this server.
+func base(r *http.Request) string {
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	return scheme + "://" + r.Host
+}
+
+// normalise splits a path into decoded segments. Paths without a version are those of /v1, and trailing slashes don't count;
+// ours tells that it belongs to Ingot's own part, which has no microversions.
+func normalise(escaped string) (segments []string, ours bool) {
+	for seg := range strings.SplitSeq(escaped, "/") {
+		if seg == "" {
+			continue
+		}
+		if dec, err := url.PathUnescape(seg); err == nil {
+			seg = dec
+		}
+		segments = append(segments, seg)
+	}
+	if len(segments) == 0 {
+		return nil, false
+	}
+	if segments[0] == "ingot" {
+		return segments, true
+	}
+	if segments[0] != "v1" {
+		segments = append([]string{"v1"}, segments...)
+	}
+	return segments, false
+}
+
+func acceptsJSON(accept []string) bool {
+	if len(accept) == 0 {
+		return true
+	}
+	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
+		kind, _, _ := strings.Cut(strings.TrimSpace(part), ";")
+		switch strings.ToLower(strings.TrimSpace(kind)) {
+		case "", "*/*", "application/*", "application/json", "application/vnd.openstack.ironic.v1+json":
+			return true
+		}
+	}
+	return false
+}
+
+func parseQuery(raw string) (url.Values, *rest.Error) {
+	q, err := url.ParseQuery(raw)
+	if err != nil {
+		return nil, rest.BadRequest("The query of the address is not well formed: %v", err)
+	}
+	for k, v := range q {
+		if len(v) > 1 {
+			list := make([]any, len(v))
+			for i := range v {
+				list[i] = v[i]
+			}
+			return nil, rest.BadRequest("Expected string for %s: %s", k, rest.Repr(list))
+		}
+	}
+	return q, nil
+}
+
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) (any, *rest.Error) {
+	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		return nil, rest.Fault(http.StatusRequestEntityTooLarge, "The body is larger than the %d bytes allowed here.", limit)
+	}
+	if err != nil {
+		return nil, rest.BadRequest("The body could not be read: %v", err)
+	}
+	if len(bytes.TrimSpace(b)) == 0 {
+		return nil, nil
+	}
+	if tooDeep(b, maxDepth) {
+		return nil, rest.BadRequest("The body is nested deeper than %d levels.", maxDepth)
+	}
+	var v any
+	if err := json.Unmarshal(b, &v); err != nil {
+		return nil, rest.BadRequest("The body is not JSON: %v", err)
+	}
+	return v, nil
+}
+
+// tooDeep counts brackets outside of strings: no decoder has to be trusted with hostile depth.
+func tooDeep(b []byte, limit int) bool {
+	depth, inString := 0, false
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			if depth++; depth > limit {
+				return true
+			}
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return false
+}

@@ -1,0 +1,168 @@
+package rest
+
+import (
+	"encoding/json"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+// The structs decode what the tables render: both must know the same names, or a client silently misses a field.
+func TestTablesAndStructsHaveTheSameFields(t *testing.T) {
+	checkTable(t, NodeFields)
+	checkTable(t, PortFields)
+	checkTable(t, StatesFields)
+}
+
+func checkTable[T any](t *testing.T, table Fields[T]) {
+	t.Helper()
+	typ := reflect.TypeFor[T]()
+	tags := map[string]bool{}
+	for i := range typ.NumField() {
+		tags[typ.Field(i).Tag.Get("json")] = true
+	}
+	for _, f := range table {
+		if !tags[f.Name] {
+			t.Errorf("%s has no field for %q of its table", typ, f.Name)
+		}
+		delete(tags, f.Name)
+		if f.Since < MinVersion || f.Since > MaxVersion {
+			t.Errorf("%s: %s since %s, which is not offered", typ, f.Name, f.Since)
+		}
+	}
+	for tag := range tags {
+		t.Errorf("%s: the table has no %q", typ, tag)
+	}
+}
+
+func TestNodeSurvivesTheWire(t *testing.T) {
+	yes := true
+	n := Node{UUID: "u", Name: "n", AutomatedClean: &yes, Extra: map[string]any{"a": "<b>"}, ProvisionState: "available"}
+	b, err := Marshal(NodeFields.Render(&n, MaxVersion, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(b), `"extra":{"a":"<b>"}`) || !strings.Contains(string(b), `"owner":null`) {
+		t.Errorf("rendered node = %s", b)
+	}
+	var back Node
+	if err := json.Unmarshal(b, &back); err != nil {
+		t.Fatal(err)
+	}
+	if back.Name != "n" || back.Owner != "" || back.Extra["a"] != "<b>" || back.AutomatedClean == nil || !*back.AutomatedClean {
+		t.Errorf("node came back as %+v", back)
+	}
+}
+
+func TestStateFor(t *testing.T) {
+	for _, c := range []struct {
+		v           Version
+		state, want string
+	}{
+		{1, "available", ""}, {2, "available", "available"}, {38, "inspect wait", "inspecting"}, {39, "inspect wait", "inspect wait"}, {1, "active", "active"},
+	} {
+		if got := StateFor(c.v, c.state); got != c.want {
+			t.Errorf("StateFor(%s, %q) = %q, want %q", c.v, c.state, got, c.want)
+		}
+	}
+}
+
+func TestPatch(t *testing.T) {
+	for _, c := range []struct {
+		name, patch, want, err string
+	}{
+		{"add below a list", `[{"op":"add","path":"/extra/l/1","value":9}]`, `{"extra":{"a":{"b":1},"l":[1,9,2]}}`, ""},
+		{"append", `[{"op":"add","path":"/extra/l/-","value":3}]`, `{"extra":{"a":{"b":1},"l":[1,2,3]}}`, ""},
+		{"remove from a list", `[{"op":"remove","path":"/extra/l/0"}]`, `{"extra":{"a":{"b":1},"l":[2]}}`, ""},
+		{"replace deep", `[{"op":"replace","path":"/extra/a/b","value":{"c":[]}}]`, `{"extra":{"a":{"b":{"c":[]}},"l":[1,2]}}`, ""},
+		{"remove the attribute", `[{"op":"remove","path":"/extra"}]`, `{}`, ""},
+		{"missing parent", `[{"op":"add","path":"/extra/x/y","value":1}]`, "", "member 'x' not found"},
+		{"replace what is not there", `[{"op":"replace","path":"/extra/x","value":1}]`, "", "can't replace a non-existent object 'x'"},
+		{"below a number", `[{"op":"add","path":"/extra/a/b/c","value":1}]`, "", "nothing below 1"},
+		{"list index", `[{"op":"remove","path":"/extra/l/7"}]`, "", "out of range"},
+		{"not allowed", `[{"op":"add","path":"/uuid","value":1}]`, "", "Cannot patch /uuid"},
+		{"all or nothing is the caller's", `[{"op":"add","path":"/extra"}]`, "", "does not contain a 'value'"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var doc map[string]any
+			var body any
+			if err := json.Unmarshal([]byte(`{"extra":{"a":{"b":1},"l":[1,2]}}`), &doc); err != nil {
+				t.Fatal(err)
+			}
+			if err := json.Unmarshal([]byte(c.patch), &body); err != nil {
+				t.Fatal(err)
+			}
+			p, err := ParsePatch(body, []string{"extra"})
+			if err == nil {
+				err = p.Apply(doc)
+			}
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Message, c.err) {
+					t.Fatalf("error = %v, want one with %q", err, c.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, _ := json.Marshal(doc); string(got) != c.want {
+				t.Errorf("document = %s, want %s", got, c.want)
+			}
+		})
+	}
+}
+
+func FuzzPatch(f *testing.F) {
+	f.Add(`[{"op":"add","path":"/extra/a/0","value":[1]}]`)
+	f.Add(`[{"op":"remove","path":"/extra/l/-"}]`)
+	f.Add(`[{"op":"replace","path":"/extra","value":null},{"op":"add","path":"/extra/x","value":1}]`)
+	f.Fuzz(func(t *testing.T, text string) {
+		var body any
+		if json.Unmarshal([]byte(text), &body) != nil {
+			return
+		}
+		p, err := ParsePatch(body, []string{"extra"})
+		if err != nil {
+			return
+		}
+		p.Apply(map[string]any{"extra": map[string]any{"a": []any{1.0}, "l": []any{}}})
+	})
+}
+
+func TestMask(t *testing.T) {
+	in := map[string]any{"ipmi_password": "x", "ipmi_username": "u", "deploy_kernel": "k", "kernel_append_params": "quiet",
+		"inner": map[string]any{"auth_token": "t", "n": 1}, "configdrive": map[string]any{"user_data": "secret text"}, "snmp_community": "", "ipmi_hex_kg_key": "00"}
+	got := Mask(in, "configdrive")
+	want := map[string]any{"ipmi_password": Masked, "ipmi_username": "u", "deploy_kernel": "k", "kernel_append_params": "quiet",
+		"inner": map[string]any{"auth_token": Masked, "n": 1}, "configdrive": Masked, "snmp_community": "", "ipmi_hex_kg_key": Masked}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("Mask = %v, want %v", got, want)
+	}
+	Unmask(got, in)
+	if got["ipmi_password"] != "x" || got["inner"].(map[string]any)["auth_token"] != "t" {
+		t.Errorf("Unmask gave %v", got)
+	}
+	fresh := map[string]any{"new_secret": Masked}
+	if Unmask(fresh, in); fresh["new_secret"] != Masked {
+		t.Errorf("Unmask invented %v", fresh)
+	}
+}
+
+func TestDecodeError(t *testing.T) {
+	for _, c := range []struct {
+		name, body, want string
+	}{
+		{"fault", string(BadRequest("no %s", "way").Body()), "no way"},
+		{"routing", string(Routing(404, "nothing here").Body()), "nothing here"},
+		{"routing without text", string(Routing(404, "").Body()), "Not Found"},
+		{"encoded once", `{"error_message": {"faultstring": "once", "faultcode": "Client"}}`, "once"},
+		{"basic authentication", `{"error": {"message": "Authorization required", "code": 401}}`, "Authorization required"},
+		{"a proxy's page", `gateway down`, "gateway down"},
+		{"text in the envelope", `{"error_message": "plain"}`, "plain"},
+		{"nothing", ``, "Not Found"},
+	} {
+		if got := DecodeError(404, []byte(c.body)); got.Message != c.want || got.Status != 404 {
+			t.Errorf("%s: DecodeError = %v, want %q", c.name, got, c.want)
+		}
+	}
+}
