@@ -226,7 +226,8 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 		}
 		l.wg.Go(func() { n.serve4(lctx, l) })
 	}
-	on := a.RawFlags&unix.IFF_RUNNING != 0 && a.RawFlags&unix.IFF_UP != 0
+	// Not IFF_RUNNING: the kernel lets that wait for up to a second.
+	on := a.RawFlags&unix.IFF_LOWER_UP != 0 && a.RawFlags&unix.IFF_UP != 0
 	was := l.on
 	l.on = on
 	n.mu.Unlock()
