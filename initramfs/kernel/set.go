@@ -151,3 +151,30 @@ func (s Set) Firmware() []string {
 	slices.Sort(out)
 	return slices.Compact(out)
 }
+
+// LoadOrder gives the modules in an order in which each comes after all it needs.
+func (s Set) LoadOrder() []Module {
+	byName := map[string]Module{}
+	for _, m := range s.Modules {
+		byName[m.Name] = m
+	}
+	var out []Module
+	seen := map[string]bool{}
+	var visit func(Module)
+	visit = func(m Module) {
+		if seen[m.Name] {
+			return
+		}
+		seen[m.Name] = true
+		for _, d := range slices.Concat(m.Depends, m.Pre) {
+			if dep, ok := byName[canonical(d)]; ok {
+				visit(dep)
+			}
+		}
+		out = append(out, m)
+	}
+	for _, m := range s.Modules {
+		visit(m)
+	}
+	return out
+}

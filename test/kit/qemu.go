@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -59,11 +60,11 @@ func Boot(t testing.TB, m VM) string {
 		if err := os.WriteFile(vars, data, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		args = append(args, "-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+ovmfCode, "-drive", "if=pflash,unit=1,format=raw,file="+vars)
+		args = append(args, "-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+ovmfCode, "-drive", "if=pflash,unit=1,format=raw,file="+Quote(vars))
 	}
 	for i, d := range m.Disks {
 		id := "disk" + strconv.Itoa(i)
-		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,id="+id+",file="+d,
+		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,id="+id+",file="+Quote(d),
 			"-device", "virtio-blk-pci,drive="+id+",bootindex="+strconv.Itoa(i+1)+",serial="+id)
 	}
 	if m.Kernel != "" {
@@ -105,6 +106,9 @@ func Boot(t testing.TB, m VM) string {
 	}
 	return console.String()
 }
+
+// Quote writes a value as it stands in QEMU's comma-separated options.
+func Quote(value string) string { return strings.ReplaceAll(value, ",", ",,") }
 
 // BootKernel boots a kernel with a ramdisk and waits for until on its console; see Boot.
 func BootKernel(t testing.TB, kernel, initrd, cmdline, until string) string {

@@ -1,0 +1,104 @@
+package build
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+func sorted(s []string) []string {
+	slices.Sort(s)
+	return s
+}
+
+// layout is a disk to make: what its root file system is filled with and how large its parts are.
+type layout struct {
+	image    string // name, from which all identifiers are made
+	root     string // folder that becomes the root file system
+	label    string // of the root file system
+	espSize  int64
+	rootSize int64
+	fixTimes bool // give all files one time; without it they keep theirs, and those that can't be set differ between builds
+}
+
+func (l layout) rootUUID() string { return named(l.image, "root file system").String() }
+
+// parts gives the partitions and the size of the disk.
+func (l layout) parts() ([]partition, int64) {
+	esp := partition{typeESP, "esp", 2 * mib, l.espSize}
+	root := partition{typeRoot, "root", esp.start + esp.size, l.rootSize}
+	return []partition{{typeBIOSBoot, "bios", mib, mib}, esp, root}, root.start + root.size + mib
+}
+
+// write makes the disk as a raw file.
+func (l layout) write(ctx context.Context, raw string) error {
+	if err := l.try(ctx, raw); err != nil {
+		return fmt.Errorf("make the disk of image %s: %w", l.image, err)
+	}
+	return nil
+}
+
+func (l layout) try(ctx context.Context, raw string) error {
+	tmp, err := os.MkdirTemp(filepath.Dir(raw), ".disk-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	parts, size := l.parts()
+	disk, err := os.OpenFile(raw, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	defer disk.Close()
+	if err := disk.Truncate(size); err != nil {
+		return err
+	}
+	if err := writeGPT(disk, size, l.image, parts); err != nil {
+		return err
+	}
+	if err := embedGRUB(ctx, disk, parts[0], l.rootUUID(), tmp); err != nil {
+		return err
+	}
+	if err := writeESP(ctx, disk, parts[1], l.rootUUID(), tmp); err != nil {
+		return err
+	}
+	root := parts[2]
+	// metadata_csum_seed and orphan_file are not known to GRUB 2.06 or older kernels; a fixed hash seed makes folders come out equal.
+	err = run(ctx, nil, "mke2fs", "-q", "-F", "-t", "ext4", "-O", "^metadata_csum_seed,^orphan_file", "-U", l.rootUUID(), "-L", l.label,
+		"-d", l.root, "-E", fmt.Sprintf("offset=%d,hash_seed=%s,root_owner=0:0,lazy_itable_init=0", root.start, named(l.image, "hash seed")),
+		raw, fmt.Sprintf("%dk", root.size/1024))
+	if err != nil {
+		return err
+	}
+	if l.fixTimes {
+		if err := l.setTimes(ctx, fmt.Sprintf("%s?offset=%d", raw, root.start)); err != nil {
+			return err
+		}
+	}
+	return disk.Close()
+}
+
+// setTimes sets the times of all files of the root file system, those included that no program can set on a mounted one.
+func (l layout) setTimes(ctx context.Context, fs string) error {
+	var script strings.Builder
+	err := filepath.WalkDir(l.root, func(file string, _ os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(l.root, file)
+		if err != nil {
+			return err
+		}
+		for _, field := range []string{"atime", "ctime", "mtime", "crtime"} {
+			fmt.Fprintf(&script, "sif %q %s @%s\nsif %q %s_extra 0\n", "/"+rel, field, epoch, "/"+rel, field)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return run(ctx, strings.NewReader(script.String()), "debugfs", "-w", "-f", "-", fs)
+}

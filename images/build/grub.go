@@ -1,0 +1,104 @@
+package build
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Where Debian's packages grub-pc-bin, grub-efi-amd64-signed and shim-signed put their parts.
+const (
+	grubBoot = "/usr/lib/grub/i386-pc/boot.img"
+	grubEFI  = "/usr/lib/grub/x86_64-efi-signed/grubx64.efi.signed"
+	shimEFI  = "/usr/lib/shim/shimx64.efi.signed"
+	shimCSV  = "/usr/lib/shim/BOOTX64.CSV"
+)
+
+// grubModules are what GRUB needs to find the root by its UUID and to read a configuration there.
+var grubModules = []string{
+	"biosdisk", "part_gpt", "ext2", "search", "search_fs_uuid", "configfile", "linux", "normal", "serial", "terminal", "echo", "test",
+}
+
+// findRoot is GRUB's early configuration: go on with the one on the root file system.
+func findRoot(rootUUID string) string {
+	return "search --no-floppy --fs-uuid --set=root " + rootUUID + "\nset prefix=($root)/boot/grub\nconfigfile /boot/grub/grub.cfg\n"
+}
+
+// embedGRUB puts GRUB for BIOS into a disk: its first sector into the MBR, the rest into the boot partition p.
+func embedGRUB(ctx context.Context, disk *os.File, p partition, rootUUID, tmp string) error {
+	early, core := filepath.Join(tmp, "early.cfg"), filepath.Join(tmp, "core.img")
+	if err := os.WriteFile(early, []byte(findRoot(rootUUID)), 0o644); err != nil {
+		return err
+	}
+	args := append([]string{"-O", "i386-pc", "-o", core, "-c", early, "-p", "/boot/grub"}, grubModules...)
+	if err := run(ctx, nil, "grub-mkimage", args...); err != nil {
+		return err
+	}
+	boot, err := os.ReadFile(grubBoot)
+	if err != nil {
+		return err
+	}
+	rest, err := os.ReadFile(core)
+	if err != nil {
+		return err
+	}
+	if err := patchGRUB(boot, rest, p); err != nil {
+		return err
+	}
+	if _, err := disk.WriteAt(boot[:440], 0); err != nil {
+		return err
+	}
+	_, err = disk.WriteAt(rest, p.start)
+	return err
+}
+
+// patchGRUB tells the first sector where the second is, and the second where the rest is.
+func patchGRUB(boot, core []byte, p partition) error {
+	lba := uint64(p.start / sector)
+	switch {
+	case len(boot) != sector || len(core) <= sector:
+		return fmt.Errorf("GRUB's boot.img has %d bytes and its core %d: not what this was written for", len(boot), len(core))
+	case int64(len(core)) > p.size:
+		return fmt.Errorf("GRUB needs %d bytes, its partition has %d", len(core), p.size)
+	case boot[0x66] != 0xEB: // the jump that is switched off below
+		return errors.New("GRUB's boot.img is not as this was written for: no jump at 0x66")
+	}
+	binary.LittleEndian.PutUint64(boot[0x5c:], lba)
+	boot[0x66], boot[0x67] = 0x90, 0x90 // on a hard disk: don't believe a BIOS that names a floppy as boot drive
+	binary.LittleEndian.PutUint64(core[0x1f4:], lba+1)
+	binary.LittleEndian.PutUint16(core[0x1fc:], uint16((len(core)+sector-1)/sector-1))
+	return nil
+}
+
+// writeESP makes the EFI system partition. The loaders lie at the path that firmware looks for by itself and at the one that
+// Debian's boot entries name; GRUB as signed by Debian reads its configuration from /EFI/debian.
+func writeESP(ctx context.Context, disk *os.File, p partition, rootUUID, tmp string) error {
+	file, cfg := filepath.Join(tmp, "esp.img"), filepath.Join(tmp, "esp.cfg")
+	if err := os.WriteFile(cfg, []byte(findRoot(rootUUID)), 0o644); err != nil {
+		return err
+	}
+	if err := os.WriteFile(file, nil, 0o644); err != nil {
+		return err
+	}
+	if err := os.Truncate(file, p.size); err != nil {
+		return err
+	}
+	if err := run(ctx, nil, "mkfs.vfat", "--invariant", "-F", "32", "-s", "1", "-n", "ESP", file); err != nil {
+		return err
+	}
+	if err := run(ctx, nil, "mmd", "-i", file, "::/EFI", "::/EFI/BOOT", "::/EFI/debian"); err != nil {
+		return err
+	}
+	for _, c := range [][2]string{
+		{shimEFI, "BOOT/BOOTX64.EFI"}, {grubEFI, "BOOT/grubx64.efi"},
+		{shimEFI, "debian/shimx64.efi"}, {grubEFI, "debian/grubx64.efi"}, {shimCSV, "debian/BOOTX64.CSV"}, {cfg, "debian/grub.cfg"},
+	} {
+		if err := run(ctx, nil, "mcopy", "-i", file, c[0], "::/EFI/"+c[1]); err != nil {
+			return err
+		}
+	}
+	return copySparse(disk, p.start, file)
+}

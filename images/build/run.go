@@ -1,0 +1,89 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// epoch is the time that file systems of images are made at, so that they do not depend on when they are.
+const epoch = "1700000000"
+
+// needed names what an image is made with, and the Debian package of each.
+type needed map[string]string
+
+var diskTools = needed{
+	"mke2fs": "e2fsprogs", "debugfs": "e2fsprogs", "mkfs.vfat": "dosfstools", "mmd": "mtools", "mcopy": "mtools", "grub-mkimage": "grub-common",
+	grubBoot: "grub-pc-bin", grubEFI: "grub-efi-amd64-signed", shimEFI: "shim-signed",
+}
+
+// check tells all that is missing at once.
+func (n needed) check() error {
+	missing := map[string]bool{}
+	for what, pkg := range n {
+		var err error
+		if strings.HasPrefix(what, "/") {
+			_, err = os.Stat(what)
+		} else {
+			_, err = exec.LookPath(what)
+		}
+		if err != nil {
+			missing[pkg] = true
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	var list []string
+	for pkg := range missing {
+		list = append(list, pkg)
+	}
+	return fmt.Errorf("programs to make images with are missing: apt-get install %s", strings.Join(sorted(list), " "))
+}
+
+// run runs a program with a plain environment; an error has the last of what it said.
+func run(ctx context.Context, stdin io.Reader, name string, args ...string) error {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TZ=UTC", "MTOOLS_SKIP_CHECK=1", "SOURCE_DATE_EPOCH="+epoch, "E2FSPROGS_FAKE_TIME="+epoch)
+	cmd.Stdin = stdin
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		text := strings.TrimSpace(said.String())
+		if len(text) > 3000 {
+			text = "... " + text[len(text)-3000:]
+		}
+		return fmt.Errorf("%s: %w: %s", name, err, text)
+	}
+	return nil
+}
+
+// copySparse copies a file into disk at an offset, leaving out what is zero. disk must be zero there.
+func copySparse(disk io.WriterAt, at int64, file string) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf, zero := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, err := io.ReadFull(f, buf)
+		if n > 0 && !bytes.Equal(buf[:n], zero[:n]) {
+			if _, err := disk.WriteAt(buf[:n], at); err != nil {
+				return err
+			}
+		}
+		at += int64(n)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,52 @@
+#!/bin/busybox sh
+# First process of the tiny image: loads its modules, reads the config drive, says on the console what it found, offers a login.
+/bin/busybox --install -s /bin
+mount -t proc proc /proc
+mount -t sysfs sysfs /sys
+mount -t devtmpfs dev /dev
+mkdir -p /run /tmp /mnt /cd
+while read -r m; do insmod "/lib/modules/$m" 2>/dev/null; done </lib/modules/order
+
+# Disks behind SCSI and SATA show up a moment after their driver.
+wanted=$(sed -n 's/.*root=\(UUID=[^ ]*\).*/\1/p' /proc/cmdline)
+root= tries=0
+while [ -z "$root" ] && [ $tries -lt 100 ]; do
+	root=$(findfs "$wanted" 2>/dev/null) || { root= tries=$((tries + 1)); usleep 100000; }
+done
+
+host=none uuid=none keys=0 data=none cfg=$(findfs LABEL=config-2 2>/dev/null || findfs LABEL=CONFIG-2 2>/dev/null)
+if [ -n "$cfg" ]; then
+	if mount -o ro -t iso9660 "$cfg" /cd 2>/dev/null || mount -o ro -t vfat "$cfg" /cd 2>/dev/null; then
+		meta=$(tr -d '\n' </cd/openstack/latest/meta_data.json)
+		value() { printf '%s' "$meta" | sed -n "s/.*\"$1\" *: *\"\([^\"]*\)\".*/\1/p"; }
+		host=$(value hostname)
+		uuid=$(value uuid)
+		keys=$(printf '%s' "$meta" | sed -n 's/.*"public_keys" *: *{\([^}]*\)}.*/\1/p' | grep -o ': *"[a-z]' | wc -l)
+		[ -f /cd/openstack/latest/user_data ] && data=$(sha256sum </cd/openstack/latest/user_data | cut -d' ' -f1)
+		[ -n "$host" ] && hostname "$host"
+	else
+		cfg="$cfg(unreadable)"
+	fi
+fi
+
+# A mark on the root file system: how often it was started.
+boots=unknown
+if [ -n "$root" ] && mount -t ext4 "$root" /mnt; then
+	boots=$(($(cat /mnt/boots 2>/dev/null || echo 0) + 1))
+	echo $boots >/mnt/boots
+	umount /mnt
+fi
+
+efi=0
+[ -d /sys/firmware/efi ] && efi=1
+echo "INGOT-TINY up=$(cut -d' ' -f1 /proc/uptime) host=${host:-none} uuid=${uuid:-none} ssh_keys=$keys user_data=$data root=${root:-none} cfg=${cfg:-none} efi=$efi boots=$boots" >/dev/console
+
+ip link set lo up
+for nic in /sys/class/net/*; do
+	nic=${nic##*/}
+	[ "$nic" = lo ] && continue
+	ip link set "$nic" up
+	udhcpc -b -S -i "$nic" -s /etc/dhcp.sh >/dev/null 2>&1 &
+done
+
+while :; do getty -L ttyS0 115200 vt100 || sleep 1; done

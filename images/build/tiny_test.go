@@ -1,0 +1,219 @@
+package build
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+const userData = "#cloud-config\nhello: world\n"
+
+// drive makes a folder with the content of a config drive.
+func drive(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	latest := filepath.Join(dir, "openstack/latest")
+	if err := os.MkdirAll(latest, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"meta_data.json": `{"uuid": "0b0e1f3c-52a5-4a55-9f44-8a4f2a2f6a11", "hostname": "tiny-one", "name": "tiny",
+			"public_keys": {"a": "ssh-ed25519 AAAAC3Nz one", "b": "ssh-rsa AAAAB3Nz two"}, "keys": [{"type": "ssh", "name": "a"}]}`,
+		"user_data": userData,
+	} {
+		if err := os.WriteFile(filepath.Join(latest, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// vfatDrive and isoDrive write a config drive as a file system.
+func vfatDrive(t *testing.T) string {
+	kit.NeedPrograms(t, "mkfs.vfat", "mcopy")
+	f := kit.TempDisk(t, 4*mib)
+	kit.Run(t, "mkfs.vfat", "-n", "config-2", f)
+	kit.Run(t, "mcopy", "-i", f, "-s", filepath.Join(drive(t), "openstack"), "::/")
+	return f
+}
+
+func isoDrive(t *testing.T) string {
+	kit.NeedPrograms(t, "genisoimage")
+	f := filepath.Join(t.TempDir(), "cfg.iso")
+	kit.Run(t, "genisoimage", "-quiet", "-R", "-J", "-V", "config-2", "-o", f, drive(t))
+	return f
+}
+
+// deployed copies an image to a larger disk and puts a config drive into a partition at its end, as a deployment does.
+func deployed(t *testing.T, raw, image string, parts []partition, cfg string) string {
+	t.Helper()
+	fi, err := os.Stat(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	size := fi.Size() + 16*mib
+	disk := kit.TempDisk(t, size)
+	f, err := os.OpenFile(disk, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := copySparse(f, 0, raw); err != nil {
+		t.Fatal(err)
+	}
+	p := partition{kind: uuid.MustParse("0FC63DAF-8483-4772-8E79-3D69D8477DE4"), name: "config-2", start: size - 6*mib, size: 4 * mib}
+	if err := writeGPT(f, size, image, append(parts, p)); err != nil {
+		t.Fatal(err)
+	}
+	if err := copySparse(f, p.start, cfg); err != nil {
+		t.Fatal(err)
+	}
+	return disk
+}
+
+func TestTiny(t *testing.T) {
+	kit.NeedPrograms(t, "apt-get", "apt-cache", "mke2fs", "mkfs.vfat", "mcopy", "grub-mkimage", "busybox", "qemu-img", "e2fsck")
+	kit.NeedFiles(t, "grub-pc-bin", grubBoot)
+	kit.NeedFiles(t, "grub-efi-amd64-signed", grubEFI)
+	kit.NeedFiles(t, "shim-signed", shimEFI)
+	dir := t.TempDir()
+	r, err := Tiny(t.Context(), Options{Out: dir, Qcow2: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := r.Print(&b); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(b.String())
+	parts, size := tinyLayout("").parts()
+	if r.VirtualSize != size || r.File(r.Zst).Size > 24e6 {
+		t.Errorf("virtual size = %d, want %d; compressed %d", r.VirtualSize, size, r.File(r.Zst).Size)
+	}
+
+	t.Run("is sound", func(t *testing.T) {
+		kit.NeedPrograms(t, "sgdisk", "fsck.vfat")
+		if out := kit.Run(t, "sgdisk", "--verify", r.Raw); !strings.Contains(out, "No problems found") {
+			t.Errorf("sgdisk: %s", out)
+		}
+		for _, p := range []struct {
+			partition
+			check []string
+		}{{parts[1], []string{"fsck.vfat", "-n"}}, {parts[2], []string{"e2fsck", "-fn"}}} {
+			f := kit.TempDisk(t, p.size)
+			kit.Run(t, "dd", "if="+r.Raw, "of="+f, "bs=1M", "iflag=skip_bytes,count_bytes", "conv=sparse,notrunc",
+				"skip="+strconv.FormatInt(p.start, 10), "count="+strconv.FormatInt(p.size, 10), "status=none")
+			kit.Run(t, p.check[0], p.check[1], f)
+		}
+		kit.Run(t, "qemu-img", "compare", "-f", "raw", "-F", "qcow2", r.Raw, r.Qcow2)
+		kit.Run(t, "sh", "-c", "cd "+dir+" && sha256sum -c --quiet "+sumsFile)
+	})
+	t.Run("compressed is the same", func(t *testing.T) {
+		f, err := os.Open(r.Zst)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		z, err := zstd.NewReader(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer z.Close()
+		h := sha256.New()
+		if _, err := io.Copy(h, z); err != nil {
+			t.Fatal(err)
+		}
+		if got := hex.EncodeToString(h.Sum(nil)); got != r.File(r.Raw).SHA256 {
+			t.Errorf("unpacked digest = %s, want %s", got, r.File(r.Raw).SHA256)
+		}
+	})
+	t.Run("second run reuses", func(t *testing.T) {
+		again, err := Tiny(t.Context(), Options{Out: dir, Qcow2: true})
+		if err != nil || !again.Reused || again.Raw != r.Raw {
+			t.Errorf("second run = %+v, %v", again, err)
+		}
+	})
+	t.Run("same bytes elsewhere", func(t *testing.T) {
+		again, err := Tiny(t.Context(), Options{Out: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again.Reused || again.File(again.Raw).SHA256 != r.File(r.Raw).SHA256 {
+			t.Errorf("two builds differ: %+v, %+v", again.Files, r.Files)
+		}
+	})
+	t.Run("damaged is made again", func(t *testing.T) {
+		f, err := os.OpenFile(r.Zst, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt([]byte{1, 2, 3}, 1000); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		again, err := Tiny(t.Context(), Options{Out: dir, Qcow2: true})
+		if err != nil || again.Reused {
+			t.Errorf("after damage: %+v, %v", again, err)
+		}
+	})
+
+	sum := sha256.Sum256([]byte(userData))
+	line := regexp.MustCompile(`INGOT-TINY up=\S+ host=(\S+) uuid=(\S+) ssh_keys=(\d+) user_data=(\S+) root=(\S+) cfg=(\S+) efi=(\d) boots=(\S+)`)
+	for _, tc := range []struct {
+		name string
+		vm   kit.VM
+		cfg  func(*testing.T) string
+		want string // the rest after user data
+	}{
+		{"BIOS, vfat", kit.VM{}, vfatDrive, "/dev/vda3 /dev/vda4 0 1"},
+		{"UEFI, ISO 9660", kit.VM{UEFI: true}, isoDrive, "/dev/vda3 /dev/vda4 1 1"},
+		{"BIOS, NVMe", kit.VM{Args: []string{"-device", "nvme,drive=n0,serial=n0,bootindex=1", "-drive"}}, vfatDrive, "/dev/nvme0n1p3 /dev/nvme0n1p4 0 1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			disk := deployed(t, r.Raw, "tiny", parts, tc.cfg(t))
+			if len(tc.vm.Args) > 0 {
+				tc.vm.Args = append(tc.vm.Args, "if=none,id=n0,format=raw,file="+kit.Quote(disk))
+			} else {
+				tc.vm.Disks = []string{disk}
+			}
+			tc.vm.Until = `(?s)INGOT-TINY up.*login: `
+			tc.vm.MemoryMiB = 256
+			got := line.FindStringSubmatch(kit.Boot(t, tc.vm))
+			want := "tiny-one 0b0e1f3c-52a5-4a55-9f44-8a4f2a2f6a11 2 " + hex.EncodeToString(sum[:]) + " " + tc.want
+			if len(got) == 0 || strings.Join(got[1:], " ") != want {
+				t.Errorf("console says %q, want %q", got, want)
+			}
+		})
+	}
+	t.Run("no config drive, second boot", func(t *testing.T) {
+		disk := kit.TempDisk(t, size)
+		f, err := os.OpenFile(disk, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		if err := copySparse(f, 0, r.Raw); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"boots=1", "boots=2"} {
+			kit.Boot(t, kit.VM{
+				Disks: []string{disk}, Until: `host=none uuid=none ssh_keys=0 user_data=none root=/dev/vda3 cfg=none efi=0 ` + want + `(?s).*NET eth0 10.0.2.15`,
+				Args: []string{"-nic", "user,model=virtio-net-pci"},
+			})
+		}
+	})
+}
