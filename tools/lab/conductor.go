@@ -147,12 +147,17 @@ func (c *Conductor) ready(ctx context.Context, gone <-chan struct{}) error {
 		}
 		select {
 		case <-gone:
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+			continue
+		}
+		select {
+		case <-gone: // which ends ctx as well
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			return fmt.Errorf("start conductor: it ended (%v): %s", c.err, endOf(c.log))
-		case <-ctx.Done():
+		default:
 			return fmt.Errorf("start conductor: %w; see %s", context.Cause(ctx), c.log)
-		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }

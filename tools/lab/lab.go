@@ -47,12 +47,20 @@ type Lab struct {
 	opts     Options
 	ns       *netns
 	claim    *claim
+	control  *control
 	machines []*Machine
 
 	mu         sync.Mutex
 	conductors map[*Conductor]bool
 	down       bool
+
+	askDown   sync.Once
+	downAsked chan struct{}
+	purge     bool // as asked; set before downAsked is closed
 }
+
+// DownAsked is closed when another program (TakeDown) wants the lab to go down. Whoever made the lab should call Down then.
+func (l *Lab) DownAsked() <-chan struct{} { return l.downAsked }
 
 // Up makes the lab. ctx is for making it only. Whatever goes wrong, nothing is left behind.
 func Up(ctx context.Context, o Options) (_ *Lab, err error) {
@@ -66,7 +74,7 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 	sweep(o.Log)
 	l := &Lab{
 		Name: o.Name, Namespace: "ingot-" + o.Name, Dir: o.Dir, Subnet: o.Subnet, Host: o.Subnet.Addr().Next(),
-		opts: o, conductors: map[*Conductor]bool{},
+		opts: o, conductors: map[*Conductor]bool{}, downAsked: make(chan struct{}),
 	}
 	if l.claim, err = claimName(ctx, o.Name); err != nil {
 		return nil, err
@@ -98,6 +106,9 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 			return nil, fmt.Errorf("machine %s: %w", o.Nodes[i].Name, err)
 		}
 		l.machines = append(l.machines, m)
+	}
+	if err := l.serveControl(); err != nil {
+		return nil, err
 	}
 	l.save()
 	return l, ctx.Err()
@@ -307,6 +318,9 @@ func (l *Lab) Down(ctx context.Context) error {
 	l.mu.Unlock()
 
 	var errs []error
+	if l.control != nil {
+		errs = append(errs, l.control.close())
+	}
 	for _, c := range conductors {
 		errs = append(errs, c.Stop(ctx))
 	}

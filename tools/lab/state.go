@@ -23,8 +23,6 @@ const (
 	lockFile    = "lock"
 	stateFile   = "state.json"
 	controlFile = "control.sock"
-	logFile     = "daemon.log"
-	optionsFile = "options.json"
 )
 
 // claim is a lab's name, taken.
@@ -98,13 +96,13 @@ func (c *claim) take() (bool, error) {
 	}
 }
 
-// release gives the name back. The log of a daemon stays for whoever wants to know why it ended.
+// release gives the name back.
 func (c *claim) release() error {
 	var errs []error
 	entries, err := os.ReadDir(c.dir)
 	errs = append(errs, err)
 	for _, e := range entries {
-		if e.Name() != lockFile && e.Name() != logFile {
+		if e.Name() != lockFile {
 			errs = append(errs, os.Remove(filepath.Join(c.dir, e.Name())))
 		}
 	}
