@@ -1,0 +1,115 @@
+package netboot
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// admission is what a machine may have. The zero value is nothing: then why says why, for the log.
+type admission struct {
+	node    *node.Node
+	address bool // an address
+	boot    bool // something to boot
+	why     string
+}
+
+// admit decides about a machine by its MAC and the system GUIDs that it told, in either byte order.
+func (s *Server) admit(ctx context.Context, mac string, guids []string) (admission, error) {
+	port, err := s.store.PortByMAC(ctx, mac)
+	if err == nil {
+		n, err := s.store.Node(ctx, port.NodeUUID)
+		if err != nil {
+			return admission{}, err
+		}
+		return s.admitPort(n, port), nil
+	}
+	if !s.cfg.NotFound(err) {
+		return admission{}, err
+	}
+	for _, g := range guids {
+		n, err := s.store.NodeByGUID(ctx, g)
+		if err != nil {
+			if s.cfg.NotFound(err) {
+				continue
+			}
+			// Two nodes with one GUID, most likely: the text says so.
+			return admission{why: err.Error()}, nil
+		}
+		return s.admitGUID(ctx, n)
+	}
+	return s.admitLease(ctx, mac)
+}
+
+// admitPort decides about a machine whose MAC is a port of n.
+func (s *Server) admitPort(n *node.Node, port *node.Port) admission {
+	a := admission{node: n}
+	now := s.now()
+	open := n.Boot.WindowOpen(now)
+	switch {
+	case open && port.PXEEnabled:
+		a.address, a.boot = true, true
+	case open || atWork(n):
+		a.address = true
+	case hasInstance(n) && s.cfg.OnFlatNetwork(n):
+		a.address = true
+	default:
+		a.why = fmt.Sprintf("it belongs to node %s, which is not expected to boot (state %s)", n.UUID, n.Provision)
+	}
+	return a
+}
+
+// admitGUID decides about a machine with an unknown MAC whose GUID is that of n: the first inspection finds out its ports.
+func (s *Server) admitGUID(ctx context.Context, n *node.Node) (admission, error) {
+	if n.Provision != node.Inspecting && n.Provision != node.InspectWait {
+		return admission{why: fmt.Sprintf("its GUID is that of node %s, but its MAC is none of the node's ports and the node is not being inspected", n.UUID)}, nil
+	}
+	has, err := s.cfg.HasPorts(ctx, n.UUID)
+	if err != nil {
+		return admission{}, err
+	}
+	if has {
+		return admission{why: fmt.Sprintf("its GUID is that of node %s, which has ports, but not this one", n.UUID)}, nil
+	}
+	if !n.Boot.WindowOpen(s.now()) && !atWork(n) {
+		return admission{why: fmt.Sprintf("its GUID is that of node %s, which is not expected to boot yet", n.UUID)}, nil
+	}
+	return admission{node: n, address: true, boot: n.Boot.WindowOpen(s.now())}, nil
+}
+
+// admitLease decides about a machine that tells no GUID but was leased an address when it did: the agent, under a kernel, asks like
+// any computer. It gets its address, not a boot file.
+func (s *Server) admitLease(ctx context.Context, mac string) (admission, error) {
+	none := admission{why: "its MAC is no node's port, and it told no node's GUID"}
+	if s.cfg.Mode != Leases {
+		return none, nil
+	}
+	l, err := s.store.Lease(ctx, mac)
+	if err == nil && l.ExpiresAt.After(s.now()) {
+		var n *node.Node
+		if n, err = s.store.Node(ctx, l.NodeUUID); err == nil {
+			if n.Boot.WindowOpen(s.now()) || atWork(n) {
+				return admission{node: n, address: true}, nil
+			}
+			return none, nil
+		}
+	}
+	if err != nil && !s.cfg.NotFound(err) {
+		return admission{}, err
+	}
+	return none, nil
+}
+
+// atWork tells whether the agent of the newest boot has enrolled and that boot goes on.
+func atWork(n *node.Node) bool { return n.Boot != nil && !n.Boot.Ended && !n.Boot.EnrolledAt.IsZero() }
+
+// hasInstance tells whether an instance is on the machine or about to start.
+func hasInstance(n *node.Node) bool {
+	switch n.Provision {
+	case node.Active, node.Deploying, node.DeployWait, node.DeployHold, node.Adopting, node.Rescuing, node.RescueWait, node.Rescue,
+		node.RescueFailed, node.Unrescuing, node.UnrescueFailed, node.Servicing, node.ServiceWait, node.ServiceHold, node.ServiceFailed:
+		return true
+	}
+	return false
+}

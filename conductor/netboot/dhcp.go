@@ -1,0 +1,320 @@
+package netboot
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/iana"
+)
+
+// bootServerPort is where PXE clients ask a boot server that a ProxyDHCP offer told them of.
+const bootServerPort = 4011
+
+// Boot programs: what DHCP may offer. All of them are served over TFTP and below /loader/ over HTTP.
+const (
+	biosLoader = "undionly.kpxe"
+	uefiLoader = "snponly.efi"
+)
+
+// Classes that boot firmware tells in option 60.
+const (
+	classPXE  = "PXEClient"
+	classHTTP = "HTTPClient"
+)
+
+const (
+	optUUID      = dhcpv4.GenericOptionCode(97)  // RFC 4578: client machine identifier
+	optEtherboot = dhcpv4.GenericOptionCode(175) // iPXE's own
+)
+
+var (
+	// noProxyDHCP tells iPXE not to wait for a ProxyDHCP server: suboption 176, one byte, 1.
+	noProxyDHCP = dhcpv4.OptGeneric(optEtherboot, []byte{176, 1, 1})
+	// bootThisFile is PXE_DISCOVERY_CONTROL (suboption 6) with bit 3: no discovery, boot the file that is named beside it.
+	bootThisFile = dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, []byte{6, 1, 8, 255})
+)
+
+// firmware is who asks.
+type firmware int
+
+const (
+	plain    firmware = iota // an operating system, or the agent
+	ipxe                     // wants a script
+	biosPXE                  //
+	uefiPXE                  //
+	uefiHTTP                 // UEFI HTTP boot
+	foreign                  // boots, but on an architecture that there is nothing for
+)
+
+// request is what a packet says, as far as anything depends on it.
+type request struct {
+	packet    *dhcpv4.DHCPv4
+	typ       dhcpv4.MessageType
+	mac       string
+	guids     []string
+	firmware  firmware
+	arch      string
+	requested netip.Addr // option 50
+	client    netip.Addr // ciaddr
+	relay     netip.Addr // giaddr
+	server    netip.Addr // option 54
+}
+
+// read takes a packet apart. The error is for packets that nobody should answer.
+func read(m *dhcpv4.DHCPv4) (request, error) {
+	q := request{packet: m, typ: m.MessageType(), requested: addr(m.RequestedIPAddress()), client: addr(m.ClientIPAddr),
+		relay: addr(m.GatewayIPAddr), server: addr(m.ServerIdentifier())}
+	if m.OpCode != dhcpv4.OpcodeBootRequest {
+		return q, errors.New("not a request")
+	}
+	if m.HWType != iana.HWTypeEthernet || len(m.ClientHWAddr) != 6 {
+		return q, fmt.Errorf("hardware type %s is not Ethernet", m.HWType)
+	}
+	if q.typ == dhcpv4.MessageTypeNone {
+		return q, errors.New("BOOTP without DHCP")
+	}
+	q.mac = m.ClientHWAddr.String()
+	if u := m.Options.Get(optUUID); len(u) == 17 && u[0] == 0 {
+		q.guids = guidTexts(u[1:])
+	}
+	q.firmware, q.arch = who(m)
+	return q, nil
+}
+
+// who tells firmware by its classes and architecture. iPXE says who it is in the user class, in the form of RFC 3004 or without its
+// length byte, depending on its age.
+func who(m *dhcpv4.DHCPv4) (firmware, string) {
+	class := m.ClassIdentifier()
+	if strings.Contains(string(m.Options.Get(dhcpv4.OptionUserClassInformation)), "iPXE") {
+		return ipxe, ""
+	}
+	http := strings.HasPrefix(class, classHTTP)
+	if !http && !strings.HasPrefix(class, classPXE) {
+		return plain, ""
+	}
+	archs := m.ClientArch()
+	if len(archs) == 0 {
+		archs = []iana.Arch{iana.INTEL_X86PC} // RFC 4578 is newer than some BIOSes
+	}
+	name := archs[0].String()
+	has := func(a ...iana.Arch) bool {
+		return slices.ContainsFunc(archs, func(x iana.Arch) bool { return slices.Contains(a, x) })
+	}
+	switch {
+	case http && has(iana.EFI_X86_64_HTTP):
+		return uefiHTTP, name
+	case http:
+		return foreign, name
+	case has(iana.EFI_X86_64, iana.EFI_BC): // 9 is what EDK2 sent before the registry's erratum on 7
+		return uefiPXE, name
+	case has(iana.INTEL_X86PC):
+		return biosPXE, name
+	}
+	return foreign, name
+}
+
+func addr(ip net.IP) netip.Addr {
+	a, ok := netip.AddrFromSlice(ip.To4())
+	if !ok || a.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return a
+}
+
+// want is the address that the machine has in mind.
+func (q request) want() netip.Addr {
+	if q.client.IsValid() {
+		return q.client
+	}
+	return q.requested
+}
+
+// decide says which message answers a request when mine is the address that the machine may have (RFC 2131, section 4.3). None is silence.
+func (q request) decide(us, mine netip.Addr) dhcpv4.MessageType {
+	ackOrNak := func(a netip.Addr) dhcpv4.MessageType {
+		if a == mine {
+			return dhcpv4.MessageTypeAck
+		}
+		return dhcpv4.MessageTypeNak
+	}
+	switch q.typ {
+	case dhcpv4.MessageTypeDiscover:
+		return dhcpv4.MessageTypeOffer
+	case dhcpv4.MessageTypeInform:
+		return dhcpv4.MessageTypeAck
+	case dhcpv4.MessageTypeRequest:
+		switch {
+		case q.server.IsValid() && q.server != us:
+			return dhcpv4.MessageTypeNone // it took another server's offer
+		case q.server.IsValid(), !q.client.IsValid(): // SELECTING, INIT-REBOOT
+			if !q.requested.IsValid() {
+				return dhcpv4.MessageTypeNone
+			}
+			return ackOrNak(q.requested)
+		default: // RENEWING, REBINDING
+			return ackOrNak(q.client)
+		}
+	}
+	return dhcpv4.MessageTypeNone
+}
+
+// bootFile is what a machine is to load next; "" for one that boots nothing, or that there is nothing for.
+func bootFile(q request, c Config) string {
+	switch q.firmware {
+	case ipxe:
+		return scriptURL(q, c)
+	case biosPXE:
+		if c.TFTP {
+			return biosLoader
+		}
+	case uefiPXE:
+		if c.TFTP {
+			return uefiLoader
+		}
+	case uefiHTTP:
+		return baseURL(c) + "/loader/" + uefiLoader
+	}
+	return ""
+}
+
+// scriptURL is where iPXE finds its script. In mode server the leased address tells who asks; elsewhere the URL must.
+func scriptURL(q request, c Config) string {
+	u := baseURL(c) + "/boot.ipxe"
+	if c.Mode == Leases {
+		return u
+	}
+	v := url.Values{"mac": {q.mac}}
+	if len(q.guids) > 0 {
+		v.Set("uuid", q.guids[0])
+	}
+	return u + "?" + v.Encode()
+}
+
+// answer makes the reply of mode server: mine is the address that the machine gets, a what it is admitted to. Nil is silence.
+func answer(q request, a admission, mine netip.Addr, c Config) (*dhcpv4.DHCPv4, error) {
+	typ := q.decide(c.Address, mine)
+	if typ == dhcpv4.MessageTypeNone || !a.address {
+		return nil, nil
+	}
+	us := net.IP(c.Address.AsSlice())
+	mods := []dhcpv4.Modifier{dhcpv4.WithMessageType(typ), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(us))}
+	if typ == dhcpv4.MessageTypeNak {
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptMessage("this address is not yours")))
+		r, err := dhcpv4.NewReplyFromRequest(q.packet, mods...)
+		if err != nil {
+			return nil, err
+		}
+		r.SetBroadcast() // RFC 2131, 4.3.2: its address may be wrong, so unicast would not reach it
+		return r, nil
+	}
+	if q.typ != dhcpv4.MessageTypeInform {
+		mods = append(mods, dhcpv4.WithYourIP(mine.AsSlice()),
+			dhcpv4.WithOption(dhcpv4.OptIPAddressLeaseTime(c.LeaseTime)),
+			dhcpv4.WithOption(dhcpv4.OptRenewTimeValue((c.LeaseTime / 2).Truncate(time.Second))),
+			dhcpv4.WithOption(dhcpv4.OptRebindingTimeValue((c.LeaseTime * 7 / 8).Truncate(time.Second))))
+	}
+	mods = append(mods, dhcpv4.WithNetmask(net.CIDRMask(c.Prefix.Bits(), 32)),
+		dhcpv4.WithOption(dhcpv4.OptBroadcastAddress(broadcast(c.Prefix).AsSlice())))
+	if c.Gateway.IsValid() {
+		mods = append(mods, dhcpv4.WithRouter(c.Gateway.AsSlice()))
+	}
+	if len(c.DNS) > 0 {
+		var ips []net.IP
+		for _, d := range c.DNS {
+			ips = append(ips, d.AsSlice())
+		}
+		mods = append(mods, dhcpv4.WithDNS(ips...))
+	}
+	file := ""
+	if a.boot {
+		file = bootFile(q, c)
+		switch q.firmware {
+		case ipxe:
+			mods = append(mods, dhcpv4.WithOption(noProxyDHCP))
+		case uefiHTTP:
+			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptClassIdentifier(classHTTP)))
+		}
+	}
+	return withFile(q, file, us, mods)
+}
+
+// answerProxy makes the reply of mode proxy: no address, only what to boot. port is the one that the packet came in on.
+func answerProxy(q request, a admission, port int, c Config) (*dhcpv4.DHCPv4, error) {
+	file := ""
+	if a.boot {
+		file = bootFile(q, c)
+	}
+	if file == "" {
+		return nil, nil
+	}
+	var typ dhcpv4.MessageType
+	switch {
+	case port == dhcpv4.ServerPort && q.typ == dhcpv4.MessageTypeDiscover:
+		typ = dhcpv4.MessageTypeOffer
+	case port == bootServerPort && (q.typ == dhcpv4.MessageTypeRequest || q.typ == dhcpv4.MessageTypeInform):
+		typ = dhcpv4.MessageTypeAck
+	default:
+		return nil, nil // requests on port 67 are for the server that gives addresses
+	}
+	us := net.IP(c.Address.AsSlice())
+	class := classPXE
+	if q.firmware == uefiHTTP {
+		class = classHTTP
+	}
+	mods := []dhcpv4.Modifier{dhcpv4.WithMessageType(typ), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(us)),
+		dhcpv4.WithOption(dhcpv4.OptClassIdentifier(class)), dhcpv4.WithOptionCopied(q.packet, optUUID)}
+	if class == classPXE {
+		mods = append(mods, dhcpv4.WithOption(bootThisFile))
+	}
+	r, err := withFile(q, file, us, mods)
+	if r != nil {
+		r.YourIPAddr = net.IPv4zero
+		if q.client.IsValid() {
+			r.ClientIPAddr = q.packet.ClientIPAddr
+		}
+	}
+	return r, err
+}
+
+// withFile finishes a reply. The boot file goes into the header, where firmware of all ages looks, and into option 67, where it
+// may be longer; a URL that does not fit the header's 128 bytes goes into the option alone.
+func withFile(q request, file string, us net.IP, mods []dhcpv4.Modifier) (*dhcpv4.DHCPv4, error) {
+	if file != "" {
+		mods = append(mods, dhcpv4.WithServerIP(us), dhcpv4.WithOption(dhcpv4.OptBootFileName(file)))
+		if !strings.Contains(file, "://") {
+			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptTFTPServerName(us.String())))
+		}
+	}
+	r, err := dhcpv4.NewReplyFromRequest(q.packet, mods...)
+	if err != nil {
+		return nil, fmt.Errorf("answer DHCP request of %s: %w", q.mac, err)
+	}
+	if q.typ == dhcpv4.MessageTypeInform || q.client.IsValid() {
+		r.ClientIPAddr = q.packet.ClientIPAddr
+	}
+	if len(file) < 128 {
+		r.BootFileName = file
+	}
+	return r, nil
+}
+
+// destination is where a reply goes (RFC 2131, section 4.1). A machine without an address is reached by broadcast whatever it asked for:
+// to send it a unicast frame one would have to put it into the neighbour table first.
+func destination(q request, r *dhcpv4.DHCPv4, from *net.UDPAddr, port int) *net.UDPAddr {
+	switch {
+	case q.relay.IsValid():
+		return &net.UDPAddr{IP: q.packet.GatewayIPAddr, Port: dhcpv4.ServerPort}
+	case port == bootServerPort && from != nil && !from.IP.IsUnspecified():
+		return from // the client's port is its own choice here
+	case r.MessageType() != dhcpv4.MessageTypeNak && q.client.IsValid():
+		return &net.UDPAddr{IP: q.packet.ClientIPAddr, Port: dhcpv4.ClientPort}
+	}
+	return &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort}
+}

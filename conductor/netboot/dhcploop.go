@@ -1,0 +1,140 @@
+package netboot
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// serveDHCP answers packets from c, one after the other: no two machines can be given one address, and a flood waits in the kernel's
+// buffer instead of in ours.
+func (s *Server) serveDHCP(ctx context.Context, c *net.UDPConn) error {
+	port := c.LocalAddr().(*net.UDPAddr).Port
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := c.ReadFromUDP(buf)
+		if err != nil {
+			return fmt.Errorf("receive DHCP on port %d: %w", port, err)
+		}
+		m, err := dhcpv4.FromBytes(buf[:n])
+		if err != nil {
+			s.log.Debug("DHCP packet that can't be read", "from", from, "err", err)
+			continue
+		}
+		reply, to := s.dhcpReply(ctx, m, from, port)
+		if reply == nil {
+			continue
+		}
+		if _, err := c.WriteToUDP(reply.ToBytes(), to); err != nil {
+			s.log.Error("send DHCP reply", "mac", m.ClientHWAddr, "to", to, "err", err)
+		}
+	}
+}
+
+// dhcpReply is all of a DHCP exchange but the sockets. Nil is silence.
+func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPAddr, port int) (*dhcpv4.DHCPv4, *net.UDPAddr) {
+	q, err := read(m)
+	if err != nil {
+		s.log.Debug("DHCP packet left alone", "mac", m.ClientHWAddr, "err", err)
+		return nil, nil
+	}
+	if s.cfg.Mode == Proxy && q.firmware == plain {
+		return nil, nil // nothing to do with booting: the other server's business
+	}
+	a, err := s.admit(ctx, q.mac, q.guids)
+	if err != nil {
+		s.log.Error("look up who asks for an address", "mac", q.mac, "err", err)
+		return nil, nil
+	}
+	if !a.address {
+		if s.refused.speak(q.mac, s.now()) {
+			s.log.Info("DHCP request not answered", "mac", q.mac, "guid", strings.Join(q.guids, " or "), "err", a.why)
+		}
+		return nil, nil
+	}
+	if a.boot && q.firmware == foreign && s.refused.speak("arch "+q.mac, s.now()) {
+		s.log.Warn("machine's firmware asks for a kind of boot program that there is none of", "node", a.node.UUID, "mac", q.mac, "arch", q.arch)
+	}
+
+	var reply *dhcpv4.DHCPv4
+	if s.cfg.Mode == Proxy {
+		reply, err = answerProxy(q, a, port, s.cfg)
+	} else {
+		reply, err = s.lease(ctx, q, a)
+	}
+	if err != nil {
+		s.log.Error("answer DHCP request", "node", a.node.UUID, "mac", q.mac, "err", err)
+		return nil, nil
+	}
+	if reply == nil {
+		return nil, nil
+	}
+	s.log.Debug("DHCP", "node", a.node.UUID, "mac", q.mac, "request", q.typ, "reply", reply.MessageType(), "address", reply.YourIPAddr, "file", reply.BootFileNameOption())
+	if reply.MessageType() != dhcpv4.MessageTypeNak {
+		detail := reply.BootFileNameOption()
+		if s.cfg.Mode == Leases {
+			detail = strings.TrimSpace(reply.YourIPAddr.String() + " " + detail)
+		}
+		s.mark(ctx, a.node, node.MarkDHCP, detail)
+	}
+	return reply, destination(q, reply, from, port)
+}
+
+// lease is mode server: it keeps the leases.
+func (s *Server) lease(ctx context.Context, q request, a admission) (*dhcpv4.DHCPv4, error) {
+	now := s.now()
+	if q.relay.IsValid() && !s.cfg.Prefix.Contains(q.relay) {
+		return nil, fmt.Errorf("it comes through relay %s of another network than %s", q.relay, s.cfg.Prefix.Masked())
+	}
+	switch q.typ {
+	case dhcpv4.MessageTypeDecline:
+		// Somebody else uses the address: it is left alone for a while, and the machine starts over.
+		s.log.Warn("machine found its address in use by another", "node", a.node.UUID, "mac", q.mac, "address", q.requested)
+		s.pool.leased(q.mac)
+		if l, err := s.store.Lease(ctx, q.mac); err != nil || l.IP != q.requested.String() {
+			return nil, err
+		}
+		s.pool.decline(q.requested, now)
+		return nil, s.store.DeleteLease(ctx, q.mac)
+	case dhcpv4.MessageTypeRelease:
+		l, err := s.store.Lease(ctx, q.mac)
+		if err != nil || l.IP != q.client.String() {
+			return nil, nil
+		}
+		l.ExpiresAt = now // the record stays, and with it the address
+		return nil, s.store.PutLease(ctx, l)
+	}
+	mine := netip.Addr{}
+	if q.typ != dhcpv4.MessageTypeInform {
+		leases, err := s.store.Leases(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if mine, err = s.pool.pick(q.mac, q.want(), leases, now); err != nil {
+			return nil, err
+		}
+	}
+	reply, err := answer(q, a, mine, s.cfg)
+	if reply == nil || err != nil {
+		return nil, err
+	}
+	switch {
+	case reply.MessageType() == dhcpv4.MessageTypeOffer:
+		s.pool.offered(q.mac, mine, now)
+	case reply.MessageType() == dhcpv4.MessageTypeAck && mine.IsValid():
+		// Stored before the machine hears of it: what was promised survives a restart.
+		err := s.store.PutLease(ctx, node.Lease{MAC: q.mac, IP: mine.String(), NodeUUID: a.node.UUID, ExpiresAt: now.Add(s.cfg.LeaseTime)})
+		if err != nil {
+			return nil, err
+		}
+		s.pool.leased(q.mac)
+		s.log.Info("address leased", "node", a.node.UUID, "mac", q.mac, "address", mine, "file", reply.BootFileNameOption())
+	}
+	return reply, nil
+}

@@ -1,0 +1,213 @@
+package netboot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Handler serves boot scripts, boot programs, ramdisks and images over HTTP.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /boot.ipxe", s.getScript)
+	mux.HandleFunc("GET /loader/{file}", s.getLoader)
+	mux.HandleFunc("GET /ramdisk/{sha256}/{file}", s.getRamdisk)
+	mux.HandleFunc("GET /images/{file...}", s.getImage)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		begin := time.Now()
+		c := &counter{ResponseWriter: w}
+		mux.ServeHTTP(c, r)
+		s.log.Debug("HTTP", "method", r.Method, "path", r.URL.Path, "range", r.Header.Get("Range"), "from", r.RemoteAddr,
+			"status", c.status, "bytes", c.n, "took", time.Since(begin).Round(time.Millisecond))
+	})
+}
+
+func remoteAddr(r *http.Request) netip.Addr {
+	ap, err := netip.ParseAddrPort(r.RemoteAddr)
+	if err != nil {
+		return netip.Addr{}
+	}
+	return ap.Addr().Unmap()
+}
+
+// getScript makes a token: so GET alone, and nothing in between may keep the answer.
+func (s *Server) getScript(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet { // the mux lets HEAD through
+		w.Header().Set("Allow", http.MethodGet)
+		http.Error(w, "only GET", http.StatusMethodNotAllowed)
+		return
+	}
+	from := remoteAddr(r)
+	text, err := s.script(r.Context(), from, r.URL.Query().Get("mac"), r.URL.Query().Get("uuid"))
+	if err != nil {
+		if s.refused.speak("script "+from.String()+err.Error(), s.now()) {
+			s.log.Warn("boot script not served", "from", from, "err", err)
+		}
+		status := http.StatusServiceUnavailable
+		if errors.Is(err, errNotExpected) || errors.Is(err, errTooMany) {
+			status = http.StatusForbidden
+		}
+		http.Error(w, "no boot script for this machine now; the conductor's log says why", status)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	if _, err := io.WriteString(w, text); err != nil {
+		s.log.Debug("send boot script", "from", from, "err", err)
+	}
+}
+
+func (s *Server) getLoader(w http.ResponseWriter, r *http.Request) {
+	f, err := s.files.loader(r.PathValue("file"))
+	if s.absent(w, r, err) {
+		return
+	}
+	s.send(w, r, f, "")
+}
+
+func (s *Server) getRamdisk(w http.ResponseWriter, r *http.Request) {
+	rd, err := s.files.currentRamdisk()
+	if err != nil {
+		s.log.Error("serve ramdisk", "err", err)
+		http.Error(w, "there is no ramdisk; the conductor's log says why", http.StatusServiceUnavailable)
+		return
+	}
+	f, rf, err := rd.open(r.PathValue("sha256"), r.PathValue("file"))
+	if s.absent(w, r, err) {
+		return
+	}
+	w.Header().Set("Cache-Control", "public, immutable, max-age=31536000")
+	if !s.send(w, r, f, `"`+rf.SHA256+`"`) {
+		return
+	}
+	mark := node.MarkKernel
+	if rf == &rd.Initrd {
+		mark = node.MarkRamdisk
+	}
+	if n := s.client(r.Context(), remoteAddr(r)); n != nil {
+		s.mark(r.Context(), n, mark, "")
+	}
+}
+
+func (s *Server) getImage(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("file")
+	// Cleaned names only: no "..", no empty parts, no folder by its trailing slash.
+	if s.files.images == nil || name == "" || path.Clean("/"+name) != "/"+name {
+		http.NotFound(w, r)
+		return
+	}
+	f, err := openRegular(s.files.images, name)
+	if s.absent(w, r, err) {
+		return
+	}
+	n := s.client(r.Context(), remoteAddr(r))
+	if n != nil && r.Method == http.MethodGet {
+		s.mark(r.Context(), n, node.MarkImageFetch, name)
+	}
+	if s.send(w, r, f, "") && n != nil {
+		s.mark(r.Context(), n, node.MarkImageFetched, name)
+	}
+}
+
+// absent answers a request for what can't be opened, and tells whether that was so.
+func (s *Server) absent(w http.ResponseWriter, r *http.Request, err error) bool {
+	if err == nil {
+		return false
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		// A name that leads out of its root is one of these, and no more than absent to whoever tries it.
+		s.log.Warn("file not served", "path", r.URL.Path, "from", r.RemoteAddr, "err", err)
+	}
+	http.NotFound(w, r)
+	return true
+}
+
+// send serves a file with ranges and closes it. It tells whether the file's last byte went out. tag is the strong ETag; "" makes one.
+func (s *Server) send(w http.ResponseWriter, r *http.Request, f *os.File, tag string) (toTheEnd bool) {
+	defer f.Close()
+	info, err := f.Stat()
+	if s.absent(w, r, err) {
+		return false
+	}
+	if tag == "" {
+		tag = etag(info)
+	}
+	h := w.Header()
+	h.Set("ETag", tag)
+	h.Set("Content-Type", "application/octet-stream")
+	h.Set("X-Content-Type-Options", "nosniff")
+	c := &counter{ResponseWriter: w}
+	http.ServeContent(c, r, "", info.ModTime(), f)
+	if r.Method != http.MethodGet {
+		return false
+	}
+	switch c.status {
+	case http.StatusOK:
+		return c.n == info.Size()
+	case http.StatusPartialContent:
+		var first, last, size int64
+		if _, err := fmt.Sscanf(h.Get("Content-Range"), "bytes %d-%d/%d", &first, &last, &size); err != nil {
+			return false
+		}
+		return last == size-1 && c.n == last-first+1
+	}
+	return false
+}
+
+// counter counts what goes through a ResponseWriter, and lets files still go out by sendfile.
+type counter struct {
+	http.ResponseWriter
+	status int
+	n      int64
+}
+
+func (c *counter) WriteHeader(status int) {
+	if c.status == 0 && status >= 200 {
+		c.status = status
+	}
+	c.ResponseWriter.WriteHeader(status)
+}
+
+func (c *counter) Write(b []byte) (int, error) {
+	if c.status == 0 {
+		c.status = http.StatusOK
+	}
+	n, err := c.ResponseWriter.Write(b)
+	c.n += int64(n)
+	return n, err
+}
+
+// ReadFrom hands a file on to the connection, which the kernel then copies by itself.
+func (c *counter) ReadFrom(src io.Reader) (int64, error) {
+	if c.status == 0 {
+		c.status = http.StatusOK
+	}
+	var n int64
+	var err error
+	if to, ok := c.ResponseWriter.(io.ReaderFrom); ok {
+		n, err = to.ReadFrom(src)
+	} else {
+		n, err = io.Copy(struct{ io.Writer }{c.ResponseWriter}, src)
+	}
+	c.n += n
+	return n, err
+}
+
+// Unwrap is for http.ResponseController.
+func (c *counter) Unwrap() http.ResponseWriter { return c.ResponseWriter }
+
+// goodConductor tells whether a HOST:PORT is fit for a kernel's command line: it ends up in one.
+func goodConductor(hostport string) bool {
+	host, port, err := net.SplitHostPort(hostport)
+	return err == nil && port != "" && paramForm.MatchString(host) && !strings.ContainsAny(host, "=@%+,/")
+}

@@ -1,0 +1,75 @@
+package netboot
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// maxCommandLine is what the kernel takes on x86 (COMMAND_LINE_SIZE), without its terminating zero.
+const maxCommandLine = 2047
+
+// paramForm is what one word of a kernel command line may be made of: nothing that means anything to iPXE's scripts (spaces, $, {, &, |, #,
+// quotes) or ends a line.
+var paramForm = regexp.MustCompile(`^[A-Za-z0-9_.,:/=@%+-]+$`)
+
+// source is where parameters come from, since not everybody may set everything.
+type source int
+
+const (
+	configured source = iota // by who runs the conductor: may open a shell or debug
+	ofNode                   // driver_info of a node
+)
+
+// Parameters that decide what runs in the ramdisk, or whom it trusts.
+var reserved = []string{"init", "rdinit", "initrd", "bootif"}
+
+// checkParams holds parameters against the grammar.
+func checkParams(params string, from source) error {
+	for w := range strings.FieldsSeq(params) {
+		if !paramForm.MatchString(w) {
+			return fmt.Errorf("kernel parameter %q has characters other than letters, digits and _.,:/=@%%+-", w)
+		}
+		key, _, _ := strings.Cut(strings.ToLower(w), "=")
+		if from == configured && (w == "ingot.shell=1" || w == "ingot.debug=1") {
+			continue
+		}
+		if strings.HasPrefix(key, "ingot.") {
+			return fmt.Errorf("kernel parameter %q: keys beginning with ingot. are set by the conductor alone", w)
+		}
+		for _, r := range reserved {
+			if key == r {
+				return fmt.Errorf("kernel parameter %q: %s is set by the conductor alone", w, r)
+			}
+		}
+	}
+	return nil
+}
+
+// commandLine puts the ramdisk's command line together. own are the node's parameters; %default% in them stands for the configured ones,
+// and without own parameters the configured ones hold, as clients of Ironic know it.
+func commandLine(c Config, token, mac, own string) (string, error) {
+	params := c.KernelParams
+	if strings.TrimSpace(own) != "" {
+		if err := checkParams(own, ofNode); err != nil {
+			return "", err
+		}
+		words := strings.Fields(own)
+		for i, w := range words {
+			if w == "%default%" {
+				words[i] = c.KernelParams
+			}
+		}
+		params = strings.Join(words, " ")
+	}
+	words := append([]string{"console=tty0", "console=ttyS0,115200n8"}, strings.Fields(params)...)
+	words = append(words, "ingot.conductor="+c.Conductor, "ingot.ca="+c.CA, "ingot.token="+token)
+	if mac != "" {
+		words = append(words, "BOOTIF=01-"+strings.ReplaceAll(mac, ":", "-"))
+	}
+	line := strings.Join(words, " ")
+	if len(line) > maxCommandLine {
+		return "", fmt.Errorf("the ramdisk's kernel command line would have %d bytes, more than the kernel's %d: shorten kernel_append_params", len(line), maxCommandLine)
+	}
+	return line, nil
+}

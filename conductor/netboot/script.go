@@ -1,0 +1,209 @@
+package netboot
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"strings"
+	"text/template"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// bootScript is what iPXE carries out. "imgfree" forgets what a failed attempt left in memory; the name given to the initramfs is needed for
+// EFI, where the kernel looks for it by that name. Everything that is filled in has passed a grammar without iPXE's special characters.
+var bootScript = template.Must(template.New("boot.ipxe").Parse(`#!ipxe
+# Boots Ingot's agent into memory, once: the token below is good for one enrolment.
+set tries:int32 0
+:start
+echo
+echo Ingot: loading the agent for node {{.Node}}
+echo Ingot: from {{.Base}}
+kernel {{.Base}}/ramdisk/{{.Kernel.SHA256}}/{{.Kernel.File}} initrd=rd {{.Line}} || goto failed
+initrd --name rd {{.Base}}/ramdisk/{{.Initrd.SHA256}}/{{.Initrd.File}} || goto failed
+echo Ingot: starting the agent
+boot || goto failed
+:failed
+imgfree
+inc tries
+iseq ${tries} {{.Tries}} && goto gone ||
+echo Ingot: that did not work, the line above says why. Trying again in 5 seconds
+sleep 5
+goto start
+:gone
+echo Ingot: giving up. Check that this machine reaches {{.Base}}, then ask for the operation again.
+sleep 10
+exit 1
+`))
+
+// scriptTries is how often iPXE tries to fetch kernel and initramfs.
+const scriptTries = 5
+
+// plainName is a node's name that can be printed by a script; others are shown by UUID.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
+
+// Why a script is not served. Whoever asks is not told.
+var (
+	errNotExpected = errors.New("no machine that is expected to boot has this address")
+	errTooMany     = errors.New("the boot script has been fetched too often in this boot")
+)
+
+// script makes the boot script for the machine with an address, with a new token that voids the one before. In mode server mac and uuid
+// are ignored: the lease tells who it is.
+func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) (string, error) {
+	a, mac, err := s.whoBoots(ctx, from, mac, uuid)
+	if err != nil {
+		return "", err
+	}
+	rd, err := s.files.currentRamdisk()
+	if err != nil {
+		return "", err
+	}
+	own, err := nodeParams(a.node)
+	if err != nil {
+		return "", err
+	}
+	token, hash, err := newToken(a.node.UUID)
+	if err != nil {
+		return "", err
+	}
+	line, err := commandLine(s.cfg, token, mac, own)
+	if err != nil {
+		return "", s.tellNode(ctx, a.node, "no boot script", err)
+	}
+	shown := a.node.UUID
+	if plainName.MatchString(a.node.Name) {
+		shown = a.node.Name
+	}
+	var b strings.Builder
+	err = bootScript.Execute(&b, map[string]any{"Node": shown, "Base": s.base(), "Kernel": rd.Kernel, "Initrd": rd.Initrd, "Line": line, "Tries": scriptTries})
+	if err != nil {
+		return "", fmt.Errorf("write the boot script: %w", err)
+	}
+	if err := s.voidAndStore(ctx, a.node.UUID, hash, from); err != nil {
+		if errors.Is(err, errTooMany) {
+			return "", s.tellNode(ctx, a.node, "no boot script", err)
+		}
+		return "", err
+	}
+	s.mu.Lock()
+	if len(s.clients) > 10_000 {
+		clear(s.clients)
+	}
+	s.clients[from] = a.node.UUID
+	s.mu.Unlock()
+	s.log.Info("boot script served", "node", a.node.UUID, "mac", mac, "from", from)
+	return b.String(), nil
+}
+
+// whoBoots finds out which node's machine asks for its script, and by which MAC.
+func (s *Server) whoBoots(ctx context.Context, from netip.Addr, mac, uuid string) (admission, string, error) {
+	if s.cfg.Mode != Leases {
+		mac, ok := parseMAC(mac)
+		if !ok {
+			return admission{}, "", errNotExpected
+		}
+		a, err := s.admit(ctx, mac, spellings(uuid))
+		if err == nil && !a.boot {
+			err = fmt.Errorf("%w: %s", errNotExpected, a.why)
+		}
+		return a, mac, err
+	}
+	l, err := s.store.LeaseByIP(ctx, from.String())
+	if err != nil && !s.cfg.NotFound(err) {
+		return admission{}, "", err
+	}
+	if err != nil || !l.ExpiresAt.After(s.now()) {
+		return admission{}, "", errNotExpected
+	}
+	a, err := s.admit(ctx, l.MAC, nil)
+	if err != nil {
+		return a, "", err
+	}
+	if a.node != nil && !a.boot {
+		// Its MAC is no port: then the lease says which node it was recognised as when it asked for the address.
+		if _, err := s.store.PortByMAC(ctx, l.MAC); s.cfg.NotFound(err) {
+			if a, err = s.admitGUID(ctx, a.node); err != nil {
+				return a, "", err
+			}
+		}
+	}
+	if !a.boot {
+		return admission{}, "", fmt.Errorf("%w: %s", errNotExpected, a.why)
+	}
+	return a, l.MAC, nil
+}
+
+// spellings gives a UUID as text in both byte orders.
+func spellings(uuid string) []string {
+	b, err := hex.DecodeString(strings.ReplaceAll(strings.ToLower(uuid), "-", ""))
+	if err != nil {
+		return nil
+	}
+	return guidTexts(b)
+}
+
+func newToken(nodeUUID string) (token, hash string, err error) {
+	b := make([]byte, 32)
+	if _, err := rand.Read(b); err != nil {
+		return "", "", fmt.Errorf("make a boot token: %w", err)
+	}
+	token = nodeUUID + "." + base64.RawURLEncoding.EncodeToString(b)
+	sum := sha256.Sum256([]byte(token))
+	return token, hex.EncodeToString(sum[:]), nil
+}
+
+// nodeParams is the node's own addition to the kernel's command line. It comes from driver_info, which is the operators': tenants, who
+// write instance_info, have no say in what runs in the ramdisk.
+func nodeParams(n *node.Node) (string, error) {
+	switch p := n.DriverInfo["kernel_append_params"].(type) {
+	case nil:
+		return "", nil
+	case string:
+		return p, nil
+	default:
+		return "", fmt.Errorf("driver_info/kernel_append_params of node %s is not a text", n.UUID)
+	}
+}
+
+// voidAndStore makes a token the node's only one.
+func (s *Server) voidAndStore(ctx context.Context, nodeUUID, hash string, from netip.Addr) error {
+	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
+		now := s.now().UTC()
+		b := n.Boot
+		switch {
+		case !b.WindowOpen(now):
+			return errNotExpected
+		case b.TokensServed >= maxScripts:
+			return errTooMany
+		}
+		b.TokenHash, b.TokenExpires = hash, now.Add(s.cfg.TokenLife)
+		b.TokensServed++
+		if n.Job != nil {
+			also.Marks = append(also.Marks, node.Mark{JobID: n.Job.ID, Name: node.MarkBootScript, At: now, Detail: from.String()})
+		}
+		return nil
+	})
+	return err
+}
+
+// tellNode puts something into the node's history that only an operator can mend, once in a while, and returns it.
+func (s *Server) tellNode(ctx context.Context, n *node.Node, doing string, cause error) error {
+	err := fmt.Errorf("%s: %w", doing, cause)
+	if !s.refused.speak("history "+n.UUID+err.Error(), s.now()) {
+		return err
+	}
+	_, serr := s.store.Change(ctx, n.UUID, func(_ *node.Node, also *node.Also) error {
+		also.History = append(also.History, node.HistoryEntry{At: s.now().UTC().Truncate(time.Microsecond), Type: "boot", Severity: "ERROR",
+			Event: err.Error(), Conductor: s.cfg.Hostname})
+		return nil
+	})
+	return errors.Join(err, serr)
+}

@@ -1,0 +1,379 @@
+// Package netboot answers machines that boot from the network: what to answer, as pure functions, and the DHCP, TFTP and HTTP loops
+// that send it.
+//
+// Only admitted machines are answered (admit.go). A machine whose MAC is a port of a node gets an address while an agent is expected
+// or at work on it, and when its instance lives on this network; it gets something to boot only while the node's boot window is
+// open. A node without ports is recognised by its system GUID, during inspection alone. Nobody else hears anything from here.
+//
+// The way of a machine: firmware → DHCP → iPXE over TFTP (or HTTP) → DHCP again → boot script over HTTP → kernel and initramfs, by names
+// that hold their SHA-256. Network cards that are iPXE already skip the first half. What firmware wants was found out by trying:
+//
+//   - iPXE waits seconds for a ProxyDHCP server unless option 175.176 says that there is none, and longer for IPv6 routers unless its
+//     solicitation is answered with an advertisement that offers nothing (ra.go).
+//   - EDK2's PXE takes an offer with option 60 "PXEClient" but without option 43 for a promise of a boot server on port 4011, and fails
+//     when nobody is there. So mode server leaves option 60 out. Its HTTP boot on the other hand wants "HTTPClient" echoed.
+//   - A ProxyDHCP offer carries PXE_DISCOVERY_CONTROL bit 3 (PXE 2.1, table 2-1: boot the file that is named here) so that nobody has to ask
+//     port 4011; those that ask anyway are answered there.
+package netboot
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/server4"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Mode is what part this conductor plays in the network's DHCP.
+type Mode string
+
+// Modes.
+const (
+	Off    Mode = "off"    // somebody else's DHCP server points machines to boot.ipxe
+	Proxy  Mode = "proxy"  // somebody else gives addresses, boot files come from here
+	Leases Mode = "server" // addresses and boot files come from here
+)
+
+// maxScripts is how often a boot script is served in one boot window: iPXE may try again, a machine that loops must end.
+const maxScripts = 10
+
+// records is what is asked of the store.
+type records interface {
+	Node(ctx context.Context, ident string) (*node.Node, error)
+	NodeByGUID(ctx context.Context, guid string) (*node.Node, error)
+	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+	AddMark(ctx context.Context, m node.Mark) error
+	Lease(ctx context.Context, mac string) (node.Lease, error)
+	LeaseByIP(ctx context.Context, ip string) (node.Lease, error)
+	Leases(ctx context.Context) ([]node.Lease, error)
+	PutLease(ctx context.Context, l node.Lease) error
+	DeleteLease(ctx context.Context, mac string) error
+}
+
+// Config says what a Server needs to know.
+type Config struct {
+	Mode      Mode
+	Interface string       // of the provisioning network; needed for DHCP
+	Address   netip.Addr   // of this conductor there, IPv4
+	Prefix    netip.Prefix // of that network; the zero value takes it from Interface
+
+	RangeStart, RangeEnd netip.Addr // of leased addresses
+	Gateway              netip.Addr // told to machines; zero: none
+	DNS                  []netip.Addr
+	LeaseTime            time.Duration
+
+	HTTPPort int
+	TFTP     bool
+
+	LoaderDir    string // has undionly.kpxe and snponly.efi
+	RamdiskDir   string // has manifest.json
+	ImagesDir    string // served below /images/; empty: nothing
+	KernelParams string // added to the ramdisk's command line
+	TokenLife    time.Duration
+
+	Conductor string // HOST:PORT as agents reach it
+	CA        string // SHA-256 of its CA's certificate, hex
+	Hostname  string // of this conductor, for histories
+
+	// NotFound tells whether an error of the store means that there is no such thing.
+	NotFound func(error) bool
+	// HasPorts tells whether a node has ports.
+	HasPorts func(ctx context.Context, nodeUUID string) (bool, error)
+	// OnFlatNetwork tells whether a node's instance is on the provisioning network and gets its address here.
+	OnFlatNetwork func(*node.Node) bool
+	// Now is the clock; nil is time.Now.
+	Now func() time.Time
+}
+
+// Server serves booting machines. Make it with New.
+type Server struct {
+	store   records
+	cfg     Config
+	log     *slog.Logger
+	now     func() time.Time
+	pool    *pool
+	files   *files
+	marked  onceEach
+	refused quiet
+
+	mu      sync.Mutex
+	clients map[netip.Addr]string // who fetched a boot script from where, for marks
+
+	dhcp, boot *net.UDPConn // ports 67 and 4011
+	tftp       *net.UDPConn
+	ra         *advertiser
+	http       net.Listener
+}
+
+// New makes a server and checks that it has what it is going to offer. Listen opens its sockets.
+func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, clients: map[netip.Addr]string{}}
+	if s.now == nil {
+		s.now = time.Now
+	}
+	if s.cfg.NotFound == nil {
+		s.cfg.NotFound = func(error) bool { return false }
+	}
+	if s.cfg.OnFlatNetwork == nil {
+		s.cfg.OnFlatNetwork = func(*node.Node) bool { return false }
+	}
+	if !cfg.Address.Is4() {
+		return nil, errors.New("network boot: the conductor has no IPv4 address on the provisioning network: set netboot.address or netboot.interface")
+	}
+	if !goodConductor(cfg.Conductor) || !digestForm.MatchString(cfg.CA) {
+		return nil, fmt.Errorf("network boot: agents can't be told where %q is, with CA fingerprint %q: set agents.advertise to HOST:PORT", cfg.Conductor, cfg.CA)
+	}
+	if err := checkParams(cfg.KernelParams, configured); err != nil {
+		return nil, fmt.Errorf("netboot.kernel_params: %w", err)
+	}
+	var err error
+	if s.files, err = openFiles(cfg, log); err != nil {
+		return nil, err
+	}
+	if cfg.Mode == Leases {
+		if !s.cfg.Prefix.IsValid() {
+			if s.cfg.Prefix, err = prefixOf(cfg.Interface, cfg.Address); err != nil {
+				return nil, err
+			}
+		}
+		if s.pool, err = newPool(s.cfg); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// prefixOf finds the network that an address of an interface belongs to.
+func prefixOf(name string, addr netip.Addr) (netip.Prefix, error) {
+	ifi, err := net.InterfaceByName(name)
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("netboot.interface %s: %w", name, err)
+	}
+	addrs, err := ifi.Addrs()
+	if err != nil {
+		return netip.Prefix{}, fmt.Errorf("read addresses of %s: %w", name, err)
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr() == addr {
+			return p, nil
+		}
+	}
+	return netip.Prefix{}, fmt.Errorf("netboot.address %s is not an address of interface %s", addr, name)
+}
+
+// Listen opens all sockets, so that what can't be served is known before anything is promised.
+func (s *Server) Listen() error {
+	err := s.listen()
+	if err != nil {
+		s.close()
+	}
+	return err
+}
+
+func (s *Server) listen() (err error) {
+	addr := s.cfg.Address.String()
+	if s.http, err = net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPPort))); err != nil {
+		return fmt.Errorf("listen for HTTP boot: %w", err)
+	}
+	if s.cfg.TFTP {
+		if s.tftp, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69))); err != nil {
+			return fmt.Errorf("listen for TFTP: %w", err)
+		}
+	}
+	if s.cfg.Mode == Off {
+		return nil
+	}
+	if s.dhcp, err = listenDHCP(s.cfg.Interface, dhcpv4.ServerPort); err != nil {
+		return err
+	}
+	if s.cfg.Mode == Proxy {
+		s.boot, err = listenDHCP(s.cfg.Interface, bootServerPort)
+		return err
+	}
+	if s.ra, err = newAdvertiser(s.cfg.Interface); err != nil {
+		// A kernel without IPv6: then there is nobody to advertise to either.
+		s.log.Warn("router solicitations are not answered, so iPXE will boot slowly", "err", err)
+	}
+	return nil
+}
+
+func listenDHCP(ifname string, port int) (*net.UDPConn, error) {
+	c, err := server4.NewIPv4UDPConn(ifname, &net.UDPAddr{IP: net.IPv4zero, Port: port})
+	if err != nil {
+		return nil, fmt.Errorf("listen for DHCP on %s port %d: %v", ifname, port, err)
+	}
+	return c, nil
+}
+
+func (s *Server) close() {
+	for _, c := range []*net.UDPConn{s.dhcp, s.boot, s.tftp} {
+		if c != nil {
+			c.Close()
+		}
+	}
+	if s.ra != nil {
+		s.ra.close()
+	}
+	if s.http != nil {
+		s.http.Close()
+	}
+	s.files.close()
+}
+
+// HTTPAddr is where HTTP is served, once Listen has been called.
+func (s *Server) HTTPAddr() net.Addr { return s.http.Addr() }
+
+// Serve answers machines until ctx ends. Downloads get a moment to end by themselves.
+func (s *Server) Serve(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	stopped := func(err error) error {
+		if gctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+			return nil
+		}
+		return err
+	}
+	for _, c := range []*net.UDPConn{s.dhcp, s.boot} {
+		if c != nil {
+			g.Go(func() error { return stopped(s.serveDHCP(gctx, c)) })
+		}
+	}
+	if s.ra != nil {
+		g.Go(func() error { return stopped(s.ra.serve(s.log)) })
+	}
+	if s.tftp != nil {
+		g.Go(func() error { return stopped(s.serveTFTP(gctx, s.tftp)) })
+	}
+	web := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+	g.Go(func() error {
+		err := web.Serve(s.http)
+		if errors.Is(err, http.ErrServerClosed) || stopped(err) == nil {
+			return nil
+		}
+		return fmt.Errorf("serve HTTP boot: %w", err)
+	})
+	g.Go(func() error {
+		<-gctx.Done()
+		last, cancel := context.WithTimeout(context.WithoutCancel(gctx), 2*time.Second)
+		defer cancel()
+		err := web.Shutdown(last)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = web.Close() // agents resume what this cuts off
+		}
+		s.close()
+		return err
+	})
+	s.log.Info("network boot is up", "dhcp", string(s.cfg.Mode), "interface", s.cfg.Interface, "http", s.http.Addr().String(), "tftp", s.cfg.TFTP)
+	return g.Wait()
+}
+
+// base is the URL of everything that is served over HTTP.
+func (s *Server) base() string { return baseURL(s.cfg) }
+
+func baseURL(c Config) string {
+	return "http://" + net.JoinHostPort(c.Address.String(), strconv.Itoa(c.HTTPPort))
+}
+
+// onceEach remembers what has been marked, so that a mark is made once per boot.
+type onceEach struct {
+	mu   sync.Mutex
+	seen map[string]time.Time // by node and mark: the boot's beginning
+}
+
+// first tells whether this is the first time of name for a node's boot.
+func (o *onceEach) first(nodeUUID, name string, boot time.Time) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.seen == nil {
+		o.seen = map[string]time.Time{}
+	}
+	key := nodeUUID + " " + name
+	if o.seen[key].Equal(boot) {
+		return false
+	}
+	if len(o.seen) > 100_000 {
+		clear(o.seen)
+	}
+	o.seen[key] = boot
+	return true
+}
+
+// mark puts a point on the node's time line, once per boot, and only while there is one.
+func (s *Server) mark(ctx context.Context, n *node.Node, name, detail string) {
+	if n.Boot == nil || n.Boot.Ended || n.Job == nil || !s.marked.first(n.UUID, name+" "+detail, n.Boot.OpenedAt) {
+		return
+	}
+	err := s.store.AddMark(context.WithoutCancel(ctx), node.Mark{NodeUUID: n.UUID, JobID: n.Job.ID, Name: name, Detail: detail, At: s.now().UTC()})
+	if err != nil {
+		s.log.Warn("write mark", "node", n.UUID, "err", err)
+	}
+}
+
+// quiet lets one line through per key and while.
+type quiet struct {
+	mu   sync.Mutex
+	last map[string]time.Time
+}
+
+const quietFor = 5 * time.Minute
+
+func (q *quiet) speak(key string, now time.Time) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if at, ok := q.last[key]; ok && now.Sub(at) < quietFor {
+		return false
+	}
+	if q.last == nil || len(q.last) > 10_000 {
+		q.last = map[string]time.Time{}
+	}
+	q.last[key] = now
+	return true
+}
+
+// guidTexts turns option 97's 16 bytes into text in both byte orders that firmware uses. GUIDs that vendors forget to set give nothing.
+func guidTexts(b []byte) []string {
+	if len(b) != 16 {
+		return nil
+	}
+	same := true
+	for _, x := range b {
+		same = same && x == b[0]
+	}
+	if same { // all zeros, all ones
+		return nil
+	}
+	text := func(b []byte) string {
+		return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+	}
+	swapped := append([]byte(nil), b...)
+	binary.LittleEndian.PutUint32(swapped, binary.BigEndian.Uint32(b))
+	binary.LittleEndian.PutUint16(swapped[4:], binary.BigEndian.Uint16(b[4:]))
+	binary.LittleEndian.PutUint16(swapped[6:], binary.BigEndian.Uint16(b[6:]))
+	return []string{text(b), text(swapped)}
+}
+
+// parseMAC reads an Ethernet address in any of the usual notations.
+func parseMAC(s string) (string, bool) {
+	m, err := net.ParseMAC(strings.TrimSpace(s))
+	if err != nil || len(m) != 6 {
+		return "", false
+	}
+	return m.String(), true
+}

@@ -1,0 +1,104 @@
+package netboot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/pin/tftp/v3"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// serveTFTP serves the boot programs, and nothing else, until ctx ends.
+func (s *Server) serveTFTP(ctx context.Context, c *net.UDPConn) error {
+	srv := tftp.NewServer(func(name string, to io.ReaderFrom) error { return s.tftpRead(ctx, name, to) }, nil)
+	// 1468 bytes fill an Ethernet frame; the client may ask for less.
+	srv.SetBlockSize(1468)
+	srv.SetTimeout(2 * time.Second)
+	srv.SetRetries(5)
+	stop := context.AfterFunc(ctx, srv.Shutdown)
+	defer stop()
+	if err := srv.Serve(c); err != nil {
+		return fmt.Errorf("serve TFTP: %w", err)
+	}
+	return nil
+}
+
+// loaderName makes a file name out of what firmware asks for: some puts a slash before it, and some PXE ROMs take the byte that ends
+// DHCP's options for part of the name.
+func loaderName(asked string) string {
+	return strings.TrimRight(strings.TrimLeft(asked, "/"), "\xff\x00")
+}
+
+func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) error {
+	begin := time.Now()
+	name := loaderName(asked)
+	out, _ := to.(tftp.OutgoingTransfer)
+	var from netip.Addr
+	if out != nil {
+		peer := out.RemoteAddr()
+		from = addr(peer.IP)
+	}
+	f, err := s.files.loader(name)
+	if err != nil {
+		if s.refused.speak("tftp "+from.String()+name, s.now()) {
+			s.log.Warn("TFTP file that is not served", "file", asked, "from", from)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return errors.New("no such file")
+		}
+		s.log.Error("open boot program", "file", name, "err", err)
+		return errors.New("the file can't be read")
+	}
+	defer f.Close()
+	if out != nil {
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		out.SetSize(info.Size())
+	}
+	n, err := to.ReadFrom(f)
+	switch {
+	case err != nil && n == 0:
+		// EDK2 asks once for the size alone and breaks off, then comes again for the file.
+		s.log.Debug("TFTP transfer ended before its first block, as size probes do", "file", name, "from", from, "err", err)
+	case err != nil:
+		s.log.Warn("TFTP transfer broke off", "file", name, "from", from, "bytes", n, "err", err)
+	default:
+		s.log.Info("boot program fetched", "file", name, "from", from, "bytes", n, "took", time.Since(begin).Round(time.Millisecond))
+		if who := s.client(ctx, from); who != nil {
+			s.mark(ctx, who, node.MarkBootProgram, name)
+		}
+	}
+	return nil // pin/tftp has told the client already
+}
+
+// client is the node whose machine has an address now, or nil when that is not known.
+func (s *Server) client(ctx context.Context, ip netip.Addr) *node.Node {
+	s.mu.Lock()
+	uuid := s.clients[ip]
+	s.mu.Unlock()
+	if s.cfg.Mode == Leases {
+		l, err := s.store.LeaseByIP(ctx, ip.String())
+		if err != nil || !l.ExpiresAt.After(s.now()) {
+			return nil
+		}
+		uuid = l.NodeUUID
+	}
+	if uuid == "" {
+		return nil
+	}
+	n, err := s.store.Node(ctx, uuid)
+	if err != nil {
+		return nil
+	}
+	return n
+}
