@@ -30,6 +30,7 @@ type Config struct {
 	RetryBase      time.Duration // first pause after a failed call, doubled each time; 1 s
 	RetryTries     int           // calls in a row before giving up; 5
 	PowerSync      time.Duration // between two readings of every machine's power; 60 s, negative: never
+	Rescan         time.Duration // between two searches of the store for work that nobody told of; 60 s
 	Lease          time.Duration // how long a node belongs to this conductor after its last sign of life; 5 min
 
 	// The ramdisk's table of steps and its digest, from its manifest. Without them requests can name only what the engine knows
@@ -81,6 +82,7 @@ func (c Config) withDefaults() Config {
 	c.RetryBase = cmp.Or(c.RetryBase, time.Second)
 	c.RetryTries = cmp.Or(c.RetryTries, 5)
 	c.PowerSync = cmp.Or(c.PowerSync, time.Minute)
+	c.Rescan = cmp.Or(c.Rescan, time.Minute)
 	c.Lease = cmp.Or(c.Lease, 5*time.Minute)
 	if len(c.AgentSteps) == 0 {
 		c.AgentSteps = builtinSteps()

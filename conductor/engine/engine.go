@@ -155,6 +155,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	if e.cfg.PowerSync > 0 {
 		wg.Go(func() { e.syncLoop(ctx) })
 	}
+	wg.Go(func() { e.rescan(ctx) })
 	slots := make(chan struct{}, e.cfg.Workers)
 	for {
 		id, ok := e.queue.next(ctx)
@@ -172,6 +173,29 @@ func (e *Engine) Run(ctx context.Context) error {
 			e.bmcs.release(id)
 			e.queue.done(id, after)
 		})
+	}
+}
+
+// rescan looks for unfinished work that nobody told this engine of, such as that of a conductor that died.
+func (e *Engine) rescan(ctx context.Context) {
+	tick := time.NewTicker(e.cfg.Rescan)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		ids, err := e.db.UUIDs(ctx, true)
+		if err != nil {
+			if ctx.Err() == nil {
+				e.log.Error("find work", "err", err)
+			}
+			continue
+		}
+		for _, id := range ids {
+			e.wake(id)
+		}
 	}
 }
 

@@ -42,6 +42,7 @@ type conductor struct {
 	dead   chan struct{} // closed by kill
 	once   sync.Once
 	crash  *crash
+	commit sync.RWMutex // held for reading while a write is under way: death comes between writes
 }
 
 // crash says after which write a conductor dies, and whether that write still gets through.
@@ -50,6 +51,7 @@ type crash struct {
 	at     int // 0: never
 	count  int
 	commit bool
+	moment func(*node.Node) bool // dies after the write that brings the node here
 }
 
 var errDead = errors.New("this conductor is dead")
@@ -112,7 +114,9 @@ func (w *world) start(c *crash) *conductor {
 // die makes everything the conductor does fail from now on, as SIGKILL does.
 func (c *conductor) die() {
 	c.once.Do(func() {
+		c.commit.Lock()
 		close(c.dead)
+		c.commit.Unlock()
 		c.cancel()
 	})
 }
@@ -165,12 +169,18 @@ func (s *crashStore) Change(ctx context.Context, id string, f func(*node.Node, *
 		s.c.die()
 		return nil, errDead
 	}
-	n, err := s.Store.Change(ctx, id, func(n *node.Node, also *node.Also) error {
-		if s.c.isDead() {
-			return errDead
-		}
-		return f(n, also)
-	})
+	s.c.commit.RLock()
+	if s.c.isDead() {
+		s.c.commit.RUnlock()
+		return nil, errDead
+	}
+	n, err := s.Store.Change(ctx, id, f)
+	s.c.commit.RUnlock()
+	if err == nil && c.moment != nil {
+		c.mu.Lock()
+		last = last || !s.c.isDead() && c.moment(n)
+		c.mu.Unlock()
+	}
 	if last {
 		s.c.die()
 		return nil, errDead
@@ -354,7 +364,26 @@ func (m *machine) turnOn() {
 	}
 }
 
-// pull is the plug, and bump the reset button.
+// agentFinishes waits until the agent, if there is one, has no plan running.
+func (m *machine) agentFinishes() {
+	for {
+		m.mu.Lock()
+		a := m.agent
+		m.mu.Unlock()
+		if a == nil {
+			return
+		}
+		a.mu.Lock()
+		running := a.running
+		a.mu.Unlock()
+		if !running {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// pull is the plug.
 func (m *machine) pull() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -384,7 +413,8 @@ type agent struct {
 	cancel   context.CancelFunc // of the plan
 	facts    map[string]string
 	restarts int
-	refused  int // plans of a lower generation
+	refused  int  // plans of a lower generation
+	broke    bool // the new worker has yet to tell of the old one's end
 }
 
 func newAgent(m *machine) *agent {
@@ -402,6 +432,13 @@ func (a *agent) live() {
 		if c == nil || c.isDead() {
 			a.pause()
 			continue
+		}
+		a.mu.Lock()
+		broke := a.broke
+		a.broke = false
+		a.mu.Unlock()
+		if broke {
+			a.emit(node.AgentEvent{WorkerRestarted: &node.WorkerRestart{Reason: "panic", Count: 1}})
 		}
 		var stale *StaleAgentError
 		err := c.eng.AgentUp(a.ctx, a.state())
@@ -576,6 +613,23 @@ const simInventory = `{"inventory":{"interfaces":[{"name":"eth0","mac_address":"
 	"boot_interface":"52:54:00:%[1]s","root_disk":{"name":"/dev/vda","size":10737418240},"errors":[]}`
 
 func (m *machine) macTail() string { return fmt.Sprintf("%s:%s:%s", m.id[0:2], m.id[2:4], m.id[4:6]) }
+
+// breakDown is a panic of the worker: the plan is gone, the supervisor starts a new worker, which opens a new session.
+func (a *agent) breakDown(holds bool) {
+	a.mu.Lock()
+	a.restarts++
+	a.running = false
+	a.facts = map[string]string{}
+	if !holds {
+		a.plan = node.Plan{}
+	}
+	a.broke = true
+	if a.closed != nil {
+		close(a.closed)
+		a.closed = nil
+	}
+	a.mu.Unlock()
+}
 
 // step does what the real one would do to the machine.
 func (a *agent) step(ctx context.Context, s node.PlanStep) node.StepResult {

@@ -1,0 +1,180 @@
+package engine
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// flow takes one node through the whole main job with a conductor that dies at its k-th write (0: never), replaced by another.
+// It returns how many writes the first one made.
+func flow(t *testing.T, k int, commit bool) (writes int, m *machine) {
+	w := newWorld(t)
+	c := &crash{at: k, commit: commit}
+	first := w.start(c)
+	m = w.add("n1")
+	replaced := make(chan struct{})
+	go func() {
+		defer close(replaced)
+		<-first.dead
+		<-first.ended
+		if k > 0 {
+			w.start(nil)
+		}
+	}()
+	w.walk(m, node.Active)
+	first.die()
+	<-replaced
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count, m
+}
+
+// TestDieAtEveryWrite kills the conductor at each write of the whole main job, once with the write lost and once with the write
+// done but never learned of. Between two writes the engine does one act at most, so these are all the moments that differ.
+func TestDieAtEveryWrite(t *testing.T) {
+	total, m := flow(t, 0, false)
+	checkDeployed(t, m, 1)
+	if total < 40 {
+		t.Fatalf("only %d writes in the whole flow: the count is wrong", total)
+	}
+	step := 1
+	if testing.Short() {
+		step = 5
+	}
+	for k := 1; k <= total; k += step {
+		for _, commit := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d/committed=%v", k, commit), func(t *testing.T) {
+				t.Parallel()
+				writes, m := flow(t, k, commit)
+				checkDeployed(t, m, 1)
+				// The number of writes differs a little from run to run (power may be read earlier or later), so the last may not come.
+				if writes < k && k < total-5 {
+					t.Errorf("the conductor did not die: only %d writes", writes)
+				}
+			})
+		}
+	}
+}
+
+// TestDieAtMoments kills the conductor at named moments and starts the next only when the agent has nothing left to do.
+func TestDieAtMoments(t *testing.T) {
+	at := func(phase node.Phase, step, note string) func(*node.Node) bool {
+		return func(n *node.Node) bool {
+			s := n.Job.Current()
+			return s != nil && n.Job.Phase == phase && s.Name == step && (note == "" || n.Job.Note == note)
+		}
+	}
+	running := func(step string) func(*node.Node) bool {
+		return func(n *node.Node) bool {
+			s := n.Job.Current()
+			return s != nil && s.Name == step && s.Status == node.StepRunning
+		}
+	}
+	for _, c := range []struct {
+		name string
+		when func(*node.Node) bool
+	}{
+		{"verifying", at(node.PhaseVerify, "verify", "")},
+		{"inspecting, machine booting", at(node.PhaseInspect, stepBoot, "wait")},
+		{"inspecting, agent at work", running("inspect")},
+		{"cleaning, agent at work", running("erase_devices_metadata")},
+		{"cleaning, turning off", at(node.PhaseClean, "power_off_agent", "")},
+		{"deploying, turning off", at(node.PhaseDeploy, stepBootAgent, "off")},
+		{"deploying, boot device", at(node.PhaseDeploy, stepBootAgent, "device")},
+		{"deploying, power on asked", at(node.PhaseDeploy, stepBootAgent, "on asked")},
+		{"deploying, waiting for the agent", at(node.PhaseDeploy, stepBootAgent, "wait")},
+		{"deploying, image being written", running("write_image")},
+		{"deploying, table being committed", running("prepare_instance_boot")},
+		{"deploying, tear down", at(node.PhaseDeploy, stepTearDown, "")},
+		{"deploying, boot from disk", at(node.PhaseDeploy, "boot_instance", "")},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			first := w.start(nil)
+			m := w.add("n1")
+			seen := make(chan struct{})
+			// The conductor dies inside the transaction that brings the node to the moment.
+			first.crash.moment = func(n *node.Node) bool {
+				if n.Job != nil && c.when(n) {
+					close(seen)
+					return true
+				}
+				return false
+			}
+			go func() {
+				<-seen
+				<-first.ended
+				m.agentFinishes()
+				w.start(nil)
+			}()
+			w.walk(m, node.Active)
+			select {
+			case <-seen:
+			default:
+				t.Fatal("the moment did not come")
+			}
+			checkDeployed(t, m, 1)
+		})
+	}
+}
+
+// TestAgentCarriesOnAlone: with the conductor dead while the image is written, the agent finishes its plan; the next conductor
+// takes the results and sends nothing again.
+func TestAgentCarriesOnAlone(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	w.must(m, node.Deploy)
+	w.until(m, "write_image", func(n *node.Node) bool {
+		s := n.Job.Current()
+		return s != nil && s.Name == "write_image" && s.Status == node.StepRunning
+	})
+	plans := len(m.plansTaken)
+	w.kill()
+	m.agentFinishes()
+	m.mu.Lock()
+	if !m.bootable {
+		t.Error("the agent did not finish by itself")
+	}
+	m.mu.Unlock()
+	w.start(nil)
+	w.untilState(m, node.Active)
+	if len(m.plansTaken) != plans || m.writes != 1 || m.pxeBoots != 3 {
+		t.Errorf("after the restart: %d plans instead of %d, %d writes, %d boots of the agent instead of 3", len(m.plansTaken), plans, m.writes, m.pxeBoots)
+	}
+}
+
+// TestZombie: a conductor that was thought dead can't write any more once another of the same name has taken over.
+func TestZombie(t *testing.T) {
+	w := newWorld(t)
+	old := w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	fence := w.node(m).Fence
+	w.start(nil)
+	w.must(m, node.Deploy)
+	w.untilState(m, node.Active)
+	err := old.eng.Provision(t.Context(), m.id, Request{Verb: node.Delete})
+	if err == nil {
+		t.Error("the old conductor could still begin something")
+	}
+	if n := w.node(m); n.Fence <= fence || n.Provision != node.Active {
+		t.Errorf("fence %d after %d, state %s", n.Fence, fence, n.Provision)
+	}
+	old.die()
+	<-old.ended
+	checkDeployedWithoutDrive(t, m)
+}
+
+func checkDeployedWithoutDrive(t *testing.T, m *machine) {
+	t.Helper()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.writes != 1 || !m.bootable || !m.on {
+		t.Errorf("writes %d, bootable %v, on %v", m.writes, m.bootable, m.on)
+	}
+}
