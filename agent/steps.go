@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/ingot-metal/ingot/agent/boot"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -25,6 +26,8 @@ type Machine interface {
 // interface the firmware booted from; nil when that is not known.
 func Steps(m Machine, bootIF net.HardwareAddr) []step.Step {
 	return []step.Step{
+		{Interface: "deploy", Name: "prepare_instance_boot", Args: boot.PrepareArgs, Stall: 5 * time.Minute,
+			Priority: step.In{Deploy: 60}, Run: boot.PrepareStep(m)},
 		{Interface: "inspect", Name: "inspect", Args: inventory.InspectArgs, Stall: 2 * time.Minute, Abortable: true,
 			Priority: step.In{Inspect: 100}, Run: inventory.InspectStep(m, bootIF)},
 		{Interface: "deploy", Name: "erase_devices_metadata", Args: disk.EraseMetadataArgs, Stall: 5 * time.Minute, Abortable: true,

@@ -1,0 +1,143 @@
+package boot
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf16"
+)
+
+// loader is what a boot entry starts.
+type loader struct {
+	path  string // in the ESP: \EFI\debian\shimx64.efi
+	label string
+}
+
+// fallbackLoader is what firmware starts when no boot entry works. UEFI 2.10, section 3.5.1.1.
+var fallbackLoader = []string{"EFI", "BOOT", "BOOTX64.EFI"}
+
+// known loaders, best first: shim before what it starts, so that Secure Boot works.
+var known = []string{"shimx64.efi", "grubx64.efi", "systemd-bootx64.efi", "bootmgfw.efi", "loader.efi"}
+
+var errNoLoader = errors.New("the EFI system partition has no boot loader")
+
+// findLoader looks for what the image wants to be started with: a BOOTX64.CSV (written for shim's fallback program, and meant for
+// exactly this), then loaders of known names, then the fallback loader. hasFallback tells whether the machine would boot without entry.
+func findLoader(f *fat) (l loader, hasFallback bool, err error) {
+	fb, err := f.find(fallbackLoader...)
+	if err != nil {
+		return loader{}, false, err
+	}
+	hasFallback = fb != nil && !fb.dir
+	efi, err := f.find("EFI")
+	if err != nil {
+		return loader{}, hasFallback, err
+	}
+	if efi == nil || !efi.dir {
+		return loader{}, hasFallback, errNoLoader
+	}
+	dirs, err := f.list(efi)
+	if err != nil {
+		return loader{}, hasFallback, err
+	}
+	// The order in a FAT folder is accidental.
+	slices.SortFunc(dirs, func(a, b fatEntry) int { return strings.Compare(strings.ToLower(a.name), strings.ToLower(b.name)) })
+	var byName []loader
+	for _, d := range dirs {
+		if !d.dir || strings.EqualFold(d.name, "BOOT") {
+			continue
+		}
+		files, err := f.list(&d)
+		if err != nil {
+			return loader{}, hasFallback, err
+		}
+		for _, e := range files {
+			if strings.EqualFold(e.name, "BOOTX64.CSV") && !e.dir {
+				if l, ok := fromCSV(f, d.name, e, files); ok {
+					return l, hasFallback, nil
+				}
+			}
+		}
+		for _, k := range known {
+			for _, e := range files {
+				if strings.EqualFold(e.name, k) && !e.dir {
+					byName = append(byName, loader{`\EFI\` + d.name + `\` + e.name, d.name})
+				}
+			}
+		}
+	}
+	if len(byName) > 0 {
+		return byName[0], hasFallback, nil
+	}
+	if hasFallback {
+		return loader{`\EFI\BOOT\` + fb.name, "Ingot"}, true, nil
+	}
+	return loader{}, false, errNoLoader
+}
+
+// fromCSV reads a BOOTX64.CSV: UTF-16, each line "file,label,optional data,comment". A line counts when its file lies beside it.
+func fromCSV(f *fat, dir string, csv fatEntry, beside []fatEntry) (loader, bool) {
+	raw, err := f.read(&csv)
+	if err != nil {
+		return loader{}, false
+	}
+	for _, line := range strings.Split(decodeUTF16(raw), "\n") {
+		fields := strings.Split(strings.TrimSpace(line), ",")
+		name := strings.TrimLeft(fields[0], `\/`)
+		i := slices.IndexFunc(beside, func(e fatEntry) bool { return !e.dir && strings.EqualFold(e.name, name) })
+		if i < 0 {
+			continue
+		}
+		label := dir
+		if len(fields) > 1 {
+			if l := cleanLabel(fields[1]); l != "" {
+				label = l
+			}
+		}
+		return loader{`\EFI\` + dir + `\` + beside[i].name, label}, true
+	}
+	return loader{}, false
+}
+
+// cleanLabel keeps what an image calls itself presentable: it is shown in firmware menus and in logs.
+func cleanLabel(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r == 0xfffd {
+			return -1
+		}
+		return r
+	}, strings.TrimSpace(s))
+	if r := []rune(s); len(r) > 60 {
+		s = string(r[:60])
+	}
+	return s
+}
+
+// decodeUTF16 reads UTF-16 of either byte order, little-endian without a mark; what is plainly ASCII is taken as that.
+func decodeUTF16(b []byte) string {
+	order := binary.ByteOrder(binary.LittleEndian)
+	switch {
+	case bytes.HasPrefix(b, []byte{0xff, 0xfe}):
+		b = b[2:]
+	case bytes.HasPrefix(b, []byte{0xfe, 0xff}):
+		b, order = b[2:], binary.BigEndian
+	case !bytes.Contains(b, []byte{0}):
+		return string(b)
+	}
+	u := make([]uint16, len(b)/2)
+	for i := range u {
+		u[i] = order.Uint16(b[2*i:])
+	}
+	return string(utf16.Decode(u))
+}
+
+// checkPath refuses what a file path node can't hold.
+func checkPath(p string) error {
+	if len(p) == 0 || len(p) > 1000 || strings.ContainsRune(p, 0) {
+		return fmt.Errorf("the path of the boot loader is impossible: %.60q", p)
+	}
+	return nil
+}

@@ -1,0 +1,153 @@
+// Package boot makes the installed system what the machine starts next: it commits the disk and writes the firmware's boot entry.
+//
+// The boot entry is written in pure Go through efivarfs. The EFI system partition is read with a FAT reader of our own, read-only and
+// bounded, because the image is a tenant's: nothing of it is mounted or run. (go-diskfs reads FAT32 alone, and small ESPs are FAT16.)
+// An entry that can't be written is a warning when the image has the fallback loader \EFI\BOOT\BOOTX64.EFI, which firmware finds without
+// an entry; else it is a failure, because the machine would not boot.
+package boot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
+	"golang.org/x/sys/unix"
+)
+
+// PrepareArgs declares the arguments of prepare_instance_boot: none.
+var PrepareArgs = []step.Arg{}
+
+// machine is all that this package asks of the machine.
+type machine interface {
+	Root() string
+	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
+	// SetImmutable sets or clears the flag with which efivarfs guards variables.
+	SetImmutable(file string, on bool) error
+}
+
+// Result is what prepare_instance_boot tells.
+type Result struct {
+	Committed bool   `json:"committed"`
+	BootEntry *Entry `json:"boot_entry"` // null: none was written
+	BootMode  string `json:"boot_mode"`  // "bios" or "uefi"
+	Warning   string `json:"warning"`
+}
+
+// Entry is a boot entry of the firmware.
+type Entry struct {
+	Name      string `json:"name"` // "Boot0003"
+	Label     string `json:"label"`
+	Loader    string `json:"loader"`
+	Partition string `json:"partition"` // GUID
+}
+
+// PrepareStep commits the disk that write_image left, then makes it what the firmware starts. Stopped before the commit, the disk has
+// no table and does not boot; stopped behind it, the disk is whole and at most the boot entry is missing. It may be run again.
+func PrepareStep(m machine) step.Func {
+	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
+		var args struct{}
+		if err := c.Decode(&args); err != nil {
+			return step.Outcome{}, err
+		}
+		r := Result{BootMode: "bios"}
+		efi := filepath.Join(m.Root(), "sys/firmware/efi")
+		if _, err := os.Stat(efi); err == nil {
+			r.BootMode = "uefi"
+		}
+		c.Report(step.Progress{Phase: "commit"})
+		done, err := disk.Commit(ctx, c.Facts, m, c.Log)
+		if err != nil {
+			return step.Outcome{}, err
+		}
+		r.Committed = true
+		if r.BootMode == "uefi" {
+			c.Report(step.Progress{Phase: "boot entry"})
+			if err := r.writeEntry(ctx, m, filepath.Join(efi, "efivars"), done, c.Log); err != nil {
+				return step.Outcome{}, err
+			}
+		}
+		return step.Outcome{Result: r}, nil
+	}
+}
+
+// writeEntry writes the boot entry, and decides whether going without is a warning or a failure.
+func (r *Result) writeEntry(ctx context.Context, m machine, dir string, d *disk.Committed, log *slog.Logger) error {
+	esp, ok := findESP(d)
+	if !ok {
+		return step.Failf("use an image with an EFI system partition, or set boot_mode:bios in the node's capabilities",
+			"the machine boots by UEFI, but the image on %s has no EFI system partition", d.Disk.Name)
+	}
+	l, fallback, err := readESP(ctx, m, d, esp)
+	if err == nil {
+		var e *Entry
+		if e, err = install(m, dir, esp, l); err == nil {
+			r.BootEntry = e
+			log.Info("boot entry written", "entry", e.Name, "label", e.Label, "loader", e.Loader, "disk", d.Disk.Name)
+			return nil
+		}
+	}
+	if !fallback {
+		return step.Fail(remedy(err), fmt.Errorf("make a boot entry for %s: %w", d.Disk.Name, err))
+	}
+	r.Warning = fmt.Sprintf("no boot entry was written (%v); the firmware will use the image's fallback loader", err)
+	log.Warn("no boot entry written, the image's fallback loader has to do", "disk", d.Disk.Name, "err", err)
+	return nil
+}
+
+func remedy(err error) string {
+	switch {
+	case errors.Is(err, errNoLoader), errors.Is(err, errFAT):
+		return "use an image whose EFI system partition has a boot loader (EFI/BOOT/BOOTX64.EFI is enough)"
+	case errors.Is(err, unix.ENOSPC):
+		return "the firmware's variable store is full: delete old boot entries in its setup, or reset it"
+	}
+	return "use an image that also has EFI/BOOT/BOOTX64.EFI, or look at the firmware's setup: it refuses boot entries"
+}
+
+// findESP gives the first EFI system partition.
+func findESP(d *disk.Committed) (disk.Partition, bool) {
+	for _, p := range d.Partitions {
+		if strings.EqualFold(p.Type, disk.TypeESP) || strings.EqualFold(p.Type, "0xef") {
+			return p, true
+		}
+	}
+	return disk.Partition{}, false
+}
+
+// readESP looks into the EFI system partition through the whole-disk device: no partition nodes and no mount are needed.
+func readESP(ctx context.Context, m machine, d *disk.Committed, esp disk.Partition) (l loader, fallback bool, err error) {
+	dev, err := m.OpenExclusive(ctx, d.Disk.Name)
+	if err != nil {
+		return loader{}, false, fmt.Errorf("open %s: %w", d.Disk.Name, err)
+	}
+	defer dev.Close() // nothing was written
+	f, err := openFAT(&part{r: dev, start: esp.Start, size: esp.Size, sector: int64(dev.SectorSize())}, esp.Size)
+	if err != nil {
+		return loader{}, false, fmt.Errorf("EFI system partition: %w", err)
+	}
+	return findLoader(f)
+}
+
+func install(m machine, dir string, esp disk.Partition, l loader) (*Entry, error) {
+	if esp.GUID == "" {
+		return nil, errors.New("boot entries are made for GPT disks, and this image has an MBR")
+	}
+	if _, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("the kernel shows no firmware variables: %w", err)
+	}
+	option, err := loadOption(l.label, l.path, esp)
+	if err != nil {
+		return nil, err
+	}
+	n, err := vars{dir: dir, setImmutable: m.SetImmutable}.install(l.label, option)
+	if err != nil {
+		return nil, err
+	}
+	return &Entry{Name: entryName(n), Label: l.label, Loader: l.path, Partition: esp.GUID}, nil
+}
