@@ -46,8 +46,8 @@ type Extent struct {
 
 // Extents reads an image piece by piece.
 type Extents interface {
-	// Size is the size of the disk that the image describes, or -1 as long as nobody knows. While it is not known, extents come in
-	// order and without gaps; with a known size they may come in any order, and what never comes is zero.
+	// Size is the size of the disk that the image describes, or -1 when nobody can know before the end. Every byte of the disk comes
+	// exactly once, in data or in a hole, at multiples of 512; in ascending order when the size is not known, else in any order.
 	Size() int64
 	// Next reads the next piece into buf, as much of it as there is in one place. io.EOF comes when the image is complete, and only
 	// then. The data is valid until buf is used again.

@@ -29,10 +29,12 @@ type Options struct {
 	Fresh  bool   // make it again even if the inputs are those of the image that is there
 
 	// Debian only.
-	Sources      []string // files with apt sources; empty: those of this machine
+	Sources      []string // files with apt sources of Debian 12; empty: those of this machine
 	Packages     []string // more packages
-	RootPassword string   // of root on the console; empty: no login but by key
-	Log          *slog.Logger
+	RootPassword string   // of root on the console; empty: root can't log in with one
+	SizeMiB      int      // least size of the disk; the root grows at the first boot anyway
+
+	Log *slog.Logger
 }
 
 // Image describes an image and its files; it is kept beside them as image.json.
@@ -142,9 +144,9 @@ func inputsOf(parts ...any) (string, error) {
 }
 
 // produce gives the image in o.Out if it is of these inputs, else makes it: fill writes the raw disk.
-func (o Options) produce(ctx context.Context, inputs string, img Image, fill func(raw, tmp string) error) (*Result, error) {
+func (o Options) produce(ctx context.Context, inputs string, img *Image, fill func(raw, tmp string) error) (*Result, error) {
 	start := time.Now()
-	img.Format, img.Name, img.Inputs = imageFormat, img.OS, inputs
+	img.Format, img.Inputs = imageFormat, inputs
 	if !o.Fresh {
 		if r, err := load(o.Out); err == nil && r.Inputs == inputs {
 			r.Reused = true
@@ -160,7 +162,7 @@ func (o Options) produce(ctx context.Context, inputs string, img Image, fill fun
 	}
 	defer os.RemoveAll(tmp)
 	raw := filepath.Join(tmp, img.Name+".raw")
-	o.Log.Info("making an image", "image", img.Name, "kernel", img.Kernel)
+	o.Log.Info("making an image", "image", img.Name)
 	if err := fill(raw, tmp); err != nil {
 		return nil, err
 	}

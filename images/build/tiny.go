@@ -54,7 +54,7 @@ func Tiny(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	return o.produce(ctx, inputs, Image{OS: "tiny", Kernel: tree.Package + " " + tree.Version}, func(raw, tmp string) error {
+	return o.produce(ctx, inputs, &Image{Name: "tiny", OS: "busybox", Kernel: tree.Package + " " + tree.Version}, func(raw, tmp string) error {
 		root := filepath.Join(tmp, "root")
 		if err := tinyRoot(tree, root); err != nil {
 			return fmt.Errorf("make the tiny image's root: %w", err)

@@ -1,0 +1,335 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images"
+)
+
+// Stall is how long write_image may show no progress. It is longer than every patience inside, so that the better error wins.
+const Stall = 5 * time.Minute
+
+// WriteArgs declares the arguments of write_image, under the names of Ironic's instance_info.
+var WriteArgs = []step.Arg{
+	{Name: "image_source", Type: "string", Required: true, Description: "http or https URL of a whole-disk image: raw, or raw in zstd"},
+	{Name: "image_os_hash_algo", Type: "string", Description: "sha256 or sha512"},
+	{Name: "image_os_hash_value", Type: "string", Description: "digest of the file at image_source, in hexadecimal digits"},
+	{Name: "image_checksum", Type: "string", Description: "the same as digits alone, or the URL of a checksum file"},
+	{Name: "image_disk_format", Type: "string", Description: "what the image is thought to be; it is found out by content"},
+	{Name: "allow_unverified", Type: "boolean", Description: "write an image that comes without a digest"},
+	{Name: "root_device", Type: "object", Description: "hints that choose the disk; without them the smallest of at least 4 GiB"},
+	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that the image server's must be signed by"},
+	{Name: "verify", Type: "boolean", Description: "read back what was written and compare"},
+}
+
+type writeArgs struct {
+	Source      string          `json:"image_source"`
+	HashAlgo    string          `json:"image_os_hash_algo"`
+	HashValue   string          `json:"image_os_hash_value"`
+	Checksum    string          `json:"image_checksum"`
+	DiskFormat  string          `json:"image_disk_format"`
+	Unverified  bool            `json:"allow_unverified"`
+	RootDevice  json.RawMessage `json:"root_device"`
+	CA          string          `json:"image_ca"`
+	Verify      bool            `json:"verify"`
+	hints       disk.Hints
+	digest      images.Digest
+	checksumURL string
+}
+
+// Result is what write_image ends with.
+type Result struct {
+	Disk         WrittenDisk `json:"disk"`
+	BytesFetched int64       `json:"bytes_fetched"`
+	BytesWritten int64       `json:"bytes_written"`
+	BytesZero    int64       `json:"bytes_zero"`
+	VirtualSize  int64       `json:"virtual_size"`
+	SHA256       string      `json:"sha256"` // of the file as fetched; empty when another digest was asked for
+	Digest       string      `json:"digest"` // the one that was compared, or just computed: "sha512:<hex>"
+	Verified     bool        `json:"verified"`
+	Format       string      `json:"format"`
+	Compression  string      `json:"compression"`
+	TookMS       int64       `json:"took_ms"`
+	Resumes      int         `json:"resumes"`
+	Restarts     int         `json:"restarts"`
+}
+
+// WrittenDisk is the disk's identity and why it was chosen.
+type WrittenDisk struct {
+	disk.Identity
+	Why string `json:"why"`
+}
+
+// WriteStep chooses the root disk and writes an image onto it, all but what makes it bootable, which it leaves to disk.Commit as a fact.
+// Stopped at any point, also by losing power, the disk either is untouched or has no partition table. Run again, it starts over.
+func WriteStep(m machine) step.Func {
+	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
+		r, err := write(ctx, m, c, defaultPatience)
+		if err != nil {
+			return step.Outcome{}, explain(err)
+		}
+		return step.Outcome{Result: r}, nil
+	}
+}
+
+// explain makes a step.Error of an error that package images has a remedy for.
+func explain(err error) error {
+	var se *step.Error
+	var ie *images.Error
+	if !errors.As(err, &se) && errors.As(err, &ie) {
+		return step.Fail(ie.Remedy, err)
+	}
+	return err
+}
+
+func parseArgs(c *step.Call) (writeArgs, error) {
+	var a writeArgs
+	if err := c.Decode(&a); err != nil {
+		return a, err
+	}
+	if a.Source == "" {
+		return a, step.Failf("set image_source in instance_info", "no image is given")
+	}
+	var err error
+	if a.hints, err = disk.ParseHints(a.RootDevice); err != nil {
+		return a, err
+	}
+	switch sum := strings.TrimSpace(a.Checksum); {
+	case a.HashValue != "":
+		if a.HashAlgo == "" {
+			a.digest, err = images.DigestOf(a.HashValue)
+		} else {
+			a.digest, err = images.ParseDigest(a.HashAlgo, a.HashValue)
+		}
+	case strings.HasPrefix(sum, "http://"), strings.HasPrefix(sum, "https://"):
+		a.checksumURL = sum
+	case sum != "":
+		a.digest, err = images.DigestOf(sum)
+	case !a.Unverified:
+		err = step.Failf("set image_os_hash_algo and image_os_hash_value in instance_info", "the image has no digest, and images without one are not allowed here")
+	}
+	return a, err
+}
+
+func write(ctx context.Context, m machine, c *step.Call, wait patience) (*Result, error) {
+	began := time.Now()
+	disk.SetPending(c.Facts, nil)
+	a, err := parseArgs(c)
+	if err != nil {
+		return nil, err
+	}
+	c.Report(step.Progress{Phase: "choose disk"})
+	choice, err := disk.ChooseWhenReady(ctx, m.Root(), a.hints)
+	if err != nil {
+		return nil, err
+	}
+	c.Log.Info("root disk chosen", "disk", choice.Disk.Name, "why", choice.Why)
+
+	c.Report(step.Progress{Phase: "connect"})
+	src, err := newSource(a.Source, a.CA, wait, c.Log)
+	if err != nil {
+		return nil, err
+	}
+	defer src.end()
+	if a.checksumURL != "" {
+		if a.digest, err = fetchDigest(ctx, a, src.url.Path, wait, c.Log); err != nil {
+			return nil, err
+		}
+	}
+	if err := src.connect(ctx); err != nil {
+		return nil, err
+	}
+
+	dev, d, err := disk.OpenVerified(ctx, m, choice.Disk.Identity())
+	if err != nil {
+		return nil, err
+	}
+	p := &pass{c: c, src: src, dev: dev, disk: d, args: a}
+	r, err := p.untilDone(ctx)
+	if cerr := dev.Close(); err == nil && cerr != nil {
+		err = diskFault(fmt.Errorf("close %s: %w", d.Name, cerr))
+	}
+	if err != nil {
+		return nil, err
+	}
+	disk.SetPending(c.Facts, p.pending)
+	r.Disk = WrittenDisk{d.Identity(), choice.Why}
+	r.TookMS = time.Since(began).Milliseconds()
+	r.Resumes, r.Restarts = src.Resumes, src.restarts
+	c.Log.Info("image written", "disk", d.Name, "bytes", r.BytesWritten, "zero", r.BytesZero, "fetched", r.BytesFetched, "resumes", r.Resumes,
+		"took", time.Since(began).Round(time.Millisecond))
+	return r, nil
+}
+
+// pass is one image on its way to one disk.
+type pass struct {
+	c       *step.Call
+	src     *source
+	dev     disk.Device
+	disk    disk.Disk
+	args    writeArgs
+	pending *disk.Pending
+}
+
+// untilDone runs the pass, from the beginning whenever the server can't go on where it stopped. Nothing is kept from one attempt to the
+// next but the disk, whose head is zero all the time.
+func (p *pass) untilDone(ctx context.Context) (*Result, error) {
+	for {
+		r, err := p.once(ctx)
+		if !errors.Is(err, errRestart) {
+			return r, err
+		}
+		p.src.rewind()
+		if err := p.src.connect(ctx); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (p *pass) once(outer context.Context) (*Result, error) {
+	s, ctx := newSink(outer, p.dev, p.disk, p.args.Verify)
+	stopped := false
+	stop := func() {
+		if !stopped {
+			stopped = true
+			s.stop()
+		}
+	}
+	defer stop()
+	f := startFlow(ctx, p.src, p.args.digest.New())
+	defer f.close()
+
+	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.size}, images.Limits{Size: p.disk.Size})
+	if err != nil {
+		return nil, p.told(outer, ctx, err)
+	}
+	defer func() {
+		f.cancel() // a decoder may be waiting for the network
+		e.Close()
+	}()
+	if want := strings.ToLower(p.args.DiskFormat); want != "" && want != string(info.Format) {
+		p.c.Log.Info("image is not in the format it is said to be in; its content decides", "said", want, "format", string(info.Format))
+	}
+	p.c.Log.Info("writing image", "disk", p.disk.Name, "url", redact(p.src.url), "format", string(info.Format), "compression", string(info.Compression),
+		"table", string(info.Head), "bytes", p.src.size)
+
+	var reported time.Time
+	total := uint64(max(p.src.size, 0))
+	if err := s.take(ctx, e, func() {
+		if now := time.Now(); now.Sub(reported) >= reportEvery {
+			reported = now
+			p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: total})
+		}
+	}); err != nil {
+		return nil, p.told(outer, ctx, err)
+	}
+	got, err := f.finish()
+	if err != nil {
+		return nil, p.told(outer, ctx, err)
+	}
+	p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: total})
+	stop()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return nil, err // of a writer that was still at work
+	}
+	if err := outer.Err(); err != nil {
+		return nil, context.Cause(outer)
+	}
+	return p.finish(outer, s, info, f.fetched.Load(), got)
+}
+
+// finish makes what was written durable, and only then believes in it.
+func (p *pass) finish(ctx context.Context, s *sink, info images.Info, fetched int64, got []byte) (*Result, error) {
+	p.c.Report(step.Progress{Phase: "flush"})
+	if err := p.dev.Sync(); err != nil {
+		return nil, diskFault(fmt.Errorf("flush %s: %w", p.disk.Name, err))
+	}
+	d := p.args.digest
+	known := d.Algo != ""
+	if known && !d.Matches(got) {
+		return nil, d.Mismatch(got)
+	}
+	if bytes.HasPrefix(s.tail[max(0, len(s.tail)-512):], []byte("conectix")) {
+		return nil, step.Failf("convert it: qemu-img convert -f vpc -O raw", "images in vhd format are not supported")
+	}
+	pending, err := disk.NewPending(p.disk, s.head[:min(s.size, disk.HeadSize)], s.tail, s.tailOff, s.size)
+	if err != nil {
+		return nil, err
+	}
+	if p.args.Verify {
+		if err := s.readBack(ctx, func(done int64) {
+			p.c.Report(step.Progress{Phase: "verify", Bytes: uint64(done), Total: uint64(s.written)})
+		}); err != nil {
+			return nil, err
+		}
+	}
+	p.pending = pending
+	r := &Result{
+		BytesFetched: fetched, BytesWritten: s.written + s.zeroer.Written, BytesZero: s.zeroer.Punched + s.zeroer.Written, VirtualSize: s.size,
+		Verified: p.args.Verify, Format: string(info.Format), Compression: string(info.Compression),
+	}
+	algo := d.Algo
+	if algo == "" {
+		algo = "sha256"
+	}
+	r.Digest = algo + ":" + hex.EncodeToString(got)
+	if algo == "sha256" {
+		r.SHA256 = hex.EncodeToString(got)
+	}
+	return r, nil
+}
+
+// told picks the error that matters: the end of the step's own context, then what a writer said, then err.
+func (p *pass) told(outer, inner context.Context, err error) error {
+	if outer.Err() != nil {
+		return context.Cause(outer)
+	}
+	if cause := context.Cause(inner); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+// maxSums is the largest checksum file that is read: those of whole distributions have some thousand lines.
+const maxSums = 4 << 20
+
+// fetchDigest looks the image up in a checksum file.
+func fetchDigest(ctx context.Context, a writeArgs, imagePath string, wait patience, log *slog.Logger) (images.Digest, error) {
+	src, err := newSource(a.checksumURL, a.CA, wait, log)
+	if err != nil {
+		return images.Digest{}, fmt.Errorf("checksum file: %w", err)
+	}
+	defer src.end()
+	var text []byte
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := src.read(ctx, buf)
+		text = append(text, buf[:n]...)
+		switch {
+		case errors.Is(err, errRestart):
+			src.rewind()
+			text = nil
+		case err == io.EOF:
+			d, err := images.ParseSums(string(text), imagePath)
+			if err != nil {
+				return d, fmt.Errorf("checksum file %s: %w", redact(src.url), err)
+			}
+			return d, nil
+		case err != nil:
+			return images.Digest{}, fmt.Errorf("checksum file: %w", err)
+		case len(text) > maxSums:
+			return images.Digest{}, step.Failf("correct image_checksum", "checksum file %s: longer than %d bytes", redact(src.url), maxSums)
+		}
+	}
+}

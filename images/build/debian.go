@@ -1,0 +1,245 @@
+package build
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ingot-metal/ingot/initramfs/kernel"
+)
+
+const debianSuite = "bookworm"
+
+// debianPackages make a small server that cloud-init sets up.
+var debianPackages = []string{
+	"systemd-sysv", "udev", "dbus", "systemd-resolved", "systemd-timesyncd", "initramfs-tools", "zstd", "kmod", "procps",
+	"cloud-init", "cloud-guest-utils", "fdisk", "e2fsprogs", "netplan.io", "iproute2", "iputils-ping",
+	"openssh-server", "sudo", "ca-certificates", "less", "vim-tiny",
+}
+
+// debianFiles are put into the root file system; an empty text makes an empty file.
+var debianFiles = map[string]string{
+	// ConfigDrive first and only: nothing waits for metadata servers that are not there. None lets a machine without a config
+	// drive come up all the same. One host key: making an RSA key takes longer than all the rest of the first boot.
+	"etc/cloud/cloud.cfg.d/90_ingot.cfg": "datasource_list: [ ConfigDrive, None ]\nssh_genkeytypes: [ ed25519 ]\napt: { preserve_sources_list: true }\n",
+	"etc/hostname":                       "debian\n",
+	"etc/hosts":                          "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
+	"etc/machine-id":                     "", // made at the first boot
+	"etc/systemd/network/90-ingot.network": "# Without a configuration from cloud-init every wired interface asks for an address.\n" +
+		"[Match]\nName=en* eth*\n\n[Network]\nDHCP=yes\n",
+}
+
+// debianMasked are units that slow the first minutes down or wait for what may never come.
+var debianMasked = []string{
+	"apt-daily.timer", "apt-daily-upgrade.timer", "systemd-networkd-wait-online.service", "e2scrub_reap.service", "dpkg-db-backup.timer",
+}
+
+// initramfsConf makes an initial ramdisk that finds its root on any machine, not just on the one it was made on.
+const initramfsConf = "MODULES=most\nCOMPRESS=zstd\n"
+
+// Debian makes a Debian 12 with cloud-init (ConfigDrive), openssh and a login on the serial console. It needs root, for mmdebstrap.
+//
+// Packages come from the apt sources of this machine, or from o.Sources. What they are is not part of the inputs: an image that is
+// there is used until o.Fresh asks for a new one.
+func Debian(ctx context.Context, o Options) (*Result, error) {
+	tools := needed{"mmdebstrap": "mmdebstrap", "chroot": "coreutils", "systemctl": "systemd"}
+	for k, v := range diskTools {
+		tools[k] = v
+	}
+	if err := tools.check(); err != nil {
+		return nil, err
+	}
+	o, err := o.complete("debian-12", kernel.Cloud)
+	if err != nil {
+		return nil, err
+	}
+	if strings.HasSuffix(o.Kernel, ".deb") {
+		return nil, fmt.Errorf("make image debian-12: %s: its kernel is installed by apt, name a package", o.Kernel)
+	}
+	if o.Sources == nil {
+		if o.Sources, err = hostSources(); err != nil {
+			return nil, err
+		}
+	}
+	sources, err := sourcesOf(o.Sources, debianSuite)
+	if err != nil {
+		return nil, err
+	}
+	packages := slices.Concat(debianPackages, []string{o.Kernel}, o.Packages)
+	inputs, err := inputsOf("debian", sources, packages, debianFiles, debianMasked, initramfsConf, o.RootPassword, o.SizeMiB,
+		file(grubBoot), file(grubEFI), file(shimEFI), o.Qcow2)
+	if err != nil {
+		return nil, err
+	}
+	if os.Geteuid() != 0 {
+		if r, err := load(o.Out); err != nil || r.Inputs != inputs || o.Fresh {
+			return nil, errors.New("making the Debian image needs root: run it with sudo")
+		}
+	}
+	img := &Image{Name: "debian-12", OS: "Debian 12 (" + debianSuite + ")"}
+	return o.produce(ctx, inputs, img, func(raw, tmp string) error {
+		root := filepath.Join(tmp, "root")
+		start := time.Now()
+		if err := bootstrap(ctx, root, sources, packages); err != nil {
+			return fmt.Errorf("install Debian: %w", err)
+		}
+		o.Log.Info("Debian's packages are installed", "took", time.Since(start).Round(time.Second))
+		size, err := treeSize(root)
+		if err != nil {
+			return err
+		}
+		l := layout{image: "debian-12", root: root, label: "root", espSize: 62 * mib}
+		l.rootSize = max((size*5/4+96*mib)/mib*mib, int64(o.SizeMiB)*mib-l.espSize-3*mib)
+		if img.Kernel, err = settle(ctx, root, l, o.RootPassword); err != nil {
+			return fmt.Errorf("set Debian up: %w", err)
+		}
+		return l.write(ctx, raw)
+	})
+}
+
+// bootstrap installs packages into root.
+func bootstrap(ctx context.Context, root, sources string, packages []string) error {
+	settings, err := aptSettings(ctx)
+	if err != nil {
+		return err
+	}
+	conf := root + ".apt.conf"
+	if err := os.WriteFile(conf, []byte("APT::Install-Recommends \"false\";\n"+settings), 0o644); err != nil {
+		return err
+	}
+	early := root + ".initramfs.conf"
+	if err := os.WriteFile(early, []byte(initramfsConf), 0o644); err != nil {
+		return err
+	}
+	args := []string{
+		"--mode=root", "--format=directory", "--variant=minbase", "--include=" + strings.Join(packages, ","), "--aptopt=" + conf,
+		// Before the kernel is installed, so that the initial ramdisk is made once and right.
+		`--essential-hook=mkdir -p "$1/etc/initramfs-tools/conf.d"`,
+		"--essential-hook=upload " + early + " /etc/initramfs-tools/conf.d/ingot",
+	}
+	for _, p := range []string{"doc", "man", "locale", "info"} {
+		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+p+"/*")
+	}
+	args = append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright", debianSuite, root, "-")
+	cmd := exec.CommandContext(ctx, "mmdebstrap", args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TMPDIR="+filepath.Dir(root))
+	cmd.Stdin = strings.NewReader(sources)
+	// What it mounts below root stays in its own namespace: whatever happens, removing root removes nothing else.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 30 * time.Second
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	if err := cmd.Run(); err != nil {
+		text := strings.TrimSpace(said.String())
+		if len(text) > 3000 {
+			text = "... " + text[len(text)-3000:]
+		}
+		return fmt.Errorf("mmdebstrap: %w: %s", err, text)
+	}
+	return nil
+}
+
+// settle makes the installed packages a system that boots and can be copied; it gives the kernel's name.
+func settle(ctx context.Context, root string, l layout, password string) (string, error) {
+	in := func(name string) string { return filepath.Join(root, name) }
+	linux, err := filepath.Glob(in("boot/vmlinuz-*"))
+	if err != nil {
+		return "", err
+	}
+	if len(linux) != 1 {
+		return "", fmt.Errorf("there are %d kernels in /boot, want 1", len(linux))
+	}
+	release := strings.TrimPrefix(filepath.Base(linux[0]), "vmlinuz-")
+	for _, link := range []string{"vmlinuz", "initrd.img"} {
+		if _, err := os.Stat(in(link)); err != nil {
+			return "", fmt.Errorf("the kernel package made no /%s: %w", link, err)
+		}
+	}
+	files := map[string]string{
+		"etc/fstab": "UUID=" + l.rootUUID() + " / ext4 rw,relatime,errors=remount-ro 0 1\n" +
+			"LABEL=ESP /boot/efi vfat umask=0077,nofail,x-systemd.device-timeout=10 0 1\n",
+		// Debian keeps the links /vmlinuz and /initrd.img on the newest kernel, so that this need not be written again.
+		"boot/grub/grub.cfg": "serial --unit=0 --speed=115200\nterminal_output serial\nset timeout=0\n" +
+			"linux /vmlinuz root=UUID=" + l.rootUUID() + " ro console=tty0 console=ttyS0,115200n8\ninitrd /initrd.img\nboot\n",
+	}
+	for name, text := range debianFiles {
+		files[name] = text
+	}
+	for name, text := range files {
+		if err := os.MkdirAll(filepath.Dir(in(name)), 0o755); err != nil {
+			return "", err
+		}
+		if err := os.WriteFile(in(name), []byte(text), 0o644); err != nil {
+			return "", err
+		}
+	}
+	if err := os.MkdirAll(in("boot/efi"), 0o755); err != nil {
+		return "", err
+	}
+	// What must not be the same on two machines, and traces of this one.
+	for _, name := range []string{
+		"etc/resolv.conf", "var/lib/dbus/machine-id", "etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
+		"var/lib/systemd/random-seed",
+	} {
+		if err := os.Remove(in(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", err
+		}
+	}
+	keys, err := filepath.Glob(in("etc/ssh/ssh_host_*"))
+	if err != nil {
+		return "", err
+	}
+	for _, k := range keys {
+		if err := os.Remove(k); err != nil {
+			return "", err
+		}
+	}
+	if err := os.Symlink("../run/systemd/resolve/stub-resolv.conf", in("etc/resolv.conf")); err != nil {
+		return "", err
+	}
+	if err := run(ctx, nil, "systemctl", append([]string{"--root=" + root, "--quiet", "mask"}, debianMasked...)...); err != nil {
+		return "", err
+	}
+	if err := run(ctx, nil, "systemctl", "--root="+root, "--quiet", "enable", "systemd-networkd.service", "systemd-resolved.service"); err != nil {
+		return "", err
+	}
+	if password != "" {
+		if err := run(ctx, strings.NewReader("root:"+password+"\n"), "chroot", root, "chpasswd"); err != nil {
+			return "", err
+		}
+	}
+	return release, nil
+}
+
+// treeSize is what the files below dir take in blocks of 4 KiB, with an inode for each.
+func treeSize(dir string) (int64, error) {
+	var n int64
+	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		n += 256
+		if info.Mode().IsRegular() || info.IsDir() {
+			n += (info.Size() + 4095) / 4096 * 4096
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("measure the root file system: %w", err)
+	}
+	return n, nil
+}
