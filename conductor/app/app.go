@@ -1,0 +1,289 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/ingot-metal/ingot/conductor/agents"
+	"github.com/ingot-metal/ingot/conductor/api"
+	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/netboot"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// stopLimit is how long connections may take to end by themselves when the conductor stops.
+const stopLimit = 10 * time.Second
+
+// Run is ingotd: it reads its configuration and serves until ctx ends. args comes without the program's name; environ is what
+// os.Environ gives. Asking for help or for the configuration prints it and is no error.
+func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	cfg, print, err := config.Load(args, environ, stdout)
+	switch {
+	case errors.Is(err, config.ErrHelp):
+		return nil
+	case err != nil:
+		return err
+	case print:
+		return cfg.Write(stdout)
+	}
+	return serve(ctx, cfg, logger(cfg, stderr))
+}
+
+func logger(cfg config.Config, w io.Writer) *slog.Logger {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
+		level = slog.LevelInfo
+	}
+	o := &slog.HandlerOptions{Level: level}
+	if cfg.LogFormat == "json" {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// serve starts the parts in order and stops them in the reverse one.
+func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
+	release, err := lockDir(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, release()) }()
+
+	st, err := store.Open(ctx, store.Options{Dir: cfg.DataDir, Log: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+
+	ca, err := agents.OpenCA(cfg.DataDir)
+	if err != nil {
+		return err
+	}
+	addr, err := provisioningAddress(cfg)
+	if err != nil {
+		return err
+	}
+	reach, err := advertised(cfg, addr)
+	if err != nil {
+		return err
+	}
+	ramdisk, err := readManifest(cfg.Netboot.RamdiskDir)
+	if err != nil {
+		return err
+	}
+
+	en := engine.New(st, drivers{powerDrivers(), log}, nil, sameNetwork{}, engineConfig(cfg, addr, ramdisk), log)
+	reachHost, _, err := net.SplitHostPort(reach)
+	if err != nil {
+		return fmt.Errorf("agents.advertise: %w", err)
+	}
+	ag, err := agents.New(st, en, ca, agents.Config{
+		Dir: cfg.DataDir, Names: []string{reachHost, cfg.Name()}, Hostname: cfg.Name(),
+		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
+	}, log)
+	if err != nil {
+		return err
+	}
+	en.SetLink(ag)
+
+	boot, err := bootServer(cfg, st, addr, reach, ca)
+	if err != nil {
+		return err
+	}
+	var nb *netboot.Server
+	if boot != nil {
+		if nb, err = netboot.New(st, *boot, log); err != nil {
+			return err
+		}
+	}
+
+	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Logs: func(node string, after uint64) []rest.LogLine {
+		var out []rest.LogLine
+		for _, l := range ag.Logs(node, after) {
+			out = append(out, logLine(l))
+		}
+		return out
+	}}, log)
+	if err != nil {
+		return err
+	}
+
+	apiListener, err := inherited(os.Getenv)
+	if err != nil {
+		return fmt.Errorf("take over the API's socket: %w", err)
+	}
+	if apiListener == nil {
+		if apiListener, err = net.Listen("tcp", cfg.API.Listen); err != nil {
+			return fmt.Errorf("listen for the API: %w", err)
+		}
+	}
+	agentListener, err := net.Listen("tcp", cfg.Agents.Listen)
+	if err != nil {
+		return errors.Join(fmt.Errorf("listen for agents: %w", err), apiListener.Close())
+	}
+
+	if nb != nil {
+		if err := nb.Listen(); err != nil {
+			return errors.Join(err, apiListener.Close(), agentListener.Close())
+		}
+	}
+
+	g, gctx := errgroup.WithContext(ctx)
+	// The engine outlives the listeners, so that what they were told on their last breath is still stored and acted on.
+	engineCtx, stopEngine := context.WithCancel(context.WithoutCancel(ctx))
+	engineDone := make(chan error, 1)
+	go func() { engineDone <- en.Run(engineCtx) }()
+	defer func() {
+		stopEngine()
+		err = errors.Join(err, <-engineDone)
+	}()
+
+	g.Go(func() error { return ag.Serve(agentListener) })
+	if nb != nil {
+		g.Go(func() error { return nb.Serve(gctx) })
+	}
+	web := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	g.Go(func() error {
+		if err := web.Serve(apiListener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve the API: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-gctx.Done()
+		if err := notify(os.Getenv, "STOPPING=1"); err != nil {
+			log.Warn("service manager", "err", err)
+		}
+		last, cancel := context.WithTimeout(context.WithoutCancel(gctx), stopLimit)
+		defer cancel()
+		err := web.Shutdown(last)
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = web.Close()
+		}
+		ag.Stop(last)
+		return err
+	})
+	log.Info("ingotd is up", "api", apiListener.Addr().String(), "agents", reach, "dhcp", cfg.Netboot.DHCP, "ca", ca.Fingerprint())
+	if err := notify(os.Getenv, "READY=1"); err != nil {
+		log.Warn("service manager", "err", err)
+	}
+	err = g.Wait()
+	log.Info("ingotd stops")
+	return err
+}
+
+// logLine is a line of an agent's log as the API shows it.
+func logLine(l agents.LogLine) rest.LogLine {
+	text := strings.Join(append([]string{l.Message}, l.Attrs...), " ")
+	if l.Lost > 0 {
+		text = fmt.Sprintf("[%d lines lost before this one] %s", l.Lost, text)
+	}
+	return rest.LogLine{Seq: l.Number, At: l.At.UTC().Format(time.RFC3339Nano), Level: l.Level, Text: text}
+}
+
+func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config {
+	c := engine.Config{
+		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AutomatedClean: cfg.Deploy.AutomatedClean, BootMode: cfg.Deploy.BootMode,
+		BootTimeout: cfg.Deploy.BootTimeout, SessionGrace: cfg.Deploy.SessionGrace, Silence: cfg.Deploy.Silence, MaxBoots: cfg.Deploy.MaxBoots,
+		PowerTimeout: cfg.Power.Timeout, PowerSync: cfg.Power.SyncInterval, CallTimeout: cfg.Power.CallTimeout, RetryTries: cfg.Power.Retries,
+	}
+	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
+		c.ImageBase = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort)) + "/images/"
+	}
+	if m != nil {
+		c.AgentSteps, c.StepsDigest = m.Steps, m.StepsDigest
+	}
+	return c
+}
+
+// bootServer is the configuration of network boot; nil when this conductor boots no machines.
+func bootServer(cfg config.Config, st *store.Store, addr netip.Addr, reach string, ca *agents.CA) (*netboot.Config, error) {
+	n := cfg.Netboot
+	if !addr.IsValid() {
+		return nil, nil
+	}
+	c := netboot.Config{
+		Mode: netboot.Mode(n.DHCP), Interface: n.Interface, Address: addr, LeaseTime: n.LeaseTime,
+		HTTPPort: n.HTTPPort, TFTP: n.TFTP, LoaderDir: n.LoaderDir, RamdiskDir: n.RamdiskDir, ImagesDir: n.ImagesDir,
+		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), Hostname: cfg.Name(),
+		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
+		HasPorts: func(ctx context.Context, nodeUUID string) (bool, error) {
+			ports, err := st.Ports(ctx, store.PortQuery{NodeUUID: &nodeUUID, Limit: 1})
+			return len(ports) > 0, err
+		},
+		OnFlatNetwork: func(n *node.Node) bool { return driver.Interfaces(n)["network"] == "flat" },
+	}
+	var faults []error
+	parse := func(key, s string) netip.Addr {
+		if s == "" {
+			return netip.Addr{}
+		}
+		a, err := netip.ParseAddr(s)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s: %w", key, err))
+		}
+		return a
+	}
+	c.RangeStart, c.RangeEnd = parse("netboot.range_start", n.RangeStart), parse("netboot.range_end", n.RangeEnd)
+	c.Gateway = parse("netboot.gateway", n.Gateway)
+	for _, d := range n.DNS {
+		c.DNS = append(c.DNS, parse("netboot.dns", d))
+	}
+	return &c, errors.Join(faults...)
+}
+
+// provisioningAddress is the conductor's address on the provisioning network; the zero Addr when there is no such network.
+func provisioningAddress(cfg config.Config) (netip.Addr, error) {
+	if cfg.Netboot.Address != "" {
+		return netip.ParseAddr(cfg.Netboot.Address)
+	}
+	if cfg.Netboot.Interface == "" {
+		return netip.Addr{}, nil
+	}
+	ifi, err := net.InterfaceByName(cfg.Netboot.Interface)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("netboot.interface %s: %w", cfg.Netboot.Interface, err)
+	}
+	addrs, err := ifi.Addrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("read addresses of %s: %w", ifi.Name, err)
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			return p.Addr(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("netboot.interface %s has no IPv4 address: give it one, or set netboot.address", ifi.Name)
+}
+
+// advertised is host:port by which agents reach this conductor.
+func advertised(cfg config.Config, addr netip.Addr) (string, error) {
+	if cfg.Agents.Advertise != "" {
+		return cfg.Agents.Advertise, nil
+	}
+	_, port, err := net.SplitHostPort(cfg.Agents.Listen)
+	if err != nil {
+		return "", fmt.Errorf("agents.listen: %w", err)
+	}
+	if !addr.IsValid() {
+		return "", errors.New("agents.advertise is not set, and there is no provisioning address to use instead")
+	}
+	return net.JoinHostPort(strings.TrimSpace(addr.String()), port), nil
+}

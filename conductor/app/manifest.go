@@ -1,0 +1,34 @@
+package app
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/ingot-metal/ingot/conductor/engine"
+)
+
+// manifest is what the conductor wants to know of the ramdisk: which steps its agent has.
+type manifest struct {
+	Steps       []engine.AgentStep `json:"steps"`
+	StepsDigest string             `json:"steps_digest"`
+}
+
+// readManifest reads the ramdisk's manifest in dir; nil when there is no ramdisk, as on a conductor that boots no machines.
+func readManifest(dir string) (*manifest, error) {
+	b, err := os.ReadFile(filepath.Join(dir, "manifest.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the ramdisk's manifest: %w", err)
+	}
+	var m manifest
+	if err := json.Unmarshal(b, &m); err != nil {
+		return nil, fmt.Errorf("read the ramdisk's manifest in %s: %w; build the ramdisk again (ingot ramdisk build)", dir, err)
+	}
+	return &m, nil
+}
