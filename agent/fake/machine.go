@@ -1,0 +1,91 @@
+// Package fake is the agent's doors to the kernel in memory and plain files, for tests of everything above them.
+//
+// It behaves, rather than replaying calls: a disk has a write cache that a power cut loses, a second exclusive open is refused, a
+// machine that was ended stays ended.
+package fake
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+)
+
+// Machine is a machine in memory. The zero value of each field is a machine without that part; Disks must be set.
+type Machine struct {
+	*Disks
+	// Nets are the interfaces' addresses.
+	Nets map[string][]netip.Prefix
+	// BMC answers IPMI commands, completion code first; nil: the machine has no BMC.
+	BMC func(netFn, command byte, data []byte) ([]byte, error)
+	// Stays makes End fail.
+	Stays error
+
+	mu    sync.Mutex
+	clock time.Time
+	ended string
+}
+
+// NewMachine makes a machine whose sys and proc lie below dir, an empty folder.
+func NewMachine(dir string) *Machine { return &Machine{Disks: NewDisks(dir)} }
+
+// Addresses gives an interface's addresses.
+func (m *Machine) Addresses(ifname string) ([]netip.Prefix, error) { return m.Nets[ifname], nil }
+
+// IPMI sends a command to the BMC.
+func (m *Machine) IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	if m.BMC == nil {
+		return nil, fmt.Errorf("open the BMC: %w", os.ErrNotExist)
+	}
+	return m.BMC(netFn, command, data)
+}
+
+// Settle returns at once: everything is there.
+func (m *Machine) Settle(ctx context.Context) error { return ctx.Err() }
+
+// SetImmutable does nothing: plain files have no such flag.
+func (m *Machine) SetImmutable(file string, _ bool) error {
+	_, err := os.Stat(file)
+	return err
+}
+
+// SetClock remembers the time.
+func (m *Machine) SetClock(t time.Time) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.clock = t
+	return nil
+}
+
+// Clock is what SetClock set last.
+func (m *Machine) Clock() time.Time {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.clock
+}
+
+// KernelLog gives a line.
+func (m *Machine) KernelLog() ([]byte, error) { return []byte("<6>[    0.000000] fake kernel\n"), nil }
+
+// End ends the machine.
+func (m *Machine) End(_ context.Context, how string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.Stays != nil {
+		return m.Stays
+	}
+	m.ended = how
+	return nil
+}
+
+// Ended says how the machine was ended; empty while it runs.
+func (m *Machine) Ended() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.ended
+}

@@ -1,0 +1,228 @@
+package inventory
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+// plant makes the files and links that a tree file lists.
+func plant(t *testing.T, root, tree string) {
+	t.Helper()
+	f, err := os.Open(filepath.Join("testdata", tree))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	unescape := strings.NewReplacer(`\n`, "\n", `\t`, "\t")
+	for s := bufio.NewScanner(f); s.Scan(); {
+		line := s.Text()
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		name, to, isLink := strings.Cut(line, " -> ")
+		if !isLink {
+			name, to, _ = strings.Cut(line, " = ")
+		}
+		path := filepath.Join(root, strings.TrimSuffix(name, " ="))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if isLink {
+			err = os.Symlink(to, path)
+		} else {
+			err = os.WriteFile(path, []byte(unescape.Replace(to)), 0o644)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// qemu is a QEMU machine with two disks and a BMC.
+func qemu(t *testing.T) *fake.Machine {
+	t.Helper()
+	m := fake.NewMachine(t.TempDir())
+	m.Add(fake.DiskSpec{Name: "vda", Size: 8 << 30, Serial: "DISK-A"})
+	m.Add(fake.DiskSpec{Name: "nvme0n1", Size: 16 << 30, Bus: "nvme", Serial: "DISK-B", Model: "QEMU NVMe Ctrl", WWN: "eui.0025385b21404321"})
+	plant(t, m.Root(), "qemu-q35.tree")
+	m.Nets = map[string][]netip.Prefix{"eth0": {
+		netip.MustParsePrefix("fe80::5054:ff:feaa:1/64"), netip.MustParsePrefix("192.0.2.10/24"), netip.MustParsePrefix("2001:db8::10/64"),
+	}}
+	m.BMC = lanBMC
+	return m
+}
+
+// lanBMC has one LAN channel, number 1.
+func lanBMC(netFn, command byte, data []byte) ([]byte, error) {
+	switch {
+	case netFn == netFnApp && command == getChannelInfo && data[0] == 1:
+		return []byte{0, 1, mediumLAN, 1, 0x80, 0xf2, 0x1b, 0, 0, 0}, nil
+	case netFn == netFnTransport && command == getLANConfig && data[0] == 1 && data[1] == paramIP:
+		return []byte{0, 0x11, 198, 51, 100, 7}, nil
+	case netFn == netFnTransport && command == getLANConfig && data[1] == paramMAC:
+		return []byte{0, 0x11, 0x52, 0x54, 0, 0xbb, 0, 1}, nil
+	case netFn == netFnTransport && command == getLANConfig && data[1] == paramDynamicIPv6 && data[2] == 0:
+		a := netip.MustParseAddr("2001:db8::b1").As16()
+		return append(append([]byte{0, 0x11, 0, 1}, a[:]...), 64, 0), nil
+	}
+	return []byte{0xcc}, nil
+}
+
+func TestCollect(t *testing.T) {
+	m := qemu(t)
+	mac, _ := net.ParseMAC("52:54:00:aa:00:01")
+	var result []byte
+	c := &step.Call{Facts: &step.Facts{}, Report: func(step.Progress) {}, Log: slog.New(slog.DiscardHandler)}
+	out, err := InspectStep(m, mac)(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if result, err = json.MarshalIndent(out.Result, "", "  "); err != nil {
+		t.Fatal(err)
+	}
+	// The temporary folder must not show.
+	if bytes.Contains(result, []byte(m.Root())) {
+		t.Errorf("the root folder's name is in the inventory:\n%s", result)
+	}
+	kit.Golden(t, "qemu-q35.json", append(result, '\n'))
+}
+
+// TestNames holds that the JSON names are those of ironic-python-agent, no more and no fewer.
+func TestNames(t *testing.T) {
+	r, err := Collect(t.Context(), qemu(t), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(r.Inventory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got map[string]any
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	names := func(v any) string {
+		var out []string
+		for k := range v.(map[string]any) {
+			out = append(out, k)
+		}
+		slices.Sort(out)
+		return strings.Join(out, " ")
+	}
+	for what, c := range map[string]struct {
+		v    any
+		want string
+	}{
+		"inventory": {got, "bmc_address bmc_mac bmc_v6address boot cpu disks hostname interfaces memory system_vendor"},
+		"interface": {got["interfaces"].([]any)[0], "biosdevname client_id driver has_carrier ipv4_address ipv6_address lldp mac_address name pci_address product speed_mbps vendor"},
+		"disk":      {got["disks"].([]any)[0], "by_path hctl logical_sectors model name physical_sectors rotational serial size tran vendor wwn wwn_vendor_extension wwn_with_extension"},
+		"cpu":       {got["cpu"], "architecture count cpus flags frequency model_name socket_count"},
+		"memory":    {got["memory"], "physical_mb total"},
+		"system":    {got["system_vendor"], "firmware manufacturer product_name serial_number"},
+		"firmware":  {got["system_vendor"].(map[string]any)["firmware"], "build_date vendor version"},
+		"boot":      {got["boot"], "current_boot_mode pxe_interface"},
+	} {
+		if n := names(c.v); n != c.want {
+			t.Errorf("%s has %s, want %s", what, n, c.want)
+		}
+	}
+}
+
+func TestEmptyMachine(t *testing.T) {
+	m := fake.NewMachine(t.TempDir())
+	r, err := Collect(t.Context(), m, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Inventory.Disks == nil || r.Inventory.Interfaces == nil || r.Inventory.BMCAddress != nil || len(r.Errors) == 0 {
+		t.Errorf("an empty machine gives %+v", r)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Collect(ctx, m, nil, nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a stopped inspection gives %v", err)
+	}
+}
+
+func TestBMC(t *testing.T) {
+	for name, c := range map[string]struct {
+		bmc  func(byte, byte, []byte) ([]byte, error)
+		addr string
+		fail bool
+	}{
+		"one":     {lanBMC, "198.51.100.7", false},
+		"none":    {nil, "", false},
+		"mute":    {func(byte, byte, []byte) ([]byte, error) { return nil, errors.New("timeout") }, "", true},
+		"refuses": {func(byte, byte, []byte) ([]byte, error) { return []byte{0xc1}, nil }, "", true},
+		"empty":   {func(byte, byte, []byte) ([]byte, error) { return nil, nil }, "", true},
+		"no config": {func(n, c byte, d []byte) ([]byte, error) {
+			if c == getLANConfig {
+				return []byte{0, 0x11, 0, 0, 0, 0}, nil
+			}
+			return lanBMC(n, c, d)
+		}, "0.0.0.0", true},
+	} {
+		m := fake.NewMachine(t.TempDir())
+		m.BMC = c.bmc
+		var inv Inventory
+		err := bmc(t.Context(), m, &inv)
+		got := ""
+		if inv.BMCAddress != nil {
+			got = *inv.BMCAddress
+		}
+		if got != c.addr || (err != nil) != c.fail {
+			t.Errorf("%s: %q, %v, want %q", name, got, err, c.addr)
+		}
+	}
+}
+
+func TestIdentify(t *testing.T) {
+	id, err := Identify(qemu(t).Root())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id.UUID != "4c4c4544-0042-3510-8051-b4c04f4d3732" || id.Serial != "LAB-0001" || id.BootMode != "uefi" || id.BootID == "" ||
+		!slices.Equal(id.MACs, []string{"52:54:00:aa:00:01", "52:54:00:aa:00:02"}) || id.Uptime() <= 0 {
+		t.Errorf("Identify = %+v", id)
+	}
+	if _, err := Identify(t.TempDir()); err == nil {
+		t.Error("a machine without boot id passes")
+	}
+}
+
+// device is an SMBIOS memory device of so many units of size field, with its strings.
+func device(size uint16, extended uint32) []byte {
+	b := make([]byte, 0x28)
+	b[0], b[1] = 17, 0x28
+	b[0x0c], b[0x0d] = byte(size), byte(size>>8)
+	b[0x1c], b[0x1d], b[0x1e], b[0x1f] = byte(extended), byte(extended>>8), byte(extended>>16), byte(extended>>24)
+	return append(b, "DIMM 0\x00\x00"...)
+}
+
+func TestInstalledMB(t *testing.T) {
+	table := slices.Concat([]byte{1, 5, 0, 0, 9, 0, 0}, device(4096, 0), device(0, 0), device(0xffff, 0), device(0x7fff, 65536), device(0x8000|2048, 0),
+		[]byte{127, 4, 0, 0, 0, 0}, device(9999, 0))
+	if got, want := installedMB(table), uint64(4096+65536+2); got != want {
+		t.Errorf("installedMB = %d, want %d", got, want)
+	}
+}
+
+func FuzzInstalledMB(f *testing.F) {
+	f.Add(device(4096, 0))
+	f.Fuzz(func(t *testing.T, b []byte) { installedMB(b) })
+}
