@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"time"
 
@@ -46,17 +47,25 @@ func ProbeKVM(ctx context.Context, kernel string) error {
 	if _, err := os.Stat(kernel); err != nil {
 		return fmt.Errorf("kernel for the trial: %w", err)
 	}
+	return probe(ctx, kernel, "-accel", "kvm", "-cpu", "host")
+}
+
+// probe boots a kernel with neither initramfs nor disk and waits for its last words.
+func probe(ctx context.Context, kernel string, accel ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, kvmLimit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", "-M", "q35,graphics=off", "-accel", "kvm", "-cpu", "host", "-smp", "1", "-m", "256",
+	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append([]string{"-M", "q35,graphics=off", "-smp", "1", "-m", "256",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
-		"-kernel", kernel, "-append", "console=ttyS0 panic=-1")
-	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+		"-kernel", kernel, "-append", "console=ttyS0 panic=-1"}, accel...)...)
+	// A guest that hangs must not outlive us. The signal comes with the end of this thread, which is therefore kept until Run is done.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true, Pdeathsig: unix.SIGKILL}
 	var errs lastBytes
 	out := &proof{want: []byte(kvmProof), found: cancel}
 	cmd.Stdout, cmd.Stderr = out, &errs
 	cmd.WaitDelay = time.Second
-	err = cmd.Run()
+	err := cmd.Run()
 	switch {
 	case out.ok:
 		return nil

@@ -66,66 +66,46 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 		)
 	}
 
-	// The first index boots first. A forced device is alone, except that the network is followed by the disks, as firmware
-	// does; the default is disks, then network.
-	index := 0
-	next := func(on bool) string {
-		if !on {
-			return ""
-		}
-		index++
-		return fmt.Sprintf(",bootindex=%d", index)
-	}
-	var nics, disks []string
-	addNICs := func() {
-		for i, nic := range n.NICs {
-			model := map[string]string{"virtio": "virtio-net-pci", "e1000": "e1000", "e1000e": "e1000e"}[nic.Model]
-			rom := ""
-			if !net || nic.ROM == ROMNone {
-				rom = ",romfile="
-			}
-			nics = append(nics,
-				"-netdev", fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", i, taps[i]),
-				"-device", fmt.Sprintf("%s,netdev=net%d,mac=%s%s%s", model, i, nic.MAC, next(net), rom))
-		}
-	}
-	addDisks := func() {
-		for i, d := range n.Disks {
-			id := fmt.Sprintf("disk%d", i)
-			disks = append(disks, "-drive", fmt.Sprintf("if=none,id=%s,file=%s,format=raw,discard=unmap,detect-zeroes=off", id, comma(d.File)))
-			serial := ",serial=" + comma(d.Serial)
-			switch d.Bus {
-			case "virtio":
-				disks = append(disks, "-device", "virtio-blk-pci,drive="+id+serial+next(true))
-			case "sata":
-				wwn := ""
-				if d.WWN != "" {
-					wwn = ",wwn=0x" + strings.TrimPrefix(d.WWN, "0x")
-				}
-				disks = append(disks, "-device", fmt.Sprintf("ide-hd,bus=ide.%d,drive=%s,rotation_rate=1%s%s%s", i, id, serial, wwn, next(true)))
-			case "nvme":
-				if d.WWN == "" {
-					disks = append(disks, "-device", "nvme,drive="+id+serial+next(true))
-					break
-				}
-				disks = append(disks, "-device", fmt.Sprintf("nvme,id=nvme%d%s", i, serial),
-					"-device", fmt.Sprintf("nvme-ns,bus=nvme%d,drive=%s,eui64=0x%s%s", i, id, strings.TrimPrefix(d.WWN, "0x"), next(true)))
-			}
-		}
-	}
+	// The first index boots first. A forced disk is alone; a forced network is followed by the disks, as firmware does; the
+	// default is disks, then network. Devices stay in their order on the line, and so in their slots, whatever boots first.
+	firstNIC, firstDisk := len(n.Disks)+1, 1
 	if boot.Device == bmc.PXE {
-		addNICs()
-		addDisks()
-	} else {
-		addDisks()
-		addNICs()
+		firstNIC, firstDisk = 1, len(n.NICs)+1
+	}
+	for i, nic := range n.NICs {
+		model := map[string]string{"virtio": "virtio-net-pci", "e1000": "e1000", "e1000e": "e1000e"}[nic.Model]
+		dev := fmt.Sprintf("%s,netdev=net%d,mac=%s", model, i, nic.MAC)
+		if net {
+			dev += fmt.Sprintf(",bootindex=%d", firstNIC+i)
+		}
+		if !net || nic.ROM == ROMNone {
+			dev += ",romfile="
+		}
+		args = append(args, "-netdev", fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", i, taps[i]), "-device", dev)
+	}
+	for i, d := range n.Disks {
+		id, serial, bootindex := fmt.Sprintf("disk%d", i), ",serial="+comma(d.Serial), fmt.Sprintf(",bootindex=%d", firstDisk+i)
+		wwn := strings.TrimPrefix(d.WWN, "0x")
+		args = append(args, "-drive", fmt.Sprintf("if=none,id=%s,file=%s,format=raw,discard=unmap,detect-zeroes=off", id, comma(d.File)))
+		switch {
+		case d.Bus == "virtio":
+			args = append(args, "-device", "virtio-blk-pci,drive="+id+serial+bootindex)
+		case d.Bus == "sata" && wwn == "":
+			args = append(args, "-device", fmt.Sprintf("ide-hd,bus=ide.%d,drive=%s,rotation_rate=1%s%s", i, id, serial, bootindex))
+		case d.Bus == "sata":
+			args = append(args, "-device", fmt.Sprintf("ide-hd,bus=ide.%d,drive=%s,rotation_rate=1%s,wwn=0x%s%s", i, id, serial, wwn, bootindex))
+		case d.Bus == "nvme" && wwn == "":
+			args = append(args, "-device", "nvme,drive="+id+serial+bootindex)
+		case d.Bus == "nvme":
+			args = append(args, "-device", fmt.Sprintf("nvme,id=nvme%d%s", i, serial),
+				"-device", fmt.Sprintf("nvme-ns,bus=nvme%d,drive=%s,eui64=0x%s%s", i, id, wwn, bootindex))
+		}
 	}
 	if boot.Device == bmc.Disk {
 		// Says "no bootable device" and stops, instead of trying what was not asked for.
 		args = append(args, "-boot", "strict=on")
 	}
-	args = append(args, nics...)
-	return append(args, disks...)
+	return args
 }
 
 // comma doubles the commas of a value, as QEMU's options want it.
