@@ -289,7 +289,11 @@ func abortReason(j *node.Job) string {
 	if s == nil {
 		return "by request, the " + string(j.Phase) + " operation was " + j.Detail
 	}
-	return fmt.Sprintf("by request, the %s operation was %s during step %s", j.Phase, j.Detail, s.Name)
+	when := "during"
+	if s.Status == node.StepPending {
+		when = "before"
+	}
+	return fmt.Sprintf("by request, the %s operation was %s %s step %s", j.Phase, j.Detail, when, s.Name)
 }
 
 // orphan fails a node that is in the middle of something without a job: nothing here makes one, so somebody else did.

@@ -140,6 +140,9 @@ func (noLink) CloseSession(string)                                   {}
 // Run works until ctx ends: first on everything that was under way when the conductor was last stopped.
 func (e *Engine) Run(ctx context.Context) error {
 	ids, err := e.db.UUIDs(ctx, true)
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		return fmt.Errorf("find work: %w", err)
 	}

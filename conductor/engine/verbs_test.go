@@ -1,0 +1,666 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+func TestTwoNodesAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	a, b := w.add("a"), w.add("b")
+	a.key, b.key = "chassis", "chassis" // one controller for both
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.walk(b, node.Active)
+	}()
+	w.walk(a, node.Active)
+	<-done
+	checkDeployed(t, a, 1)
+	checkDeployed(t, b, 1)
+}
+
+// TestOneControllerAtATime: of many nodes behind one controller only one is worked on at any time, and none starves.
+func TestOneControllerAtATime(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	var inUse, most int
+	var machines []*machine
+	busy := make(chan struct{}, 1)
+	for i := range 8 {
+		m := w.add(fmt.Sprint("n", i))
+		m.key = "chassis"
+		m.callErr = func(string) error {
+			select {
+			case busy <- struct{}{}:
+			default:
+				return errors.New("two at once")
+			}
+			inUse++
+			most = max(most, inUse)
+			time.Sleep(time.Millisecond)
+			inUse--
+			<-busy
+			return nil
+		}
+		machines = append(machines, m)
+		w.must(m, node.Manage)
+	}
+	for _, m := range machines {
+		w.untilState(m, node.Manageable)
+	}
+	if most != 1 {
+		t.Errorf("%d at once", most)
+	}
+}
+
+func TestAbort(t *testing.T) {
+	t.Run("waiting for the agent to boot", func(t *testing.T) {
+		w := newWorld(t)
+		w.start(nil)
+		m := w.add("n1")
+		w.must(m, node.Manage)
+		w.untilState(m, node.Manageable)
+		m.noNetBoot = true
+		w.must(m, node.Inspect)
+		w.until(m, "inspect wait", func(n *node.Node) bool { return n.Provision == node.InspectWait })
+		w.must(m, node.Abort)
+		n := w.untilState(m, node.InspectFailed)
+		wantError(t, n, "By request", "inspect", "aborted by tester")
+		if n.Power != "power off" || n.Boot.WindowOpen(time.Now()) {
+			t.Errorf("power %q, boot %+v", n.Power, n.Boot)
+		}
+	})
+	for _, c := range []struct {
+		step  string
+		from  node.State
+		verb  node.Verb
+		ends  node.State
+		waits bool // the step is not abortable
+	}{
+		{"erase_devices_metadata", node.Manageable, node.Provide, node.CleanFailed, false},
+		{"write_image", node.Available, node.Deploy, node.DeployFailed, true},
+	} {
+		t.Run(c.step, func(t *testing.T) {
+			w := newWorld(t)
+			w.start(nil)
+			m := w.add("n1")
+			w.walk(m, c.from)
+			hold := make(chan struct{})
+			finished := false
+			m.mu.Lock()
+			m.behave[c.step] = func(a *agent, _ node.PlanStep) (node.StepResult, bool) {
+				select {
+				case <-hold:
+					finished = true
+				case <-a.ctx.Done():
+				}
+				return node.StepResult{}, false
+			}
+			m.mu.Unlock()
+			w.must(m, c.verb)
+			w.until(m, c.step, func(n *node.Node) bool {
+				s := n.Job.Current()
+				return s != nil && s.Name == c.step && s.Status == node.StepRunning
+			})
+			w.must(m, node.Abort)
+			if c.waits {
+				time.Sleep(20 * time.Millisecond)
+				if n := w.node(m); n.Provision != node.DeployWait {
+					t.Errorf("a step that can't be stopped was: state %s", n.Provision)
+				}
+				close(hold)
+			}
+			wantError(t, w.untilState(m, c.ends), "aborted by tester", map[bool]string{false: "during step " + c.step, true: "before step prepare_instance_boot"}[c.waits])
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if finished != c.waits || m.on || m.bootable {
+				t.Errorf("finished %v, on %v, bootable %v", finished, m.on, m.bootable)
+			}
+		})
+	}
+}
+
+func TestUndeployWhileWaiting(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	m.mu.Lock()
+	m.stepTook = time.Hour
+	m.mu.Unlock()
+	w.must(m, node.Deploy)
+	w.until(m, "write_image", func(n *node.Node) bool {
+		s := n.Job.Current()
+		return s != nil && s.Name == "write_image" && s.Status == node.StepRunning
+	})
+	m.mu.Lock()
+	old := m.agent
+	m.stepTook = time.Millisecond
+	m.mu.Unlock()
+	w.must(m, node.Delete)
+	w.untilState(m, node.Available)
+	// What the old agent still has to say counts for nothing.
+	err := w.current().eng.AgentEvent(t.Context(), node.AgentEvent{NodeUUID: m.id, BootID: old.bootID, Seq: 99, PlanFinished: &node.PlanResult{Done: true}})
+	var stale *StaleAgentError
+	if up := w.current().eng.AgentUp(t.Context(), old.state()); err != nil || !errors.As(up, &stale) {
+		t.Errorf("event of an old boot = %v, session = %v", err, up)
+	}
+}
+
+func TestPowerVerbs(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.must(m, node.Manage)
+	w.untilState(m, node.Manageable)
+	eng := w.current().eng
+	for _, c := range []struct{ target, asks, ends string }{
+		{"power on", "on", "power on"},
+		{"power on", "", "power on"},
+		{"rebooting", "off on", "power on"},
+		{"soft rebooting", "soft off on", "power on"},
+		{"soft power off", "soft off", "power off"},
+		{"rebooting", "on", "power on"},
+		{"power off", "off", "power off"},
+	} {
+		m.mu.Lock()
+		m.asks = nil
+		m.mu.Unlock()
+		if err := eng.SetPower(t.Context(), m.id, c.target, 0, "tester"); err != nil {
+			t.Fatal(err)
+		}
+		n := w.until(m, c.target, func(n *node.Node) bool { return n.TargetPower == "" })
+		m.mu.Lock()
+		if got := strings.Join(m.asks, " "); got != c.asks || n.Power != c.ends || n.Job != nil || n.Reservation != "" || n.LastError != "" {
+			t.Errorf("%s: asked %q, power %q, reservation %q, error %q; want %q and %q", c.target, got, n.Power, n.Reservation, n.LastError, c.asks, c.ends)
+		}
+		m.mu.Unlock()
+	}
+	var invalid *InvalidError
+	if err := eng.SetPower(t.Context(), m.id, "explode", 0, ""); !errors.As(err, &invalid) {
+		t.Errorf("power explode = %v", err)
+	}
+
+	// One that does not happen fails in its time, and says so.
+	m.mu.Lock()
+	m.staysOff = true
+	m.mu.Unlock()
+	if err := eng.SetPower(t.Context(), m.id, "power on", 50*time.Millisecond, ""); err != nil {
+		t.Fatal(err)
+	}
+	var locked *LockedError
+	if err := eng.SetPower(t.Context(), m.id, "power on", 0, ""); !errors.As(err, &locked) {
+		t.Errorf("a second power action = %v, want a LockedError", err)
+	}
+	if err := w.ask(m, node.Inspect); !errors.As(err, &locked) {
+		t.Errorf("inspect during a power action = %v, want a LockedError", err)
+	}
+	n := w.until(m, "the end", func(n *node.Node) bool { return n.TargetPower == "" })
+	wantError(t, n, "stays off after 50ms")
+	if n.Provision != node.Manageable {
+		t.Errorf("a failed power action moved the node to %s", n.Provision)
+	}
+}
+
+func TestPowerWhileCleaning(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	m.mu.Lock()
+	m.noNetBoot = true
+	m.mu.Unlock()
+	w.must(m, node.Manage)
+	w.must(m, node.Provide)
+	w.until(m, "clean wait", func(n *node.Node) bool { return n.Provision == node.CleanWait })
+	var invalid *InvalidError
+	if err := w.current().eng.SetPower(t.Context(), m.id, "power off", 0, ""); !errors.As(err, &invalid) {
+		t.Errorf("power during cleaning = %v, want an InvalidError", err)
+	}
+}
+
+// TestPowerSync: the record follows the machine, never the other way round; a controller that is gone becomes a fault, and back.
+func TestPowerSync(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.PowerSync = 5 * time.Millisecond
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Active)
+	m.mu.Lock()
+	m.asks = nil
+	m.mu.Unlock()
+	m.pull()
+	w.until(m, "power off", func(n *node.Node) bool { return n.Power == "power off" })
+	m.mu.Lock()
+	m.callErr = func(string) error {
+		return &power.Error{Kind: power.Unreachable, Op: "read power state", Err: errors.New("no answer")}
+	}
+	m.mu.Unlock()
+	n := w.until(m, "a fault", func(n *node.Node) bool { return n.Fault == faultPower })
+	if n.Power != "" || n.Maintenance || n.Provision != node.Active {
+		t.Errorf("with a dead controller: power %q, maintenance %v, state %s", n.Power, n.Maintenance, n.Provision)
+	}
+	wantError(t, n, "no answer")
+	m.mu.Lock()
+	m.callErr = nil
+	m.mu.Unlock()
+	w.until(m, "no fault", func(n *node.Node) bool { return n.Fault == "" && n.Power == "power off" })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.asks) != 0 {
+		t.Errorf("power sync asked for %v", m.asks)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	ctx := t.Context()
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	set := func(f func(*node.Node)) {
+		t.Helper()
+		if _, err := w.store.UpdateNode(ctx, m.id, func(n *node.Node) error { f(n); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	info := func(kv ...string) map[string]any {
+		out := map[string]any{}
+		for i := 0; i < len(kv); i += 2 {
+			out[kv[i]] = kv[i+1]
+		}
+		return out
+	}
+	eng := w.current().eng
+	var invalid *InvalidError
+	for _, c := range []struct {
+		info  map[string]any
+		words string
+	}{
+		{nil, "no image_source"},
+		{info("image_source", "file:///etc/passwd"), "not an http"},
+		{info("image_source", "http://u:secret@h/i"), "no digest"},
+		{info("image_source", "http://h/i", "image_os_hash_value", "ab"), "image_os_hash_algo"},
+		{info("image_source", "http://h/i", "image_os_hash_value", "ab", "image_os_hash_algo", "md5"), "md5"},
+	} {
+		set(func(n *node.Node) { n.InstanceInfo = c.info })
+		if err := w.ask(m, node.Deploy); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("deploy of %v = %v, want an InvalidError with %q", c.info, err, c.words)
+		}
+		v, err := eng.Validate(ctx, m.id)
+		if err != nil || *v["deploy"].Result || !strings.Contains(v["deploy"].Reason, c.words) || !*v["power"].Result || v["rescue"].Result != nil {
+			t.Errorf("Validate with %v = %+v, %v", c.info, v, err)
+		}
+	}
+	set(func(n *node.Node) {
+		n.InstanceInfo = info("image_source", "http://h/i", "image_checksum", "abc")
+		n.Maintenance = true
+	})
+	if err := w.ask(m, node.Deploy); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "maintenance") {
+		t.Errorf("deploy in maintenance = %v", err)
+	}
+	set(func(n *node.Node) { n.Maintenance = false })
+	for _, c := range []struct {
+		step  node.JobStep
+		words string
+	}{
+		{node.JobStep{Interface: "deploy", Name: "mine_coins", Priority: 50}, "no step deploy.mine_coins"},
+		{node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Priority: 10}, "does not lie between"},
+		{node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Priority: 90, Args: json.RawMessage(`{"x":1}`)}, "no argument x"},
+		{node.JobStep{Interface: "deploy", Name: "boot_instance", Priority: 0}, "can't be left out"},
+		{node.JobStep{Interface: "deploy", Name: "write_configdrive", Priority: 70}, "no config drive"},
+	} {
+		err := eng.Provision(ctx, m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{c.step}})
+		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("deploy with step %v = %v, want %q", c.step, err, c.words)
+		}
+	}
+	var transition *node.TransitionError
+	if err := w.ask(m, node.Rebuild); !errors.As(err, &transition) {
+		t.Errorf("rebuild of an available node = %v", err)
+	}
+	if err := w.current().eng.Provision(ctx, "nobody", Request{Verb: node.Manage}); !errors.Is(err, node.ErrNotFound) {
+		t.Errorf("manage of nobody = %v", err)
+	}
+	w.must(m, node.Manage)
+	if err := eng.Provision(ctx, m.id, Request{Verb: node.Clean}); !errors.As(err, &invalid) {
+		t.Errorf("clean without steps = %v", err)
+	}
+	set(func(n *node.Node) { n.Retired = true })
+	if err := w.ask(m, node.Provide); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "retired") {
+		t.Errorf("provide of a retired node = %v", err)
+	}
+	set(func(n *node.Node) { n.Retired, n.Provision, n.Protected = false, node.Active, true })
+	if err := w.ask(m, node.Delete); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "protected") {
+		t.Errorf("undeploy of a protected node = %v", err)
+	}
+	if err := w.ask(m, node.DoRescue); !errors.As(err, &invalid) {
+		t.Errorf("rescue = %v", err)
+	}
+	// Another conductor's node is left alone until its lease is over.
+	set(func(n *node.Node) { n.Conductor, n.LeaseUntil, n.Protected = "c2", time.Now().Add(time.Hour), false })
+	var held *HeldError
+	if err := w.ask(m, node.Delete); !errors.As(err, &held) || held.Owner != "c2" {
+		t.Errorf("undeploy of another conductor's node = %v", err)
+	}
+	set(func(n *node.Node) { n.LeaseUntil = time.Now().Add(-time.Second) })
+	w.must(m, node.Delete)
+	w.untilState(m, node.Available)
+}
+
+// TestOwnSteps: steps that a client adds, moves, overrides and leaves out arrive in the agent's plan as asked.
+func TestOwnSteps(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{
+		{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85, Args: json.RawMessage(`{"skip_block_devices":[{"name":"/dev/vdb"}]}`)},
+		{Interface: "deploy", Name: "write_configdrive", Priority: 0},
+		{Interface: "deploy", Name: "write_image", Priority: 75, Args: json.RawMessage(`{"verify":true}`)},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.untilState(m, node.Active)
+	var got []string
+	for _, s := range m.plansTaken[len(m.plansTaken)-1].Steps {
+		got = append(got, s.Name+" "+string(s.Args))
+	}
+	want := []string{
+		`erase_devices_metadata {"skip_block_devices":[{"name":"/dev/vdb"}]}`,
+		`write_image {"image_os_hash_algo":"sha256","image_os_hash_value":"ab","image_source":"http://images/n1","verify":true}`,
+		`prepare_instance_boot {}`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the plan is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestManualClean(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.must(m, node.Manage)
+	w.untilState(m, node.Manageable)
+	err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Clean, CleanSteps: []node.JobStep{{Interface: "deploy", Name: "erase_devices_metadata"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := w.node(m); n.TargetProvision != node.Manageable {
+		t.Errorf("a manual clean heads for %q", n.TargetProvision)
+	}
+	w.untilState(m, node.Manageable)
+	if len(m.plansTaken) != 1 {
+		t.Errorf("plans: %v", m.plansTaken)
+	}
+}
+
+// TestOutcomes: what else a step can end with than done and failed.
+func TestOutcomes(t *testing.T) {
+	once := func(r node.StepResult) func(*agent, node.PlanStep) (node.StepResult, bool) {
+		first := true
+		return func(*agent, node.PlanStep) (node.StepResult, bool) {
+			was := first
+			first = false
+			return r, was
+		}
+	}
+	t.Run("reboot", func(t *testing.T) {
+		w := newWorld(t)
+		w.start(nil)
+		m := w.add("n1")
+		w.walk(m, node.Available)
+		m.behave["erase_devices_metadata"] = once(node.StepResult{Outcome: node.OutcomeReboot})
+		boots := m.pxeBoots
+		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{
+			{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.untilState(m, node.Active)
+		checkDeployed(t, m, 1)
+		if m.pxeBoots != boots+2 {
+			t.Errorf("the agent was booted %d times for the deployment, want 2", m.pxeBoots-boots)
+		}
+		last := m.plansTaken[len(m.plansTaken)-1]
+		if last.Steps[0].Name != "write_image" {
+			t.Errorf("after the restart the plan begins with %s", last.Steps[0].Name)
+		}
+	})
+	t.Run("hold", func(t *testing.T) {
+		w := newWorld(t)
+		w.start(nil)
+		m := w.add("n1")
+		w.walk(m, node.Available)
+		m.behave["erase_devices_metadata"] = once(node.StepResult{Outcome: node.OutcomeHold})
+		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{
+			{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.until(m, "deploy hold", func(n *node.Node) bool { return n.Provision == node.DeployHold })
+		w.kill()
+		w.start(nil) // a hold outlives the conductor
+		time.Sleep(20 * time.Millisecond)
+		if n := w.node(m); n.Provision != node.DeployHold {
+			t.Fatalf("a held node went on to %s", n.Provision)
+		}
+		w.must(m, node.Unhold)
+		w.untilState(m, node.Active)
+		checkDeployed(t, m, 1)
+	})
+	t.Run("unknown", func(t *testing.T) {
+		w := newWorld(t)
+		w.start(nil)
+		m := w.add("n1")
+		w.walk(m, node.Available)
+		m.behave["write_image"] = once(node.StepResult{Outcome: "dance"})
+		w.must(m, node.Deploy)
+		wantError(t, w.untilState(m, node.DeployFailed), "dance")
+	})
+	t.Run("nonsense inventory", func(t *testing.T) {
+		w := newWorld(t)
+		w.start(nil)
+		m := w.add("n1")
+		w.must(m, node.Manage)
+		w.untilState(m, node.Manageable)
+		m.behave["inspect"] = once(node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"inventory":[]}`)})
+		w.must(m, node.Inspect)
+		wantError(t, w.untilState(m, node.InspectFailed), "inventory")
+	})
+}
+
+// TestInspectAgain: ports that are there stay as they are, and those of other nodes where they are.
+func TestInspectAgain(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m, other := w.add("n1"), w.add("other")
+	mine := &node.Port{NodeUUID: m.id, Address: "52:54:00:" + m.macTail(), PXEEnabled: false, Description: "by hand"}
+	theirs := &node.Port{NodeUUID: other.id, Address: "52:54:01:" + m.macTail()}
+	for _, p := range []*node.Port{mine, theirs} {
+		if err := w.store.CreatePort(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.walk(m, node.Available)
+	for _, p := range []*node.Port{mine, theirs} {
+		got, err := w.store.PortByMAC(t.Context(), p.Address)
+		if err != nil || got.UUID != p.UUID || got.PXEEnabled != p.PXEEnabled || got.NodeUUID != p.NodeUUID {
+			t.Errorf("port %s is now %+v (%v)", p.Address, got, err)
+		}
+	}
+	h, _ := w.store.History(t.Context(), m.id, 0)
+	if !slices.ContainsFunc(h, func(e node.HistoryEntry) bool { return strings.Contains(e.Event, "is a port of node "+other.id) }) {
+		t.Error("the history does not say that a port belongs to another node")
+	}
+}
+
+// TestPatchDuringWork: fields that clients change meanwhile are kept, and disturb nothing.
+func TestPatchDuringWork(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	stop, gone := make(chan struct{}), make(chan struct{})
+	n := 0
+	go func() {
+		defer close(gone)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			n++
+			_, err := w.store.UpdateNode(context.Background(), m.id, func(nd *node.Node) error { nd.Extra = map[string]any{"n": n}; return nil })
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	w.walk(m, node.Active)
+	close(stop)
+	<-gone
+	checkDeployed(t, m, 1)
+	if got := w.node(m).Extra["n"]; got != float64(n) {
+		t.Errorf("extra is %v after %d changes", got, n)
+	}
+}
+
+// TestFakeInterfaces: a node whose deploy and inspect interfaces are fakes walks through all states with nothing but its power.
+func TestFakeInterfaces(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	_, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error {
+		n.Interfaces = map[string]string{"deploy": "fake", "inspect": "fake"}
+		n.InstanceInfo = nil
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.walk(m, node.Active)
+	w.must(m, node.Delete)
+	w.untilState(m, node.Available)
+	if m.pxeBoots != 0 {
+		t.Errorf("a machine with fake interfaces was booted into the agent %d times", m.pxeBoots)
+	}
+}
+
+// TestDisablePowerOff: a machine that must not be turned off is restarted instead.
+func TestDisablePowerOff(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	_, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error { n.DisablePowerOff = true; return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.walk(m, node.Active)
+	checkDeployed(t, m, 1)
+	m.mu.Lock()
+	for _, a := range m.asks {
+		if strings.Contains(a, "off") {
+			t.Errorf("the machine was turned off: %v", m.asks)
+			break
+		}
+	}
+	m.mu.Unlock()
+	var invalid *InvalidError
+	if err := w.current().eng.SetPower(t.Context(), m.id, "power off", 0, ""); !errors.As(err, &invalid) {
+		t.Errorf("power off = %v, want an InvalidError", err)
+	}
+}
+
+func TestCleaningOff(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.AutomatedClean = false
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Active)
+	w.must(m, node.Delete)
+	w.untilState(m, node.Available)
+	if len(m.plansTaken) != 2 {
+		t.Errorf("%d plans, want those of inspection and deployment only", len(m.plansTaken))
+	}
+}
+
+func TestBootDevice(t *testing.T) {
+	ctx := t.Context()
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	eng := w.current().eng
+	if err := eng.SetBootDevice(ctx, m.id, "disk", true, "tester"); err != nil {
+		t.Fatal(err)
+	}
+	if d, persistent, err := eng.BootDevice(ctx, "n1"); err != nil || d != "disk" || !persistent {
+		t.Errorf("BootDevice = %q, %v, %v", d, persistent, err)
+	}
+	var invalid *InvalidError
+	if err := eng.SetBootDevice(ctx, m.id, "floppy", true, ""); !errors.As(err, &invalid) {
+		t.Errorf("boot device floppy = %v", err)
+	}
+	if ds, err := eng.BootDevices(ctx, m.id); err != nil || len(ds) != 2 {
+		t.Errorf("BootDevices = %v, %v", ds, err)
+	}
+}
+
+func TestProgress(t *testing.T) {
+	w := newWorld(t)
+	eng := w.start(nil).eng
+	if _, ok := eng.Progress("n"); ok {
+		t.Error("progress out of nothing")
+	}
+	eng.AgentProgress("n", node.Progress{Step: "write_image", Bytes: 5, Total: 10})
+	if p, ok := eng.Progress("n"); !ok || p.Bytes != 5 || p.At.IsZero() {
+		t.Errorf("Progress = %+v, %v", p, ok)
+	}
+}
+
+// TestAdopt takes over a machine that runs already without touching it.
+func TestAdopt(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	m.on = true
+	w.must(m, node.Manage)
+	w.untilState(m, node.Manageable)
+	w.must(m, node.Adopt)
+	n := w.untilState(m, node.Active)
+	if len(m.asks) != 0 || n.Power != "power on" {
+		t.Errorf("adoption asked the controller for %v; power %q", m.asks, n.Power)
+	}
+}
+
+// TestSilence: a connected agent that says nothing for too long is booted anew.
+func TestSilence(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.Silence = 60 * time.Millisecond
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	first := true
+	m.behave["write_image"] = func(a *agent, _ node.PlanStep) (node.StepResult, bool) {
+		if first {
+			first = false
+			<-a.ctx.Done()
+		}
+		return node.StepResult{}, false
+	}
+	w.walk(m, node.Active)
+	checkDeployed(t, m, 2)
+}
