@@ -1,0 +1,194 @@
+// Package cli is the command line `ingot`: a client of the conductor's API, and the door to the builders and the virtual lab.
+//
+// Run does all the work of the program, so that tests call it as a user would. Commands write what was asked for to stdout, in a
+// table or with -o json as the API's JSON, and everything else (progress, warnings, questions) to stderr. A command that starts
+// work on a node waits for its end and shows how far it is: a bar that is redrawn on a terminal, plain lines elsewhere. Ending
+// the wait with Ctrl-C does not end the work. Message makes of an error what a user should read: what went wrong, and what to do.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/ingot-metal/ingot/conductor/client"
+)
+
+// defaultEndpoint is where a conductor listens unless it was told otherwise.
+const defaultEndpoint = "http://127.0.0.1:6385"
+
+// program is what all commands share.
+type program struct {
+	stdin          io.Reader
+	stdout, stderr io.Writer
+	getenv         func(string) string
+
+	endpoint string
+	output   string
+}
+
+// Run carries out a command line without the program's name in front. Its error is for Message.
+func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) error {
+	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv}
+	root := p.root()
+	root.SetArgs(args)
+	root.SetIn(stdin)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	return root.ExecuteContext(ctx)
+}
+
+func (p *program) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "ingot",
+		Short: "Turn racks of bare machines into running operating systems",
+		Long: `ingot talks to a conductor (ingotd), builds the ramdisk and images it needs, and runs a virtual lab.
+
+A machine's way from power-off to a running system:
+
+  ingot node create NAME --bmc ADDRESS --bmc-user USER --bmc-password PASSWORD
+  ingot node manage NAME        check the credentials of its controller
+  ingot node inspect NAME       boot the agent and look at the hardware
+  ingot node provide NAME       clean it and make it available
+  ingot node deploy NAME --image URL --checksum sha256:HEX --hostname NAME --ssh-key FILE`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if p.output != "table" && p.output != "json" {
+				return usage("-o %q is not an output format: use table or json", p.output)
+			}
+			return nil
+		},
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{fmt.Sprintf("%v; see `%s --help`", err, cmd.CommandPath())}
+	})
+	f := root.PersistentFlags()
+	f.StringVar(&p.endpoint, "endpoint", "", "address of the conductor's API (default $INGOT_ENDPOINT, $OS_ENDPOINT or "+defaultEndpoint+")")
+	f.StringVarP(&p.output, "output", "o", "table", "how to print: table or json")
+	complete(root, "output", "table", "json")
+	root.AddCommand(p.nodeCommand(), p.portCommand(), p.driverCommand())
+	root.AddCommand(p.toolCommands()...)
+	return root
+}
+
+// client makes the client of the conductor.
+func (p *program) client() (*client.Client, error) {
+	endpoint := p.endpoint
+	for _, name := range []string{"INGOT_ENDPOINT", "OS_ENDPOINT"} {
+		if endpoint == "" {
+			endpoint = p.getenv(name)
+		}
+	}
+	if endpoint == "" {
+		endpoint = defaultEndpoint
+	}
+	c, err := client.New(endpoint, nil)
+	if err != nil {
+		return nil, &usageError{err.Error()}
+	}
+	return c, nil
+}
+
+// usageError says that the command line itself is wrong.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usage(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+// withClient makes a command's body of one that needs the conductor.
+func (p *program) withClient(run func(ctx context.Context, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		c, err := p.client()
+		if err != nil {
+			return err
+		}
+		return run(cmd.Context(), c, args)
+	}
+}
+
+// oneNode wants exactly one argument, a node.
+func oneNode(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usage("%s wants the name or UUID of one node; `ingot node list` shows them", cmd.CommandPath())
+	}
+	return nil
+}
+
+// completeNode completes the first argument with the names of nodes.
+func (p *program) completeNode(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	c, err := p.client()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	// A shell that hangs on Tab is worse than one that completes nothing.
+	ctx, cancel := context.WithTimeout(cmd.Context(), 2*time.Second)
+	defer cancel()
+	names, err := c.Names(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	for _, n := range names {
+		if strings.HasPrefix(n, prefix) {
+			out = append(out, n)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// complete gives a flag a fixed list of values.
+func complete(cmd *cobra.Command, flag string, values ...string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic(err) // the flag is not there: a bug that every test would find
+	}
+}
+
+// isTerminal tells whether w is a terminal, and how wide.
+func isTerminal(w any) (width int, ok bool) {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return 0, false
+	}
+	width, _, err := term.GetSize(int(f.Fd()))
+	if err != nil || width <= 0 {
+		width = 80
+	}
+	return width, true
+}
+
+// note tells the user something beside what was asked for.
+func (p *program) note(format string, args ...any) {
+	fmt.Fprintf(p.stderr, format+"\n", args...)
+}
+
+// confirm asks before something that can't be undone, when there is somebody to ask.
+func (p *program) confirm(yes bool, question string) error {
+	if yes {
+		return nil
+	}
+	if _, ok := isTerminal(p.stdin); !ok {
+		return nil // a script knows what it asks for
+	}
+	fmt.Fprintf(p.stderr, "%s [y/N] ", question)
+	var answer string
+	if _, err := fmt.Fscanln(p.stdin, &answer); err != nil && answer == "" {
+		answer = "n"
+	}
+	if a := strings.ToLower(answer); a != "y" && a != "yes" {
+		return errors.New("nothing was done")
+	}
+	return nil
+}

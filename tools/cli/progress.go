@@ -1,0 +1,218 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// display shows how far the work on a node is.
+type display struct {
+	w     io.Writer
+	width int  // of the terminal
+	live  bool // a terminal, on which a line can be redrawn
+	now   func() time.Time
+
+	start   time.Time
+	drawn   bool // a redrawn line is on the screen
+	state   string
+	job     string
+	shown   map[int]bool // steps whose end has been told
+	running int          // step whose beginning has been told, -1: none
+	steps   []rest.JobStep
+	tenth   uint64    // of the transfer that was last told, where lines can't be redrawn
+	told    time.Time // when something was last told there
+}
+
+func newDisplay(w io.Writer) *display {
+	d := &display{w: w, now: time.Now, start: time.Now(), shown: map[int]bool{}, running: -1}
+	d.width, d.live = isTerminal(w)
+	return d
+}
+
+// update shows one look at the work.
+func (d *display) update(p *rest.Progress) {
+	if p.Job == nil {
+		d.endJob(p.LastError == "" && !client.IsFailure(p.ProvisionState))
+	}
+	if p.ProvisionState != d.state {
+		d.state = p.ProvisionState
+		d.line("%s", d.state)
+	}
+	if p.Job == nil {
+		d.redraw("")
+		return
+	}
+	if p.Job.ID != d.job {
+		d.endJob(true)
+		d.job, d.shown, d.running = p.Job.ID, map[int]bool{}, -1
+	}
+	d.steps = p.Job.Steps
+	for i, s := range p.Job.Steps {
+		switch s.Status {
+		case "done":
+			d.ended(i, "done")
+		case "failed":
+			d.ended(i, "failed")
+		case "running":
+			if d.running != i {
+				d.running, d.tenth, d.told = i, 0, d.now()
+				if !d.live {
+					d.line("  %s: begins", s.Step)
+				}
+			}
+		}
+	}
+	d.redraw(d.status(p))
+	if !d.live && d.running >= 0 {
+		d.tell(p)
+	}
+}
+
+// ended tells, once, that a step has ended.
+func (d *display) ended(i int, how string) {
+	if d.shown[i] {
+		return
+	}
+	d.shown[i] = true
+	s := d.steps[i]
+	took := ""
+	if !s.StartedAt.IsZero() && !s.EndedAt.IsZero() {
+		took = " in " + span(s.EndedAt.Sub(s.StartedAt.Time))
+	}
+	d.line("  %s: %s%s", s.Step, how, took)
+}
+
+// endJob tells of the steps that ended together with their job, between two looks.
+func (d *display) endJob(well bool) {
+	for i := range d.steps {
+		if well {
+			d.ended(i, "done")
+		}
+	}
+	d.steps = nil
+}
+
+// status is the line that is redrawn: the running step and how far it is.
+func (d *display) status(p *rest.Progress) string {
+	if d.running < 0 || d.running >= len(d.steps) {
+		if p.Job.Detail != "" {
+			return "  " + string(p.Job.Detail)
+		}
+		return ""
+	}
+	s := d.steps[d.running]
+	t := p.Running
+	if t == nil || t.Step != s.Step || t.Total == 0 && t.Bytes == 0 {
+		text := "  " + s.Step
+		if p.Job.Detail != "" {
+			text += ": " + string(p.Job.Detail)
+		}
+		if !s.StartedAt.IsZero() {
+			text += ", " + span(d.now().Sub(s.StartedAt.Time))
+		}
+		return text
+	}
+	right := fmt.Sprintf(" %s", size(t.Bytes))
+	if t.Total > 0 {
+		right = fmt.Sprintf(" %3d%%  %s of %s", percent(t), size(t.Bytes), size(t.Total))
+	}
+	if t.Rate > 0 {
+		right += fmt.Sprintf("  %s/s", size(t.Rate))
+		if t.Total > t.Bytes {
+			right += "  " + span(time.Duration(float64(t.Total-t.Bytes)/float64(t.Rate)*float64(time.Second))) + " left"
+		}
+	}
+	left := "  " + s.Step
+	if t.Phase != "" {
+		left += " (" + t.Phase + ")"
+	}
+	room := d.width - utf8.RuneCountInString(left) - utf8.RuneCountInString(right) - 4
+	if t.Total == 0 || room < 8 {
+		return left + right
+	}
+	return left + " " + bar(t, min(room, 40)) + right
+}
+
+func percent(t *rest.Transfer) uint64 {
+	if t.Bytes >= t.Total {
+		return 100
+	}
+	return uint64(float64(t.Bytes) * 100 / float64(t.Total))
+}
+
+// bar draws how much of a transfer is done in width characters.
+func bar(t *rest.Transfer, width int) string {
+	full := min(int(float64(t.Bytes)*float64(width)/float64(t.Total)), width)
+	return "[" + strings.Repeat("=", full) + strings.Repeat(" ", width-full) + "]"
+}
+
+// tell writes how far a transfer is where lines can't be redrawn: each tenth, and each half minute.
+func (d *display) tell(p *rest.Progress) {
+	t := p.Running
+	if t == nil || t.Total == 0 {
+		if d.now().Sub(d.told) < 30*time.Second {
+			return
+		}
+	} else if n := percent(t) / 10; n == d.tenth && d.now().Sub(d.told) < 30*time.Second {
+		return
+	} else {
+		d.tenth = n
+	}
+	d.told = d.now()
+	d.line("%s", d.status(p))
+}
+
+// line writes a line that stays.
+func (d *display) line(format string, args ...any) {
+	if d.drawn {
+		fmt.Fprint(d.w, "\r\x1b[K")
+		d.drawn = false
+	}
+	fmt.Fprintf(d.w, format+"\n", args...)
+}
+
+// redraw replaces the last line of a terminal.
+func (d *display) redraw(text string) {
+	if !d.live || text == "" && !d.drawn {
+		return
+	}
+	if utf8.RuneCountInString(text) >= d.width {
+		text = string([]rune(text)[:d.width-1])
+	}
+	fmt.Fprint(d.w, "\r\x1b[K"+text)
+	d.drawn = text != ""
+}
+
+// end clears the redrawn line and tells what is left to tell.
+func (d *display) end(well bool) {
+	d.endJob(well)
+	d.redraw("")
+}
+
+// wait waits for the end of a node's work in one of the states wanted, and shows how far it is.
+func (p *program) wait(ctx context.Context, c *client.Client, name string, wanted ...string) error {
+	d := newDisplay(p.stderr)
+	end, err := c.Wait(ctx, name, d.update, wanted...)
+	d.end(err == nil)
+	if err != nil {
+		return about(name, err)
+	}
+	p.note("%s is %s, after %s", name, end.ProvisionState, span(time.Since(d.start)))
+	return nil
+}
+
+// ignoreCancel makes the end by Ctrl-C of a command that only looks no error.
+func ignoreCancel(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,281 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingot-metal/ingot/conductor/client"
+)
+
+// verb is a change of provision state as a command.
+type verb struct {
+	name, target, short string
+	wanted              []string // states in which it has ended well
+	next                string   // what to do then; %s is the node
+	question            string   // asked first on a terminal; %s is the node
+}
+
+var verbs = []verb{
+	{name: "manage", target: "manage", short: "Check a machine's credentials, or take it back from a failure", wanted: []string{"manageable"}, next: "ingot node inspect %s"},
+	{name: "inspect", target: "inspect", short: "Boot the agent and look at the hardware", wanted: []string{"manageable"}, next: "ingot node provide %s"},
+	{name: "provide", target: "provide", short: "Clean a machine and make it available", wanted: []string{"available", "manageable"}, next: "ingot node deploy %s --image URL --checksum sha256:HEX"},
+	{name: "undeploy", target: "deleted", short: "Tear an instance down and clean the machine", wanted: []string{"available", "manageable"},
+		question: "This turns %s off and erases what its instance is made of. Go on?"},
+	{name: "adopt", target: "adopt", short: "Take over a machine that is already deployed, without touching it", wanted: []string{"active"}},
+	{name: "abort", target: "abort", short: "Stop what a machine is waiting in", wanted: []string{"manageable", "available", "inspect failed", "clean failed", "deploy failed"}},
+}
+
+func (p *program) verbCommands() []*cobra.Command {
+	var cmds []*cobra.Command
+	for _, v := range verbs {
+		var noWait, yes bool
+		cmd := &cobra.Command{Use: v.name + " NAME...", Short: v.short, ValidArgsFunction: p.completeNode}
+		cmd.Args = func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return oneNode(cmd, args)
+			}
+			return nil
+		}
+		cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+		if v.question != "" {
+			cmd.Flags().BoolVarP(&yes, "yes", "y", false, "don't ask")
+		}
+		cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			if v.question != "" {
+				if err := p.confirm(yes, fmt.Sprintf(v.question, strings.Join(args, ", "))); err != nil {
+					return err
+				}
+			}
+			for _, name := range args {
+				if err := c.Provision(ctx, name, client.ProvisionRequest{Target: v.target}); err != nil {
+					return about(name, err)
+				}
+			}
+			next := ""
+			if len(args) == 1 && v.next != "" {
+				next = fmt.Sprintf(v.next, args[0])
+			}
+			return p.finish(ctx, c, args, noWait, next, v.wanted...)
+		})
+		cmds = append(cmds, cmd)
+	}
+	return append(cmds, p.nodeClean())
+}
+
+// finish waits for nodes, unless told not to, and prints how they stand.
+func (p *program) finish(ctx context.Context, c *client.Client, names []string, noWait bool, next string, wanted ...string) error {
+	for _, name := range names {
+		if noWait {
+			if p.output != "json" {
+				p.note("%s: taken on. Look at it with: ingot node watch %s", name, name)
+			}
+			continue
+		}
+		if err := p.wait(ctx, c, name, wanted...); err != nil {
+			return err
+		}
+	}
+	if p.output == "json" {
+		for _, name := range names {
+			n, err := c.Node(ctx, name)
+			if err != nil {
+				return about(name, err)
+			}
+			if err := p.printJSON(n); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if next != "" && !noWait {
+		p.note("Next: %s", next)
+	}
+	return nil
+}
+
+func (p *program) nodeClean() *cobra.Command {
+	var steps []string
+	var noWait bool
+	cmd := &cobra.Command{
+		Use: "clean NAME", Short: "Run cleaning steps of your choice",
+		Example: `  ingot node clean web1 --step deploy.erase_devices_metadata`,
+		Args:    oneNode, ValidArgsFunction: p.completeNode,
+	}
+	cmd.Flags().StringArrayVar(&steps, "step", nil, `INTERFACE.STEP, or INTERFACE.STEP={"arg": "value"}; in the order they are to run`)
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		list, err := stepArguments(steps)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			return usage("which steps? Say --step INTERFACE.STEP, such as --step deploy.erase_devices_metadata")
+		}
+		if err := c.Provision(ctx, args[0], client.ProvisionRequest{Target: "clean", CleanSteps: list}); err != nil {
+			return about(args[0], err)
+		}
+		return p.finish(ctx, c, args, noWait, "", "manageable")
+	})
+	return cmd
+}
+
+// stepArguments reads steps as INTERFACE.STEP[={...}].
+func stepArguments(list []string) ([]client.Step, error) {
+	var steps []client.Step
+	for _, s := range list {
+		name, raw, hasArgs := strings.Cut(s, "=")
+		iface, step, ok := strings.Cut(name, ".")
+		if !ok || iface == "" || step == "" {
+			return nil, usage("--step %q is not of the form INTERFACE.STEP", s)
+		}
+		st := client.Step{Interface: iface, Step: step, Args: map[string]any{}}
+		if hasArgs {
+			if err := json.Unmarshal([]byte(raw), &st.Args); err != nil {
+				return nil, usage("--step %s: the arguments are not a JSON object: %v", name, err)
+			}
+		}
+		steps = append(steps, st)
+	}
+	return steps, nil
+}
+
+func (p *program) nodePower() *cobra.Command {
+	targets := map[string]struct{ target, end string }{
+		"on": {"power on", "power on"}, "off": {"power off", "power off"}, "reboot": {"rebooting", "power on"},
+	}
+	var soft, noWait bool
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use: "power on|off|reboot|status NAME", Short: "Turn a machine on or off",
+		Example: `  ingot node power off web1 --soft`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return usage("%s wants on, off, reboot or status, and a node", cmd.CommandPath())
+			}
+			return nil
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return []string{"on", "off", "reboot", "status"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return p.completeNode(cmd, args[1:], prefix)
+		},
+	}
+	cmd.Flags().BoolVar(&soft, "soft", false, "ask the operating system, don't just cut the power")
+	cmd.Flags().DurationVar(&timeout, "timeout", 0, "how long it may take (default: the conductor's choice)")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		word, name := args[0], args[1]
+		if word != "status" {
+			t, ok := targets[word]
+			if !ok {
+				return usage("power %q is not known: use on, off, reboot or status", word)
+			}
+			target := t.target
+			switch {
+			case soft && word == "off":
+				target = "soft power off"
+			case soft && word == "reboot":
+				target = "soft rebooting"
+			case soft:
+				return usage("--soft goes with off and reboot")
+			}
+			if err := c.Power(ctx, name, target, timeout); err != nil {
+				return about(name, err)
+			}
+			if !noWait {
+				if err := c.WaitPower(ctx, name, t.end); err != nil {
+					return about(name, err)
+				}
+			}
+		}
+		n, err := c.Node(ctx, name)
+		if err != nil {
+			return about(name, err)
+		}
+		if p.output == "json" {
+			return p.printJSON(map[string]any{"name": n.Name, "uuid": n.UUID, "power_state": n.PowerState, "target_power_state": n.TargetPowerState})
+		}
+		state := dash(string(n.PowerState))
+		if n.TargetPowerState != "" {
+			state += " → " + string(n.TargetPowerState)
+		}
+		fmt.Fprintln(p.stdout, state)
+		return nil
+	})
+	return cmd
+}
+
+func (p *program) nodeMaintenance() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "maintenance on|off NAME", Short: "Put a machine into maintenance, or take it out",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 || args[0] != "on" && args[0] != "off" {
+				return usage("%s wants on or off, and a node", cmd.CommandPath())
+			}
+			return nil
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 0 {
+				return []string{"on", "off"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return p.completeNode(cmd, args[1:], prefix)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why")
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		if err := c.SetMaintenance(ctx, args[1], args[0] == "on", reason); err != nil {
+			return about(args[1], err)
+		}
+		fmt.Fprintf(p.stdout, "maintenance of %s is %s\n", args[1], args[0])
+		return nil
+	})
+	return cmd
+}
+
+func (p *program) nodeBootDevice() *cobra.Command {
+	var persistent bool
+	cmd := &cobra.Command{
+		Use: "boot-device NAME [DEVICE]", Short: "Show or choose what a machine boots from",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 && len(args) != 2 {
+				return usage("%s wants a node, and to change it a device: pxe, disk, cdrom, bios", cmd.CommandPath())
+			}
+			return nil
+		},
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, prefix string) ([]string, cobra.ShellCompDirective) {
+			if len(args) == 1 {
+				return []string{"pxe", "disk", "cdrom", "bios"}, cobra.ShellCompDirectiveNoFileComp
+			}
+			return p.completeNode(cmd, args, prefix)
+		},
+	}
+	cmd.Flags().BoolVar(&persistent, "persistent", false, "from now on, not only next time")
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		if len(args) == 2 {
+			if err := c.SetBootDevice(ctx, args[0], args[1], persistent); err != nil {
+				return about(args[0], err)
+			}
+		}
+		d, err := c.BootDevice(ctx, args[0])
+		if err != nil {
+			return about(args[0], err)
+		}
+		if p.output == "json" {
+			return p.printJSON(d)
+		}
+		how := ""
+		if d.Persistent != nil && *d.Persistent {
+			how = " (from now on)"
+		}
+		fmt.Fprintln(p.stdout, dash(string(d.Device))+how)
+		return nil
+	})
+	return cmd
+}

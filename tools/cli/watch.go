@@ -1,0 +1,309 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+func (p *program) nodeWatch() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "watch [NAME]", Short: "Watch a machine's work to its end, or all machines until Ctrl-C",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return oneNode(cmd, args)
+			}
+			return nil
+		},
+		ValidArgsFunction: p.completeNode,
+	}
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
+		defer stop()
+		if len(args) == 0 {
+			return ignoreCancel(p.watchAll(ctx, c))
+		}
+		d := newDisplay(p.stderr)
+		end, err := c.Wait(ctx, args[0], d.update, settled...)
+		d.end(err == nil)
+		if err != nil {
+			return ignoreCancel(about(args[0], err))
+		}
+		fmt.Fprintf(p.stdout, "%s is %s\n", args[0], end.ProvisionState)
+		return nil
+	})
+	return cmd
+}
+
+// settled are the states in which a machine stays and is well.
+var settled = []string{"enroll", "manageable", "available", "active", "rescue"}
+
+// watchAll shows all machines: as a table that is redrawn on a terminal, elsewhere a line for each change.
+func (p *program) watchAll(ctx context.Context, c *client.Client) error {
+	_, live := isTerminal(p.stdout)
+	last := map[string]string{}
+	lines := 0
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		nodes, err := c.Nodes(ctx, nil)
+		if err != nil {
+			return err
+		}
+		if live {
+			var b strings.Builder
+			if err := table(&b, []string{"NAME", "STATE", "POWER", "DRIVER", "UUID", "NOTE"}, nodeRows(nodes)); err != nil {
+				return err
+			}
+			if lines > 0 {
+				fmt.Fprintf(p.stdout, "\x1b[%dA\x1b[J", lines)
+			}
+			fmt.Fprint(p.stdout, b.String())
+			lines = strings.Count(b.String(), "\n")
+		} else {
+			for i, row := range nodeRows(nodes) {
+				now := strings.Join([]string{row[1], row[2], row[5]}, "  ")
+				if last[nodes[i].UUID] != now {
+					last[nodes[i].UUID] = now
+					fmt.Fprintf(p.stdout, "%s  %s  %s\n", time.Now().Format("15:04:05"), label(&nodes[i]), now)
+				}
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (p *program) nodeValidate() *cobra.Command {
+	cmd := &cobra.Command{Use: "validate NAME", Short: "Check whether a machine has what it needs", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		v, err := c.Validate(ctx, args[0])
+		if err != nil {
+			return about(args[0], err)
+		}
+		if p.output == "json" {
+			return p.printJSON(v)
+		}
+		var rows [][]string
+		for _, kind := range []string{"power", "management", "boot", "inspect", "deploy", "network", "storage", "bios", "raid", "rescue", "console"} {
+			r, ok := v[kind]
+			if !ok {
+				continue
+			}
+			result := "-"
+			if r.Result != nil {
+				result = map[bool]string{true: "ok", false: "NO"}[*r.Result]
+			}
+			rows = append(rows, []string{kind, result, r.Reason})
+		}
+		return table(p.stdout, []string{"INTERFACE", "RESULT", "REASON"}, rows)
+	})
+	return cmd
+}
+
+func (p *program) nodeHistory() *cobra.Command {
+	cmd := &cobra.Command{Use: "history NAME", Short: "Show what happened to a machine", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		events, err := c.History(ctx, args[0])
+		if err != nil {
+			return about(args[0], err)
+		}
+		if p.output == "json" {
+			if events == nil {
+				events = []client.Event{}
+			}
+			return p.printJSON(events)
+		}
+		rows := make([][]string, len(events))
+		for i, e := range events {
+			rows[i] = []string{when(e.CreatedAt.Time), e.Severity, e.Type, dash(string(e.User)), e.Event}
+		}
+		return table(p.stdout, []string{"TIME", "SEVERITY", "ABOUT", "WHO", "EVENT"}, rows)
+	})
+	return cmd
+}
+
+func (p *program) nodeInventory() *cobra.Command {
+	cmd := &cobra.Command{Use: "inventory NAME", Short: "Show what inspection found", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		inv, err := c.Inventory(ctx, args[0])
+		if err != nil {
+			return about(args[0], fmt.Errorf("%w (is it inspected? ingot node inspect %s)", err, args[0]))
+		}
+		if p.output == "json" {
+			return p.printJSON(inv)
+		}
+		return p.showInventory(inv)
+	})
+	return cmd
+}
+
+// hardware is what a person wants to see of an inventory.
+type hardware struct {
+	Interfaces []struct {
+		Name    string `json:"name"`
+		MAC     string `json:"mac_address"`
+		IPv4    string `json:"ipv4_address"`
+		Carrier bool   `json:"has_carrier"`
+		Speed   int    `json:"speed_mbps"`
+		Driver  string `json:"driver"`
+	} `json:"interfaces"`
+	Disks []struct {
+		Name       string `json:"name"`
+		Model      string `json:"model"`
+		Size       uint64 `json:"size"`
+		Rotational bool   `json:"rotational"`
+		Serial     string `json:"serial"`
+		Tran       string `json:"tran"`
+	} `json:"disks"`
+	CPU struct {
+		Model string `json:"model_name"`
+		Count int    `json:"count"`
+		Arch  string `json:"architecture"`
+	} `json:"cpu"`
+	Memory struct {
+		MB int `json:"physical_mb"`
+	} `json:"memory"`
+	BMC    string `json:"bmc_address"`
+	Vendor struct {
+		Product      string `json:"product_name"`
+		Serial       string `json:"serial_number"`
+		Manufacturer string `json:"manufacturer"`
+	} `json:"system_vendor"`
+	Boot struct {
+		Mode string `json:"current_boot_mode"`
+	} `json:"boot"`
+}
+
+func (p *program) showInventory(inv *client.Inventory) error {
+	var h hardware
+	if err := json.Unmarshal(inv.Inventory, &h); err != nil {
+		return fmt.Errorf("read the inventory: %w", err)
+	}
+	var disks, nics []string
+	for _, d := range h.Disks {
+		kind := strings.TrimSpace(d.Tran + map[bool]string{true: " spinning"}[d.Rotational])
+		disks = append(disks, strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s serial %s", d.Name, size(d.Size), kind, d.Model, dash(d.Serial))), " "))
+	}
+	for _, n := range h.Interfaces {
+		link := map[bool]string{true: "up", false: "down"}[n.Carrier]
+		if n.Speed > 0 {
+			link += fmt.Sprintf(" %d Mb/s", n.Speed)
+		}
+		nics = append(nics, strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s %s", n.Name, n.MAC, n.IPv4, link, n.Driver)), " "))
+	}
+	pairs := [][2]string{
+		{"system", dash(strings.TrimSpace(h.Vendor.Manufacturer + " " + h.Vendor.Product))}, {"serial", dash(h.Vendor.Serial)},
+		{"cpu", fmt.Sprintf("%d × %s (%s)", h.CPU.Count, strings.TrimSpace(h.CPU.Model), h.CPU.Arch)},
+		{"memory", size(uint64(h.Memory.MB) << 20)}, {"boot mode", dash(h.Boot.Mode)}, {"bmc", dash(h.BMC)},
+		{"disks", dash(strings.Join(disks, "\n"))}, {"interfaces", dash(strings.Join(nics, "\n"))},
+	}
+	if raw, ok := inv.PluginData["root_disk"]; ok {
+		var root *struct {
+			Name string `json:"name"`
+			Why  string `json:"why"`
+		}
+		if json.Unmarshal(raw, &root) == nil && root != nil {
+			pairs = append(pairs, [2]string{"root disk", strings.TrimSpace(root.Name + "\n" + root.Why)})
+		}
+	}
+	return sheet(p.stdout, pairs)
+}
+
+func (p *program) nodeTimeline() *cobra.Command {
+	var job string
+	cmd := &cobra.Command{Use: "timeline NAME", Short: "Show where the time went", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd.Flags().StringVar(&job, "job", "", "of this job only (default: the last one)")
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		tl, err := c.Timeline(ctx, args[0], job)
+		if err != nil {
+			return about(args[0], err)
+		}
+		if p.output == "json" {
+			return p.printJSON(tl)
+		}
+		marks := tl.Marks
+		if job == "" && len(marks) > 0 { // the last job's
+			last := marks[len(marks)-1].JobID
+			first := len(marks) - 1
+			for first > 0 && marks[first-1].JobID == last {
+				first--
+			}
+			marks = marks[first:]
+		}
+		return table(p.stdout, []string{"AT", "TOOK", "WHAT", "DETAIL"}, timeRows(marks))
+	})
+	return cmd
+}
+
+// timeRows shows each mark with the time since the first and since the one before.
+func timeRows(marks []rest.Mark) [][]string {
+	var rows [][]string
+	var start, before time.Time
+	for i, m := range marks {
+		at, err := time.Parse(time.RFC3339Nano, m.At)
+		if err != nil {
+			continue
+		}
+		if i == 0 {
+			start, before = at, at
+		}
+		rows = append(rows, []string{fmt.Sprintf("%8.2f s", at.Sub(start).Seconds()), fmt.Sprintf("%+.2f s", at.Sub(before).Seconds()), m.Name, string(m.Detail)})
+		before = at
+	}
+	return rows
+}
+
+func (p *program) nodeLogs() *cobra.Command {
+	var follow bool
+	cmd := &cobra.Command{Use: "logs NAME", Short: "Show the log of the agent on a machine", Args: oneNode, ValidArgsFunction: p.completeNode}
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "go on until Ctrl-C")
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		ctx, stop := signal.NotifyContext(ctx, os.Interrupt)
+		defer stop()
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		after := uint64(0)
+		for {
+			logs, err := c.Logs(ctx, args[0], after)
+			if err != nil {
+				return ignoreCancel(about(args[0], err))
+			}
+			for _, l := range logs.Lines {
+				if p.output == "json" {
+					if err := p.printJSON(l); err != nil {
+						return err
+					}
+					continue
+				}
+				at := l.At
+				if t, err := time.Parse(time.RFC3339Nano, l.At); err == nil {
+					at = t.Local().Format("15:04:05.000")
+				}
+				fmt.Fprintf(p.stdout, "%s %-5s %s\n", at, l.Level, l.Text)
+			}
+			after = logs.Next
+			if !follow {
+				return nil
+			}
+			select {
+			case <-tick.C:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+	})
+	return cmd
+}
