@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -247,4 +248,23 @@ func (n *NodeSpec) fill(o Options, i int) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// ParseDisk reads a disk as BUS:SIZE[:SERIAL], such as nvme:20G or virtio:8192M:DISK-1. SIZE is in MiB (M), GiB (G) or TiB (T).
+func ParseDisk(s string) (DiskSpec, error) {
+	part := strings.SplitN(s, ":", 3)
+	bad := fmt.Errorf("disk %q: write it as BUS:SIZE[:SERIAL], such as nvme:20G", s)
+	if len(part) < 2 || part[1] == "" {
+		return DiskSpec{}, bad
+	}
+	shift, ok := map[byte]uint{'M': 20, 'G': 30, 'T': 40}[part[1][len(part[1])-1]]
+	n, err := strconv.ParseInt(part[1][:len(part[1])-1], 10, 64)
+	if !ok || err != nil || n < 1 || n > 1<<50>>shift {
+		return DiskSpec{}, bad
+	}
+	d := DiskSpec{Bus: part[0], SizeBytes: n << shift}
+	if len(part) == 3 {
+		d.Serial = part[2]
+	}
+	return d, nil
 }

@@ -95,3 +95,22 @@ func TestQEMUArgs(t *testing.T) {
 	}
 	kit.Golden(t, "qemu-args", []byte(out.String()))
 }
+
+func TestParseDisk(t *testing.T) {
+	for s, want := range map[string]DiskSpec{
+		"virtio:8G":       {Bus: "virtio", SizeBytes: 8 << 30},
+		"nvme:512M:SN-1":  {Bus: "nvme", SizeBytes: 512 << 20, Serial: "SN-1"},
+		"sata:2T:a:b":     {Bus: "sata", SizeBytes: 2 << 40, Serial: "a:b"},
+		"sata":            {},
+		"sata:":           {},
+		"sata:8":          {},
+		"sata:-8G":        {},
+		"sata:99999999T":  {},
+		"virtio:eightG:x": {},
+	} {
+		got, err := ParseDisk(s)
+		if (err != nil) != (want == DiskSpec{}) || got != want {
+			t.Errorf("ParseDisk(%q) = %+v, %v, want %+v", s, got, err, want)
+		}
+	}
+}

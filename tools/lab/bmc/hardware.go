@@ -12,9 +12,9 @@ import (
 // hardware is the controller's view of the machine, in go-ipmi's terms.
 type hardware struct{ b *BMC }
 
-func (h hardware) Chassis() hal.ChassisHAL { return chassis{h.b} }
-func (h hardware) Network() hal.NetworkHAL { return network{h.b} }
-func (h hardware) Console() hal.ConsoleHAL { return console{h.b} }
+func (h hardware) Chassis() hal.ChassisHAL { return chassis(h) }
+func (h hardware) Network() hal.NetworkHAL { return network(h) }
+func (h hardware) Console() hal.ConsoleHAL { return console(h) }
 func (hardware) Sensors() hal.SensorHAL    { return nil }
 func (hardware) Storage() hal.StorageHAL   { return nil }
 func (hardware) GPIO() hal.GPIOHAL         { return nil }
