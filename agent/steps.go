@@ -8,6 +8,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/boot"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/step"
 )
@@ -26,6 +27,8 @@ type Machine interface {
 // interface the firmware booted from; nil when that is not known.
 func Steps(m Machine, bootIF net.HardwareAddr) []step.Step {
 	return []step.Step{
+		{Interface: "deploy", Name: "write_image", Args: image.WriteArgs, Stall: image.Stall, Abortable: true,
+			Priority: step.In{Deploy: 80}, Run: image.WriteStep(m)},
 		{Interface: "deploy", Name: "prepare_instance_boot", Args: boot.PrepareArgs, Stall: 5 * time.Minute,
 			Priority: step.In{Deploy: 60}, Run: boot.PrepareStep(m)},
 		{Interface: "inspect", Name: "inspect", Args: inventory.InspectArgs, Stall: 2 * time.Minute, Abortable: true,
