@@ -1,0 +1,260 @@
+package e2e
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/ingot-metal/ingot/conductor/agents"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+// desk is a conductor without an engine: it enrols one machine, which is booted directly from kernel and ramdisk, and hands it plans
+// one after the other; then it has the machine switched off.
+type desk struct {
+	t     *testing.T
+	st    *store.Store
+	ca    *agents.CA
+	srv   *agents.Server
+	node  *node.Node
+	addr  string
+	token string
+
+	mu       sync.Mutex
+	plans    []node.Plan // yet to send
+	results  map[string]node.StepResult
+	ended    []node.PlanResult
+	progress int
+	state    node.AgentState
+}
+
+func newDesk(t *testing.T, plans ...node.Plan) *desk {
+	t.Helper()
+	d := &desk{t: t, plans: plans, results: map[string]node.StepResult{}}
+	dir := t.TempDir()
+	var err error
+	if d.st, err = store.Open(t.Context(), store.Options{Dir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = d.st.Close() })
+	if d.ca, err = agents.OpenCA(dir); err != nil {
+		t.Fatal(err)
+	}
+	id := uuid.NewString()
+	d.token = id + "." + strings.Repeat("t", 43)
+	sum := sha256.Sum256([]byte(d.token))
+	d.node = &node.Node{UUID: id, Name: "direct", Driver: "fake-hardware", Provision: node.Enroll, Generation: 1}
+	d.node.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), TokenHash: hex.EncodeToString(sum[:]),
+		TokenExpires: time.Now().Add(time.Hour), Generation: 1}
+	if err := d.st.CreateNode(t.Context(), d.node); err != nil {
+		t.Fatal(err)
+	}
+	d.srv, err = agents.New(d.st, d, d.ca, agents.Config{Dir: dir, Names: []string{"10.0.2.2"}, Hostname: "test",
+		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.addr = l.Addr().String()
+	go d.srv.Serve(l)
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		d.srv.Stop(ctx)
+	})
+	return d
+}
+
+// host is how the machine, behind QEMU's user network, reaches a listener on this machine's loopback.
+func host(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	return net.JoinHostPort("10.0.2.2", port)
+}
+
+func (d *desk) cmdline() string {
+	return fmt.Sprintf("quiet ingot.conductor=%s ingot.ca=%s ingot.token=%s", host(d.addr), d.ca.Fingerprint(), d.token)
+}
+
+func (d *desk) Enrolled(context.Context, string) {}
+
+func (d *desk) AgentUp(_ context.Context, s node.AgentState) error {
+	d.mu.Lock()
+	d.state = s
+	d.mu.Unlock()
+	go d.next()
+	return nil
+}
+
+// next sends the next plan, or the end.
+func (d *desk) next() {
+	d.mu.Lock()
+	var p *node.Plan
+	if len(d.plans) > 0 {
+		p = &d.plans[0]
+		d.plans = d.plans[1:]
+	}
+	d.mu.Unlock()
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
+		var err error
+		if p != nil {
+			err = d.srv.SendPlan(context.Background(), d.node.UUID, *p)
+		} else {
+			err = d.srv.Power(context.Background(), d.node.UUID, node.AgentOff)
+		}
+		if err == nil {
+			return
+		}
+	}
+}
+
+func (d *desk) AgentEvent(_ context.Context, e node.AgentEvent) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case e.StepFinished != nil:
+		d.results[e.StepFinished.Name] = *e.StepFinished
+	case e.PlanFinished != nil:
+		d.ended = append(d.ended, *e.PlanFinished)
+		if !e.PlanFinished.Done {
+			d.plans = nil
+		}
+		go d.next()
+	}
+	return nil
+}
+
+func (d *desk) AgentProgress(string, node.Progress) {
+	d.mu.Lock()
+	d.progress++
+	d.mu.Unlock()
+}
+
+func (d *desk) AgentLost(context.Context, string, string) {}
+
+// result gives what a step answered; the test ends when it did not succeed.
+func (d *desk) result(name string, into any) {
+	d.t.Helper()
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	r, ok := d.results[name]
+	if !ok || r.Outcome != node.OutcomeDone {
+		d.t.Fatalf("step %s: %+v", name, r)
+	}
+	if err := json.Unmarshal(r.Result, into); err != nil {
+		d.t.Fatalf("result of %s: %v", name, err)
+	}
+}
+
+func plan(id string, phase node.Phase, steps ...node.PlanStep) node.Plan {
+	return node.Plan{ID: id, Generation: 1, Phase: phase, Steps: steps}
+}
+
+// TestAgentDirect boots the agent with -kernel and -initrd, without DHCP server, TFTP or BMC of ours: it enrols, takes an inventory,
+// writes the tiny image, commits it, and is switched off; then the disk boots.
+func TestAgentDirect(t *testing.T) {
+	for _, uefi := range []bool{false, true} {
+		t.Run(map[bool]string{false: "bios", true: "uefi"}[uefi], func(t *testing.T) {
+			kit.NeedPrograms(t, "qemu-system-x86_64")
+			art, err := shared()
+			if err != nil {
+				t.Fatal(err)
+			}
+			files := httptest.NewServer(http.FileServer(http.Dir(art.images)))
+			defer files.Close()
+			args, err := json.Marshal(map[string]any{
+				"image_source": "http://" + host(files.Listener.Addr().String()) + "/" + art.tiny.file, "image_os_hash_algo": "sha256",
+				"image_os_hash_value": art.tiny.sha256,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := newDesk(t,
+				plan("inspect-1", node.PhaseInspect, node.PlanStep{Interface: "inspect", Name: "inspect"}),
+				plan("deploy-1", node.PhaseDeploy, node.PlanStep{Interface: "deploy", Name: "write_image", Args: args},
+					node.PlanStep{Interface: "deploy", Name: "prepare_instance_boot"}))
+			target := kit.TempDisk(t, 5<<30)
+			console := kit.Boot(t, kit.VM{
+				Kernel: filepath.Join(art.ramdisk, "vmlinuz"), Initrd: filepath.Join(art.ramdisk, "initramfs.cpio.zst"), Append: d.cmdline(),
+				UEFI: uefi, Disks: []string{target}, Timeout: bootLimit,
+				Args: []string{"-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:aa:00:01"},
+			})
+			var report struct {
+				Inventory struct {
+					Interfaces []struct {
+						MAC     string `json:"mac_address"`
+						IPv4    string `json:"ipv4_address"`
+						Carrier bool   `json:"has_carrier"`
+						Driver  string `json:"driver"`
+					} `json:"interfaces"`
+					Disks []struct {
+						Name, Serial string
+						Size         int64
+					} `json:"disks"`
+					Memory struct {
+						PhysicalMB int `json:"physical_mb"`
+					} `json:"memory"`
+					Boot struct {
+						Mode string `json:"current_boot_mode"`
+					} `json:"boot"`
+				} `json:"inventory"`
+				Errors []string `json:"errors"`
+			}
+			d.result("inspect", &report)
+			inv := report.Inventory
+			if len(inv.Interfaces) != 1 || inv.Interfaces[0].MAC != "52:54:00:aa:00:01" || inv.Interfaces[0].IPv4 != "10.0.2.15" ||
+				!inv.Interfaces[0].Carrier || inv.Interfaces[0].Driver != "virtio_net" {
+				t.Errorf("interfaces = %+v", inv.Interfaces)
+			}
+			if len(inv.Disks) != 1 || inv.Disks[0].Serial != "disk0" || inv.Disks[0].Size != 5<<30 || inv.Memory.PhysicalMB != 512 || len(report.Errors) > 0 {
+				t.Errorf("disks %+v, memory %d, errors %q", inv.Disks, inv.Memory.PhysicalMB, report.Errors)
+			}
+			if want := map[bool]string{false: "bios", true: "uefi"}[uefi]; inv.Boot.Mode != want {
+				t.Errorf("boot mode %q, want %q", inv.Boot.Mode, want)
+			}
+			var written struct {
+				SHA256 string `json:"sha256"`
+			}
+			d.result("write_image", &written)
+			var boot struct {
+				Committed bool
+				Mode      string         `json:"boot_mode"`
+				Entry     map[string]any `json:"boot_entry"`
+				Warning   string
+			}
+			d.result("prepare_instance_boot", &boot)
+			if !boot.Committed || uefi && boot.Entry == nil {
+				t.Errorf("prepare_instance_boot = %+v", boot)
+			}
+			for _, want := range []string{"ingot: agent ", "ingot: network: eth0 10.0.2.15/24", "ingot: node " + d.node.UUID, "ingot: step write_image", "the conductor ends this boot: off"} {
+				if !strings.Contains(console, want) {
+					t.Errorf("the console does not say %q:\n%s", want, console)
+				}
+			}
+			if strings.Contains(console, d.token) && !strings.Contains(console, "Command line") {
+				t.Error("the token is on the console")
+			}
+			if fi, err := os.Stat(target); err != nil || fi.Size() != 5<<30 {
+				t.Errorf("the disk: %v, %v", fi, err)
+			}
+			kit.Boot(t, kit.VM{UEFI: uefi, Disks: []string{target}, Until: `INGOT-TINY up=`, Timeout: osLimit})
+		})
+	}
+}
