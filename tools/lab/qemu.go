@@ -101,6 +101,12 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 				"-device", fmt.Sprintf("nvme-ns,bus=nvme%d,drive=%s,eui64=0x%s%s", i, id, wwn, bootindex))
 		}
 	}
+	if n.Kernel != "" && boot.Device != bmc.Disk {
+		args = append(args, "-kernel", n.Kernel, "-append", n.Append)
+		if n.Initrd != "" {
+			args = append(args, "-initrd", n.Initrd)
+		}
+	}
 	if boot.Device == bmc.Disk {
 		// Says "no bootable device" and stops, instead of trying what was not asked for.
 		args = append(args, "-boot", "strict=on")
