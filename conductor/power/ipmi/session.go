@@ -75,7 +75,15 @@ func (d *Driver) do(ctx context.Context, op string, mode repetition, f func(cont
 		}
 		pe.Op, pe.Addr = op, d.opt.addr
 		if ctx.Err() != nil {
-			pe.Err = fmt.Errorf("%w (after %s)", context.Cause(ctx), time.Since(start).Round(100*time.Millisecond))
+			took := time.Since(start).Round(100 * time.Millisecond)
+			switch {
+			case errors.Is(ctx.Err(), context.Canceled):
+				pe.Err, pe.Hint = fmt.Errorf("given up after %s: %w", took, context.Cause(ctx)), ""
+			case pe.Kind == power.Unreachable:
+				pe.Err = fmt.Errorf("no answer within %s: %w", took, context.Cause(ctx))
+			default:
+				pe.Err = fmt.Errorf("%w (given up after %s: %w)", pe.Err, took, context.Cause(ctx))
+			}
 			return pe
 		}
 		switch {
@@ -150,7 +158,7 @@ func (d *Driver) open(ctx context.Context, start time.Time) (*session, error) {
 		if i == len(handshakeTimeouts)-2 {
 			next = len(suites) - 1
 		}
-		if i < len(handshakeTimeouts) && !sleep(ctx, firstWait<<i) {
+		if i < len(handshakeTimeouts) && !sleep(ctx, firstWait) {
 			return nil, err
 		}
 	}
