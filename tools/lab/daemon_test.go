@@ -76,6 +76,22 @@ func TestDaemon(t *testing.T) {
 		s, err := lab.Query(t.Context(), n)
 		return err == nil && !s.Nodes[0].On
 	})
+
+	// A person at the console, who leaves it with Ctrl-].
+	keyboard, hands, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer keyboard.Close()
+	defer hands.Close()
+	if _, err := hands.WriteString("x\x1d"); err != nil {
+		t.Fatal(err)
+	}
+	var screen strings.Builder
+	if err := lab.Terminal(t.Context(), n, "one", keyboard, &screen); err != nil || !strings.Contains(screen.String(), "Console of one") {
+		t.Errorf("Terminal: %v, %q", err, screen.String())
+	}
+
 	if err := lab.PowerNode(t.Context(), n, "two", "on"); err == nil || !strings.Contains(err.Error(), "no machine") {
 		t.Errorf("PowerNode of a machine that is not there: %v", err)
 	}
