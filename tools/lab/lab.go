@@ -171,6 +171,7 @@ func (l *Lab) controller(i int) netip.Addr {
 // machine makes one machine, off, and its controller.
 func (l *Lab) machine(i int) (_ *Machine, err error) {
 	n := l.opts.Nodes[i]
+	n.Disks = append([]DiskSpec(nil), n.Disks...) // opts goes on telling which files are the caller's
 	log := l.opts.Log.With("machine", n.Name)
 	m := &Machine{
 		Spec: n, BMCAddress: l.controller(i).String(), BMCPort: 623, User: l.opts.User, Password: l.opts.Password, MAC: n.NICs[0].MAC,
