@@ -1,0 +1,310 @@
+// Package configdrive makes config drives, the little disks labelled config-2 from which cloud-init and its kin learn who they are, and
+// puts them at the end of a disk that is being deployed.
+//
+// A config drive comes as an object with meta_data, user_data, network_data and vendor_data, or as a finished ISO 9660 image: in
+// base64, gzipped or not, or at a URL. Objects become OpenStack's layout (openstack/latest/...) on an ISO 9660 file system with
+// Rock Ridge and Joliet names. Linux can't mount that from a disk with sectors of 4096 bytes: there the same files go onto a FAT.
+//
+// Both file systems are written by our own code, in memory: go-diskfs wants a folder of plain files for an ISO, which here would be
+// the tenant's secrets, and its Joliet folders lead into the plain tree; its FAT12 knows no large sectors. What tenants hand in is
+// parsed with bounds on everything, and nothing of it is ever logged.
+package configdrive
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// Label is the name of the partition and of the file system on it.
+const Label = "config-2"
+
+// MaxSize is the largest config drive, as in Ironic.
+const MaxSize = 64 << 20
+
+// WriteArgs declares the arguments of write_configdrive.
+var WriteArgs = []step.Arg{
+	{Name: "configdrive", Type: "any", Required: true,
+		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 image, gzipped or not; or its http(s) URL"},
+}
+
+// machine is all that this package asks of the machine.
+type machine interface {
+	Root() string
+	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
+}
+
+// Result is what write_configdrive ends with.
+type Result struct {
+	Partition int    `json:"partition"`
+	Format    string `json:"format"` // "iso9660" or "vfat"
+	Bytes     int64  `json:"bytes"`
+	Start     int64  `json:"start"`
+}
+
+// WriteStep puts a config drive behind the image that write_image wrote, and its partition into the table that is to be committed.
+// Stopped half way, the disk has no partition table; run again, it writes the same place again.
+func WriteStep(m machine) step.Func {
+	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
+		var args struct {
+			ConfigDrive json.RawMessage `json:"configdrive"`
+		}
+		if err := c.Decode(&args); err != nil {
+			return step.Outcome{}, err
+		}
+		p, err := disk.PendingOf(c.Facts)
+		if err != nil {
+			return step.Outcome{}, err
+		}
+		c.Report(step.Progress{Phase: "build config drive"})
+		payload, format, err := Build(ctx, args.ConfigDrive, p.Disk.LogicalSectors, time.Now())
+		if err != nil {
+			return step.Outcome{}, fmt.Errorf("config drive: %w", err)
+		}
+		part, err := p.Reserve(Label, MaxSize, int64(len(payload)))
+		if err != nil {
+			return step.Outcome{}, err
+		}
+		c.Report(step.Progress{Phase: "write config drive", Total: uint64(len(payload))})
+		if err := put(ctx, m, p, part, payload); err != nil {
+			return step.Outcome{}, fmt.Errorf("write config drive to partition %d of %s: %w", part.Number, p.Disk.Name, err)
+		}
+		c.Report(step.Progress{Phase: "write config drive", Bytes: uint64(len(payload)), Total: uint64(len(payload))})
+		c.Log.Info("config drive written", "disk", p.Disk.Name, "partition", part.Number, "bytes", len(payload), "format", format)
+		return step.Outcome{Result: Result{Partition: part.Number, Format: format, Bytes: int64(len(payload)), Start: part.Start}}, nil
+	}
+}
+
+// put writes the payload, zeros behind it, flushes, and reads the payload back.
+func put(ctx context.Context, m machine, p *disk.Pending, part disk.Partition, payload []byte) (err error) {
+	dev, err := p.Open(ctx, m)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := dev.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	sector := dev.SectorSize()
+	if rest := len(payload) % sector; rest != 0 {
+		payload = append(payload[:len(payload):len(payload)], make([]byte, sector-rest)...)
+	}
+	const piece = 1 << 20
+	for off := 0; off < len(payload); off += piece {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if _, err := dev.WriteAt(payload[off:min(off+piece, len(payload))], part.Start+int64(off)); err != nil {
+			return err
+		}
+	}
+	// What an earlier system left in the rest of the partition could be taken for another file system or an array member.
+	if err := disk.NewZeroer(dev).Zero(ctx, part.Start+int64(len(payload)), part.Size-int64(len(payload))); err != nil {
+		return err
+	}
+	if err := dev.Sync(); err != nil {
+		return fmt.Errorf("flush: %w", err)
+	}
+	buf := disk.Aligned(piece)
+	for off := 0; off < len(payload); off += piece {
+		want := payload[off:min(off+piece, len(payload))]
+		if _, err := dev.ReadAt(buf[:len(want)], part.Start+int64(off)); err != nil {
+			return fmt.Errorf("read back: %w", err)
+		}
+		if !bytes.Equal(buf[:len(want)], want) {
+			return step.Failf("replace the disk: it does not keep what is written", "byte %d reads back different from what was written", part.Start+int64(off))
+		}
+	}
+	return nil
+}
+
+const remedyDrive = "correct the config drive: an object with meta_data, user_data, network_data and vendor_data, or an ISO 9660 image of at most 64 MiB in base64"
+
+// Build makes the file system of a config drive for a disk with the given sector size, and says which kind it is.
+func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) (payload []byte, format string, err error) {
+	raw = bytes.TrimSpace(raw)
+	switch {
+	case len(raw) == 0 || bytes.Equal(raw, []byte("null")):
+		return nil, "", step.Failf(remedyDrive, "none is given")
+	case raw[0] == '{':
+		files, err := objectFiles(raw)
+		if err != nil {
+			return nil, "", err
+		}
+		return makeFS(files, sector, now)
+	case raw[0] != '"':
+		return nil, "", step.Failf(remedyDrive, "neither an object nor a string")
+	}
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return nil, "", step.Failf(remedyDrive, "not a JSON string")
+	}
+	content := []byte(strings.TrimSpace(text))
+	if strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://") {
+		if content, err = fetch(ctx, text); err != nil {
+			return nil, "", err
+		}
+	}
+	if payload, err = unwrap(content); err != nil {
+		return nil, "", err
+	}
+	if sector <= isoSector {
+		return payload, "iso9660", nil
+	}
+	files, err := readISO(payload)
+	if err != nil {
+		return nil, "", step.Fail(remedyDrive, fmt.Errorf("rebuild it for sectors of %d bytes: %w", sector, err))
+	}
+	return makeFS(files, sector, now)
+}
+
+// file is a file with its path, which has no leading slash.
+type file struct {
+	path string
+	data []byte
+}
+
+func makeFS(files []file, sector int, now time.Time) ([]byte, string, error) {
+	make, format := makeISO, "iso9660"
+	if sector > isoSector {
+		make, format = func(f []file, t time.Time) ([]byte, error) { return makeFAT(f, sector, t) }, "vfat"
+	}
+	payload, err := make(files, now)
+	if err != nil {
+		return nil, "", err
+	}
+	if len(payload) > MaxSize {
+		return nil, "", errTooLarge()
+	}
+	return payload, format, nil
+}
+
+func errTooLarge() error {
+	return step.Failf("make it smaller: put large data where the instance can fetch it", "larger than %d MiB", MaxSize>>20)
+}
+
+// objectFiles makes OpenStack's layout of a config drive object.
+func objectFiles(raw json.RawMessage) ([]file, error) {
+	var o struct {
+		MetaData    json.RawMessage `json:"meta_data"`
+		UserData    json.RawMessage `json:"user_data"`
+		NetworkData json.RawMessage `json:"network_data"`
+		VendorData  json.RawMessage `json:"vendor_data"`
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&o); err != nil {
+		return nil, step.Fail(remedyDrive, err)
+	}
+	meta := map[string]any{}
+	if given(o.MetaData) {
+		d := json.NewDecoder(bytes.NewReader(o.MetaData))
+		d.UseNumber()
+		if err := d.Decode(&meta); err != nil || meta == nil {
+			return nil, step.Failf(remedyDrive, "meta_data is not an object")
+		}
+	}
+	// Without an instance id cloud-init refuses the whole drive. The conductor knows the node's; this is for who calls the step alone.
+	if id, _ := meta["uuid"].(string); id == "" {
+		meta["uuid"] = newUUID()
+	}
+	b, err := json.Marshal(meta)
+	if err != nil {
+		return nil, fmt.Errorf("meta_data: %w", err)
+	}
+	const dir = "openstack/latest/"
+	files := []file{{dir + "meta_data.json", b}}
+	if given(o.NetworkData) {
+		if o.NetworkData[0] != '{' {
+			return nil, step.Failf(remedyDrive, "network_data is not an object")
+		}
+		files = append(files, file{dir + "network_data.json", o.NetworkData})
+	}
+	if given(o.UserData) {
+		data := []byte(o.UserData) // an object stays JSON, as in Ironic
+		if o.UserData[0] == '"' {
+			var s string
+			if err := json.Unmarshal(o.UserData, &s); err != nil {
+				return nil, step.Failf(remedyDrive, "user_data is not a JSON string")
+			}
+			data = []byte(s)
+		}
+		files = append(files, file{dir + "user_data", data})
+	}
+	if given(o.VendorData) {
+		if o.VendorData[0] != '{' {
+			return nil, step.Failf(remedyDrive, "vendor_data is not an object")
+		}
+		// vendor_data2 is what Ironic's and Nova's builders call it; cloud-init reads both.
+		files = append(files, file{dir + "vendor_data2.json", o.VendorData})
+	}
+	return files, nil
+}
+
+func given(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
+
+func newUUID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// unwrap finds the ISO 9660 image in what was handed in: base64 or not, gzip or not.
+func unwrap(content []byte) ([]byte, error) {
+	if !isGzip(content) && !isISO(content) {
+		decoded, err := fromBase64(content)
+		if err != nil {
+			return nil, step.Failf(remedyDrive, "neither base64 nor an ISO 9660 image")
+		}
+		content = decoded
+	}
+	if isGzip(content) {
+		z, err := gzip.NewReader(bytes.NewReader(content))
+		if err != nil {
+			return nil, step.Failf(remedyDrive, "its gzip header is damaged")
+		}
+		content, err = io.ReadAll(io.LimitReader(z, MaxSize+1))
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return nil, step.Failf(remedyDrive, "its gzip stream is truncated")
+		}
+		if err != nil {
+			return nil, step.Failf(remedyDrive, "its gzip stream is damaged")
+		}
+	}
+	switch {
+	case len(content) > MaxSize:
+		return nil, errTooLarge()
+	case !isISO(content):
+		return nil, step.Failf(remedyDrive, "not an ISO 9660 image")
+	}
+	return content, nil
+}
+
+func isGzip(b []byte) bool { return bytes.HasPrefix(b, []byte("\x1f\x8b\x08")) }
+
+// fromBase64 takes the standard alphabet with line breaks, padded or not.
+func fromBase64(b []byte) ([]byte, error) {
+	text := bytes.Map(func(r rune) rune {
+		switch r {
+		case ' ', '\t', '\r', '\n', '=':
+			return -1
+		}
+		return r
+	}, b)
+	out := make([]byte, base64.RawStdEncoding.DecodedLen(len(text)))
+	n, err := base64.RawStdEncoding.Decode(out, text)
+	return out[:n], err
+}

@@ -1,0 +1,393 @@
+package configdrive
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf16"
+)
+
+// The layout follows ECMA-119 (ISO 9660), the Joliet specification of 1995, and the Rock Ridge Interchange Protocol 1.12.
+const (
+	isoSector = 2048
+	isoFirst  = 16 // sector of the first volume descriptor
+
+	maxFiles = 1000
+	maxName  = 64 // of a Joliet name, in UCS-2 units
+)
+
+// isoNode is a file or a folder.
+type isoNode struct {
+	name     string
+	isoName  string // upper case, in the plain tree
+	dir      bool
+	data     []byte
+	parent   *isoNode
+	children []*isoNode
+	extent   [2]uint32 // first sector: for a folder in the plain and in the Joliet tree, for a file the same in both
+	size     [2]uint32
+	number   [2]int // of a folder in the path table
+}
+
+// makeISO makes an ISO 9660 image of files, with Rock Ridge names for Linux and Joliet names for Windows.
+func makeISO(files []file, now time.Time) ([]byte, error) {
+	root, err := isoTree(files)
+	if err != nil {
+		return nil, err
+	}
+	b := &isoBuilder{now: now.UTC(), root: root}
+	return b.build(), nil
+}
+
+func isoTree(files []file) (*isoNode, error) {
+	root := &isoNode{dir: true}
+	root.parent = root
+	if len(files) > maxFiles {
+		return nil, fmt.Errorf("%d files are too many", len(files))
+	}
+	for _, f := range files {
+		at := root
+		parts := strings.Split(f.path, "/")
+		if len(parts) > 8 {
+			return nil, fmt.Errorf("path of %d folders is too deep", len(parts))
+		}
+		for i, part := range parts {
+			if part == "" || part == "." || part == ".." || len(utf16.Encode([]rune(part))) > maxName || len(part) > 128 {
+				return nil, fmt.Errorf("file name %q can't be on a config drive", part)
+			}
+			last := i == len(parts)-1
+			j := slices.IndexFunc(at.children, func(n *isoNode) bool { return n.name == part })
+			if j < 0 {
+				at.children = append(at.children, &isoNode{name: part, dir: !last, parent: at})
+				j = len(at.children) - 1
+			} else if last || !at.children[j].dir {
+				return nil, fmt.Errorf("file name %q is there twice", f.path)
+			}
+			at = at.children[j]
+		}
+		at.data = f.data
+	}
+	nameTree(root)
+	return root, nil
+}
+
+// nameTree gives every node its plain name, unique in its folder, and sorts by it.
+func nameTree(dir *isoNode) {
+	taken := map[string]bool{}
+	for _, n := range dir.children {
+		base, ext := n.name, ""
+		if !n.dir {
+			ext = path.Ext(n.name)
+			base = strings.TrimSuffix(n.name, ext)
+		}
+		base, ext = plainChars(base, 22), plainChars(strings.TrimPrefix(ext, "."), 4)
+		for i := 0; ; i++ {
+			name := base
+			if i > 0 {
+				name = fmt.Sprintf("%s_%d", base, i)
+			}
+			if !n.dir {
+				name += "." + ext
+			}
+			if !taken[name] {
+				taken[name], n.isoName = true, name
+				break
+			}
+		}
+		if !n.dir {
+			n.isoName += ";1"
+		}
+		nameTree(n)
+	}
+	slices.SortFunc(dir.children, func(a, b *isoNode) int { return strings.Compare(a.isoName, b.isoName) })
+}
+
+func plainChars(s string, limit int) string {
+	s = strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z':
+			return r - 'a' + 'A'
+		case r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+			return r
+		}
+		return '_'
+	}, s)
+	return s[:min(len(s), limit)]
+}
+
+// The two trees over the same files.
+const (
+	plainTree = iota
+	jolietTree
+)
+
+type isoBuilder struct {
+	now  time.Time
+	root *isoNode
+	dirs [2][]*isoNode // in the order of the path table: level by level
+	next uint32        // first free sector
+	out  []byte
+
+	pathTable [2][2]uint32 // first sector: by tree, then little- and big-endian
+	pathSize  [2]uint32
+	contFirst uint32 // sector with the continuation of the root's Rock Ridge entries
+}
+
+func (b *isoBuilder) take(bytes int) uint32 {
+	at := b.next
+	b.next += uint32((bytes + isoSector - 1) / isoSector)
+	return at
+}
+
+func (b *isoBuilder) build() []byte {
+	b.next = isoFirst + 3
+	for tree := range 2 {
+		b.listDirs(tree)
+		b.pathSize[tree] = uint32(len(b.paths(tree, binary.LittleEndian)))
+		b.pathTable[tree] = [2]uint32{b.take(int(b.pathSize[tree])), b.take(int(b.pathSize[tree]))}
+	}
+	b.contFirst = b.take(1)
+	for tree := range 2 {
+		for _, d := range b.dirs[tree] {
+			d.size[tree] = uint32(len(b.records(tree, d)))
+			d.extent[tree] = b.take(int(d.size[tree]))
+		}
+	}
+	for _, d := range b.dirs[plainTree] {
+		for _, n := range d.children {
+			if !n.dir {
+				n.size = [2]uint32{uint32(len(n.data)), uint32(len(n.data))}
+				at := b.take(len(n.data)) // an empty file points at the next one's place, which nobody reads for it
+				n.extent = [2]uint32{at, at}
+			}
+		}
+	}
+	b.out = make([]byte, int(b.next)*isoSector)
+	b.put(isoFirst, b.descriptor(plainTree))
+	b.put(isoFirst+1, b.descriptor(jolietTree))
+	b.put(isoFirst+2, append([]byte{255}, "CD001\x01"...))
+	b.put(b.contFirst, rockRidgeReference())
+	for tree := range 2 {
+		b.put(b.pathTable[tree][0], b.paths(tree, binary.LittleEndian))
+		b.put(b.pathTable[tree][1], b.paths(tree, binary.BigEndian))
+		for _, d := range b.dirs[tree] {
+			b.put(d.extent[tree], b.records(tree, d))
+			for _, n := range d.children {
+				if !n.dir {
+					b.put(n.extent[0], n.data)
+				}
+			}
+		}
+	}
+	return b.out
+}
+
+func (b *isoBuilder) put(sector uint32, data []byte) { copy(b.out[int(sector)*isoSector:], data) }
+
+func (b *isoBuilder) listDirs(tree int) {
+	level := []*isoNode{b.root}
+	for len(level) > 0 {
+		var below []*isoNode
+		for _, d := range level {
+			b.dirs[tree] = append(b.dirs[tree], d)
+			d.number[tree] = len(b.dirs[tree])
+			for _, c := range b.sorted(tree, d) {
+				if c.dir {
+					below = append(below, c)
+				}
+			}
+		}
+		level = below
+	}
+}
+
+func (b *isoBuilder) sorted(tree int, d *isoNode) []*isoNode {
+	children := slices.Clone(d.children)
+	if tree == jolietTree {
+		slices.SortFunc(children, func(x, y *isoNode) int { return bytes.Compare(ucs2(x.name), ucs2(y.name)) })
+	}
+	return children
+}
+
+// identifier is a node's name in a tree.
+func (n *isoNode) identifier(tree int) []byte {
+	switch {
+	case n.parent == n:
+		return []byte{0}
+	case tree == plainTree:
+		return []byte(n.isoName)
+	}
+	return ucs2(n.name) // without a version: genisoimage leaves it out, and isoinfo would show it as part of the name
+}
+
+func ucs2(s string) []byte {
+	var b []byte
+	for _, u := range utf16.Encode([]rune(s)) {
+		b = binary.BigEndian.AppendUint16(b, u)
+	}
+	return b
+}
+
+func (b *isoBuilder) paths(tree int, order binary.AppendByteOrder) []byte {
+	var out []byte
+	for _, d := range b.dirs[tree] {
+		id := d.identifier(tree)
+		out = append(out, byte(len(id)), 0)
+		out = order.AppendUint32(out, d.extent[tree])
+		out = order.AppendUint16(out, uint16(d.parent.number[tree]))
+		out = append(out, id...)
+		if len(id)%2 == 1 {
+			out = append(out, 0)
+		}
+	}
+	return out
+}
+
+// records is a folder's content. A record never crosses the end of a sector, and a folder is whole sectors.
+func (b *isoBuilder) records(tree int, d *isoNode) []byte {
+	var out []byte
+	add := func(n *isoNode, id []byte, rock []byte) {
+		r := b.record(tree, n, id, rock)
+		if room := isoSector - len(out)%isoSector; len(r) > room {
+			out = append(out, make([]byte, room)...)
+		}
+		out = append(out, r...)
+	}
+	var self, up []byte
+	if tree == plainTree {
+		self, up = b.rockRidge(d, ""), b.rockRidge(d.parent, "")
+		if d.parent == d {
+			// SP says that the entries begin at once, CE that more follow elsewhere.
+			ce := append([]byte("CE\x1c\x01"), both32(b.contFirst)...)
+			ce = append(append(ce, both32(0)...), both32(uint32(len(rockRidgeReference())))...)
+			self = append(append([]byte("SP\x07\x01\xbe\xef\x00"), self...), ce...)
+		}
+	}
+	add(d, []byte{0}, self)
+	add(d.parent, []byte{1}, up)
+	for _, c := range b.sorted(tree, d) {
+		var rock []byte
+		if tree == plainTree {
+			rock = b.rockRidge(c, c.name)
+		}
+		add(c, c.identifier(tree), rock)
+	}
+	return append(out, make([]byte, (isoSector-len(out)%isoSector)%isoSector)...)
+}
+
+func (b *isoBuilder) record(tree int, n *isoNode, id, rock []byte) []byte {
+	r := []byte{0, 0}
+	r = append(r, both32(n.extent[tree])...)
+	r = append(r, both32(n.size[tree])...)
+	r = append(r, b.date7()...)
+	var flags byte
+	if n.dir {
+		flags = 2
+	}
+	r = append(r, flags, 0, 0)
+	r = append(r, both16(1)...)
+	r = append(r, byte(len(id)))
+	r = append(r, id...)
+	if len(id)%2 == 0 {
+		r = append(r, 0)
+	}
+	r = append(r, rock...)
+	if len(r)%2 == 1 {
+		r = append(r, 0)
+	}
+	r[0] = byte(len(r)) // at most 33 + 29 + 44 + 26 + 133: names are bounded by isoTree
+	return r
+}
+
+// rockRidge says what a plain name can't: the real name, and that everybody may read. It is what genisoimage -r writes.
+func (b *isoBuilder) rockRidge(n *isoNode, name string) []byte {
+	mode, links := uint32(0o100444), uint32(1)
+	if n.dir {
+		mode, links = 0o040555, 2
+		for _, c := range n.children {
+			if c.dir {
+				links++
+			}
+		}
+	}
+	out := []byte("PX\x24\x01")
+	for _, v := range []uint32{mode, links, 0, 0} {
+		out = append(out, both32(v)...)
+	}
+	out = append(append(out, "TF\x0c\x01\x02"...), b.date7()...) // time of last modification
+	if name != "" {
+		out = append(out, 'N', 'M', byte(5+len(name)), 1, 0)
+		out = append(out, name...)
+	}
+	return out
+}
+
+// rockRidgeReference is the entry that names the extension.
+func rockRidgeReference() []byte {
+	id, what, source := "RRIP_1991A", "THE ROCK RIDGE INTERCHANGE PROTOCOL PROVIDES SUPPORT FOR POSIX FILE SYSTEM SEMANTICS",
+		"PLEASE CONTACT DISC PUBLISHER FOR SPECIFICATION SOURCE"
+	out := []byte{'E', 'R', byte(8 + len(id) + len(what) + len(source)), 1, byte(len(id)), byte(len(what)), byte(len(source)), 1}
+	return append(out, id+what+source...)
+}
+
+func both16(v uint16) []byte {
+	return binary.BigEndian.AppendUint16(binary.LittleEndian.AppendUint16(nil, v), v)
+}
+
+func both32(v uint32) []byte {
+	return binary.BigEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, v), v)
+}
+
+func (b *isoBuilder) date7() []byte {
+	t := b.now
+	return []byte{byte(t.Year() - 1900), byte(t.Month()), byte(t.Day()), byte(t.Hour()), byte(t.Minute()), byte(t.Second()), 0}
+}
+
+// descriptor is the primary volume descriptor, or the supplementary one of Joliet.
+func (b *isoBuilder) descriptor(tree int) []byte {
+	d := make([]byte, isoSector)
+	text := func(off, n int, s string) {
+		field := bytes.Repeat([]byte{' '}, n)
+		if tree == jolietTree {
+			field = bytes.Repeat([]byte{0, ' '}, n/2+1)[:n]
+			copy(field, ucs2(s))
+		} else {
+			copy(field, s)
+		}
+		copy(d[off:], field)
+	}
+	d[0] = 1
+	copy(d[1:], "CD001\x01")
+	text(8, 32, "")
+	text(40, 32, Label)
+	copy(d[80:], both32(b.next))
+	if tree == jolietTree {
+		d[0] = 2
+		copy(d[88:], "%/E") // UCS-2 level 3
+	}
+	copy(d[120:], both16(1))
+	copy(d[124:], both16(1))
+	copy(d[128:], both16(isoSector))
+	copy(d[132:], both32(b.pathSize[tree]))
+	binary.LittleEndian.PutUint32(d[140:], b.pathTable[tree][0])
+	binary.BigEndian.PutUint32(d[148:], b.pathTable[tree][1])
+	copy(d[156:], b.record(tree, b.root, []byte{0}, nil))
+	text(190, 128, "")
+	text(318, 128, "")
+	text(446, 128, "")
+	text(574, 128, "INGOT")
+	for _, off := range []int{702, 739, 776} {
+		text(off, 37, "")
+	}
+	stamp := b.now.Format("20060102150405") + "00\x00"
+	copy(d[813:], stamp)
+	copy(d[830:], stamp)
+	copy(d[847:], "0000000000000000\x00")
+	copy(d[864:], stamp)
+	d[881] = 1
+	return d
+}
