@@ -19,8 +19,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/client"
 )
 
-// bmc is how to reach a controller.
-type bmc struct {
+// controller is how to reach a controller.
+type controller struct {
 	host           string
 	port           int
 	user, password string
@@ -61,7 +61,7 @@ virtual lab are inside its namespace, where "ingot lab console" is the way to a 
 }
 
 // consoleOf reads from a node's driver_info how to reach its controller.
-func consoleOf(info map[string]any, address, user string) (bmc, error) {
+func consoleOf(info map[string]any, address, user string) (controller, error) {
 	text := func(key string) string {
 		if f, ok := info[key].(float64); ok {
 			return strconv.Itoa(int(f))
@@ -69,7 +69,7 @@ func consoleOf(info map[string]any, address, user string) (bmc, error) {
 		s, _ := info[key].(string)
 		return s
 	}
-	b := bmc{host: text("ipmi_address"), port: 623, user: text("ipmi_username"), suites: []types.CipherSuiteID{types.CipherSuiteID17, types.CipherSuiteID3}}
+	b := controller{host: text("ipmi_address"), port: 623, user: text("ipmi_username"), suites: []types.CipherSuiteID{types.CipherSuiteID17, types.CipherSuiteID3}}
 	port := text("ipmi_port")
 	if address != "" {
 		b.host, port = splitBMC(address)
@@ -98,7 +98,7 @@ func consoleOf(info map[string]any, address, user string) (bmc, error) {
 }
 
 // attach connects the terminal with the console until the user leaves or the controller ends it.
-func (p *program) attach(ctx context.Context, name string, b bmc) error {
+func (p *program) attach(ctx context.Context, name string, b controller) error {
 	where := net.JoinHostPort(b.host, strconv.Itoa(b.port))
 	var (
 		c   *ipmi.Client

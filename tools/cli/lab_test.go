@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestRack(t *testing.T) {
+	dir := t.TempDir()
+	ramdisk := filepath.Join(dir, "ramdisk")
+	if err := os.MkdirAll(ramdisk, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(ramdisk, "manifest.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := rack{name: "x", dir: filepath.Join(dir, "lab"), subnet: "10.9.8.0/24", firmware: "uefi", accel: "tcg", nodes: 2, memory: 768,
+		disks: []string{"nvme:1G", "sata:2G"}, ramdisk: ramdisk, ingotd: "/bin/true", api: "127.0.0.1:0"}
+	d, err := r.daemon()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(d.Nodes) != 2 || len(d.Nodes[1].Disks) != 2 || d.Nodes[0].Disks[0].SizeBytes != 1<<30 || d.Nodes[0].MemoryMiB != 768 || d.Conductor == nil {
+		t.Errorf("daemon = %+v", d)
+	}
+	b, err := os.ReadFile(d.Conductor.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var conf struct {
+		DataDir string `json:"data_dir"`
+		Netboot struct {
+			RangeStart string `json:"range_start"`
+			RamdiskDir string `json:"ramdisk_dir"`
+		} `json:"netboot"`
+	}
+	if err := json.Unmarshal(b, &conf); err != nil || conf.Netboot.RangeStart != "10.9.8.50" || conf.Netboot.RamdiskDir != ramdisk || !filepath.IsAbs(conf.DataDir) {
+		t.Errorf("configuration = %s, %v", b, err)
+	}
+	if err := removeConductor(filepath.Dir(d.Conductor.Config)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Dir(d.Conductor.Config)); !os.IsNotExist(err) {
+		t.Errorf("the folder is still there: %v", err)
+	}
+	for name, bad := range map[string]func(*rack){
+		"--nodes":    func(r *rack) { r.nodes = 0 },
+		"--firmware": func(r *rack) { r.firmware = "coreboot" },
+		"--accel":    func(r *rack) { r.accel = "xen" },
+		"--disk":     func(r *rack) { r.disks = []string{"floppy"} },
+		"--subnet":   func(r *rack) { r.subnet = "here" },
+		"serial":     func(r *rack) { r.disks = []string{"nvme:1G:S1"} },
+		"ramdisk":    func(r *rack) { r.ramdisk = dir },
+	} {
+		wrong := r
+		bad(&wrong)
+		if _, err := wrong.daemon(); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestToolsAreThere(t *testing.T) {
+	u := &user{t: t, url: "http://127.0.0.1:1"}
+	for _, line := range []string{"ramdisk build --help", "ramdisk inspect --help", "image build --help", "lab up --help", "lab down --help", "lab status --help", "lab console --help", "lab power --help"} {
+		u.ok(words(line)...)
+	}
+	u.fails(words("lab status --name there-is-none"), "ingot lab up --name there-is-none")
+	u.fails(words("ramdisk build --profile toaster"), "lab, server")
+	u.fails([]string{"ramdisk", "inspect", t.TempDir()}, "inspect ramdisk")
+	u.fails(words("image build windows"), "debian or tiny")
+}
