@@ -224,7 +224,7 @@ func TestNoCallBack(t *testing.T) {
 		t.Run(strings.Join(c.marks, ","), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.cfg.BootTimeout = 150 * time.Millisecond
+			w.cfg.BootTimeout = 2 * time.Second
 			w.start(nil)
 			m := w.add("n1")
 			m.noNetBoot = true
@@ -245,7 +245,7 @@ func TestNoCallBack(t *testing.T) {
 				}
 			}
 			n = w.untilState(m, node.InspectFailed)
-			wantError(t, n, append(c.words, "did not call back within 150ms")...)
+			wantError(t, n, append(c.words, "did not call back within 2s")...)
 			if n.Power != "power off" {
 				t.Errorf("the machine is left %q", n.Power)
 			}
@@ -253,7 +253,7 @@ func TestNoCallBack(t *testing.T) {
 	}
 	t.Run("powered off", func(t *testing.T) {
 		w := newWorld(t)
-		w.cfg.BootTimeout = 100 * time.Millisecond
+		w.cfg.BootTimeout = time.Second
 		w.start(nil)
 		m := w.add("n1")
 		w.must(m, node.Manage)

@@ -39,11 +39,39 @@ type inventory struct {
 	} `json:"boot"`
 }
 
-// useResult applies what a step found out. What can't be read fails the job rather than being dropped.
+// useResult applies what a step found out.
 func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep) error {
-	if s.Name != "inspect" {
-		return nil
+	switch s.Name {
+	case "inspect":
+		return e.useInspection(ctx, n, also, s)
+	case "write_image", "prepare_instance_boot":
+		// Only what an operator wants to find again later.
+		var r struct {
+			Disk struct {
+				Name   string `json:"name"`
+				Serial string `json:"serial"`
+			} `json:"disk"`
+			VirtualSize int64  `json:"virtual_size"`
+			SHA256      string `json:"sha256"`
+			Warning     string `json:"warning"`
+		}
+		if err := json.Unmarshal(s.Result, &r); err != nil {
+			return nil // a result without details is no less a result
+		}
+		if r.VirtualSize > 0 {
+			e.history(n, also, "provisioning", "INFO", fmt.Sprintf("image of %d bytes (sha256 %s) was written to %s (serial %s)",
+				r.VirtualSize, orElse(r.SHA256, "not known"), r.Disk.Name, orElse(r.Disk.Serial, "not known")), "")
+		}
+		if r.Warning != "" {
+			e.history(n, also, "boot", "WARNING", r.Warning, "")
+		}
 	}
+	return nil
+}
+
+// useInspection stores an inventory, what follows from it for the node's properties, and ports. An inventory that can't be read
+// fails the job rather than being dropped.
+func (e *Engine) useInspection(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep) error {
 	var r inspection
 	var inv inventory
 	err := json.Unmarshal(s.Result, &r)

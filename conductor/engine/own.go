@@ -74,6 +74,9 @@ func (e *Engine) claim(ctx context.Context, id string) (uint64, error) {
 		}
 		n.Conductor, n.LeaseUntil = e.cfg.Hostname, now.Add(e.cfg.Lease)
 		n.Fence++
+		if n.Reservation != "" {
+			n.Reservation, n.ReservedAt = e.cfg.Hostname, now
+		}
 		// Whoever was connected was connected to the owner before. Its time to come back starts now.
 		if n.Boot != nil && n.Boot.Connected {
 			n.Boot.Connected, n.Boot.LostAt = false, now

@@ -649,7 +649,7 @@ func TestAdopt(t *testing.T) {
 // TestSilence: a connected agent that says nothing for too long is booted anew.
 func TestSilence(t *testing.T) {
 	w := newWorld(t)
-	w.cfg.Silence = 60 * time.Millisecond
+	w.cfg.Silence = time.Second
 	w.start(nil)
 	m := w.add("n1")
 	w.walk(m, node.Available)

@@ -1,0 +1,44 @@
+package engine
+
+import "testing"
+
+func TestText(t *testing.T) {
+	for in, want := range map[string]string{
+		"":                        "",
+		"it hurts":                "It hurts.",
+		"ipmi_address is missing": "ipmi_address is missing.",
+		"BMC is gone.":            "BMC is gone.",
+		"  192.0.2.1 is silent  ": "192.0.2.1 is silent.",
+		"écriture refusée":        "Écriture refusée.",
+	} {
+		if got := sentence(in); got != want {
+			t.Errorf("sentence(%q) = %q, want %q", in, got, want)
+		}
+	}
+	for in, want := range map[string]string{"It hurts": "it hurts", "BMC is gone": "BMC is gone"} {
+		if got := lowerFirst(in); got != want {
+			t.Errorf("lowerFirst(%q) = %q, want %q", in, got, want)
+		}
+	}
+	for in, want := range map[string]string{
+		"http://u:p@h/i?token=x#f": "http://h/i",
+		"debian.raw":               "debian.raw",
+	} {
+		if got := redact(in); got != want {
+			t.Errorf("redact(%q) = %q, want %q", in, got, want)
+		}
+	}
+	for in, want := range map[string]string{
+		"01-52-54-00-AA-bb-cc": "52:54:00:aa:bb:cc", "52:54:00:AA:BB:CC": "52:54:00:aa:bb:cc", "": "", "00:00:00:00:00:00": "", "nonsense": "",
+	} {
+		if got := normalMAC(in); got != want {
+			t.Errorf("normalMAC(%q) = %q, want %q", in, got, want)
+		}
+	}
+	if got := capability("x:y, boot_mode:uefi", "boot_mode"); got != "uefi" {
+		t.Errorf("capability from text = %q", got)
+	}
+	if got := capability(map[string]any{"boot_mode": "bios"}, "boot_mode"); got != "bios" {
+		t.Errorf("capability from an object = %q", got)
+	}
+}
