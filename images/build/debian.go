@@ -29,11 +29,12 @@ var debianPackages = []string{
 // debianFiles are put into the root file system; an empty text makes an empty file.
 var debianFiles = map[string]string{
 	// ConfigDrive first and only: nothing waits for metadata servers that are not there. None lets a machine without a config
-	// drive come up all the same. One host key: making an RSA key takes longer than all the rest of the first boot.
-	"etc/cloud/cloud.cfg.d/90_ingot.cfg": "datasource_list: [ ConfigDrive, None ]\nssh_genkeytypes: [ ed25519 ]\napt: { preserve_sources_list: true }\n",
-	"etc/hostname":                       "debian\n",
-	"etc/hosts":                          "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
-	"etc/machine-id":                     "", // made at the first boot
+	// drive come up all the same. One host key: making an RSA key takes seconds on a slow machine.
+	"etc/cloud/cloud.cfg.d/90_ingot.cfg": "datasource_list: [ ConfigDrive, None ]\nssh_genkeytypes: [ ed25519 ]\nlocale: C.UTF-8\n" +
+		"apt: { preserve_sources_list: true }\n",
+	"etc/hostname":   "debian\n",
+	"etc/hosts":      "127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n",
+	"etc/machine-id": "", // made at the first boot
 	"etc/systemd/network/90-ingot.network": "# Without a configuration from cloud-init every wired interface asks for an address.\n" +
 		"[Match]\nName=en* eth*\n\n[Network]\nDHCP=yes\n",
 }
@@ -167,7 +168,7 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 	}
 	files := map[string]string{
 		"etc/fstab": "UUID=" + l.rootUUID() + " / ext4 rw,relatime,errors=remount-ro 0 1\n" +
-			"LABEL=ESP /boot/efi vfat umask=0077,nofail,x-systemd.device-timeout=10 0 1\n",
+			"LABEL=ESP /boot/efi vfat umask=0077,noauto 0 0\n",
 		// Debian keeps the links /vmlinuz and /initrd.img on the newest kernel, so that this need not be written again.
 		"boot/grub/grub.cfg": "serial --unit=0 --speed=115200\nterminal_output serial\nset timeout=0\n" +
 			"linux /vmlinuz root=UUID=" + l.rootUUID() + " ro console=tty0 console=ttyS0,115200n8\ninitrd /initrd.img\nboot\n",

@@ -57,13 +57,13 @@ func isoDrive(t *testing.T) string {
 }
 
 // deployed copies an image to a larger disk and puts a config drive into a partition at its end, as a deployment does.
-func deployed(t *testing.T, raw, image string, parts []partition, cfg string) string {
+func deployed(t *testing.T, raw, image string, parts []partition, cfg string, grow int64) string {
 	t.Helper()
 	fi, err := os.Stat(raw)
 	if err != nil {
 		t.Fatal(err)
 	}
-	size := fi.Size() + 16*mib
+	size := fi.Size() + grow
 	disk := kit.TempDisk(t, size)
 	f, err := os.OpenFile(disk, os.O_RDWR, 0)
 	if err != nil {
@@ -184,7 +184,7 @@ func TestTiny(t *testing.T) {
 		{"BIOS, NVMe", kit.VM{Args: []string{"-device", "nvme,drive=n0,serial=n0,bootindex=1", "-drive"}}, vfatDrive, "/dev/nvme0n1p3 /dev/nvme0n1p4 0 1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			disk := deployed(t, r.Raw, "tiny", parts, tc.cfg(t))
+			disk := deployed(t, r.Raw, "tiny", parts, tc.cfg(t), 16*mib)
 			if len(tc.vm.Args) > 0 {
 				tc.vm.Args = append(tc.vm.Args, "if=none,id=n0,format=raw,file="+kit.Quote(disk))
 			} else {
