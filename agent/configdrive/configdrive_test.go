@@ -25,6 +25,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/test/kit"
 )
 
 const mib = 1 << 20
@@ -61,6 +62,7 @@ func saved(t *testing.T, b []byte) string {
 
 func run(t *testing.T, name string, args ...string) string {
 	t.Helper()
+	kit.NeedPrograms(t, name)
 	out, err := exec.Command(name, args...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)

@@ -13,6 +13,7 @@ import (
 	gptlib "github.com/diskfs/go-diskfs/partition/gpt"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/test/kit"
 )
 
 // testPart is a partition for makeGPT; positions in sectors.
@@ -69,6 +70,7 @@ func makeMBR(size int64, parts ...testPart) []byte {
 }
 
 func TestGPTMovesToALargerDisk(t *testing.T) {
+	kit.NeedPrograms(t, "sgdisk")
 	for _, sector := range []int{512, 4096} {
 		img := makeGPT(t, 16<<20, sector, 1, testPart{"esp", uint64(1 << 20 / sector), uint64(2 << 20 / sector)}, testPart{"root", uint64(4 << 20 / sector), uint64(8 << 20 / sector)})
 		tab, err := parseTable(img[:HeadSize], sector)

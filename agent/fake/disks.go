@@ -145,7 +145,8 @@ type Disk struct {
 	open    bool
 	now     pages
 	stable  pages
-	cached  []Op // not flushed yet
+	under   pages // what shows where neither now nor stable has a page
+	cached  []Op  // not flushed yet
 	history []Op
 	landed  int64
 	fail    func(kind string, off, n int64) error
@@ -229,7 +230,11 @@ func (d *Disk) read(from pages, p []byte, off int64) (int, error) {
 		}
 		in := at % pageSize
 		part := p[n:min(len(p), n+int(pageSize-in), n+int(d.spec.Size-at))]
-		if pg := from[at/pageSize]; pg != nil {
+		pg := from[at/pageSize]
+		if pg == nil {
+			pg = d.under[at/pageSize]
+		}
+		if pg != nil {
 			copy(part, pg[in:])
 		} else {
 			for i := range part {
@@ -245,7 +250,9 @@ func (d *Disk) page(into pages, i int64) []byte {
 	pg := into[i]
 	if pg == nil {
 		pg = make([]byte, pageSize)
-		if d.spec.Fill != 0 {
+		if below := d.under[i]; below != nil {
+			copy(pg, below)
+		} else if d.spec.Fill != 0 {
 			for i := range pg {
 				pg[i] = d.spec.Fill
 			}
@@ -266,7 +273,7 @@ func (d *Disk) zero(into pages, off, n int64) {
 	for end := off + n; off < end; {
 		in := off % pageSize
 		part := min(pageSize-in, end-off)
-		if part == pageSize && d.spec.Fill == 0 {
+		if part == pageSize && d.spec.Fill == 0 && d.under == nil {
 			delete(into, off/pageSize)
 		} else {
 			clear(d.page(into, off/pageSize)[in : in+part])
