@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"errors"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -80,19 +79,19 @@ func pointer(op map[string]any) []string { return strings.Split(op["path"].(stri
 func (p *Patch) Apply(doc map[string]any) *Error {
 	for _, op := range p.ops {
 		keys := pointer(op)
-		var err error
+		refuse := func(why string) *Error {
+			return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("Couldn't apply patch '%s'. Reason: %s", Repr(op), why)}
+		}
 		if op["op"] == "remove" && len(keys) == 1 {
 			delete(doc, keys[0]) // absent means that it has its default already
 			continue
 		}
 		value, has := op["value"]
 		if op["op"] != "remove" && !has {
-			err = errors.New("The operation does not contain a 'value' member")
-		} else {
-			err = change(doc, keys, op["op"].(string), clone(value))
+			return refuse("The operation does not contain a 'value' member")
 		}
-		if err != nil {
-			return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("Couldn't apply patch '%s'. Reason: %v", Repr(op), err)}
+		if err := change(doc, keys, op["op"].(string), clone(value)); err != nil {
+			return refuse(err.Error())
 		}
 	}
 	return nil

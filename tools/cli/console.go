@@ -114,7 +114,8 @@ func (p *program) attach(ctx context.Context, name string, b controller) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("log in to the controller of %s at %s: %w\nIs it reachable from this host, and are user and password right? Consoles of a virtual lab: ingot lab console %s", name, where, err, name)
+		return advise(fmt.Errorf("log in to the controller of %s at %s: %w", name, where, err),
+			"Is it reachable from this host, and are user and password right? Consoles of a virtual lab: ingot lab console %s", name)
 	}
 	defer func() {
 		// The session is given back although the command ends; what the controller says to it helps nobody.
@@ -141,7 +142,8 @@ func (p *program) attach(ctx context.Context, name string, b controller) error {
 		},
 	})
 	if err != nil && !errors.Is(err, io.EOF) && ctx.Err() == nil {
-		return fmt.Errorf("console of %s at %s: %w\nOnly one user can be attached at a time, and serial over LAN must be switched on in the controller.", name, where, err)
+		return advise(fmt.Errorf("console of %s at %s: %w", name, where, err),
+			"Only one user can be attached at a time, and serial over LAN must be switched on in the controller.")
 	}
 	return nil
 }

@@ -90,14 +90,15 @@ func (p *program) deploy(ctx context.Context, c *client.Client, name string, d d
 	case "available", "deploy failed":
 	case "active", "error":
 		if !d.rebuild {
-			return about(name, fmt.Errorf("%s is %s: what is on it would be lost. Say --rebuild to write over it, or first: ingot node undeploy %s", name, n.ProvisionState, name))
+			return advise(fmt.Errorf("%s is %s: what is on it would be lost", name, n.ProvisionState),
+				"Say --rebuild to write over it, or first: ingot node undeploy %s", name)
 		}
 		if err := p.confirm(d.yes, fmt.Sprintf("This writes over what %s runs. Go on?", name)); err != nil {
 			return err
 		}
 		target = "rebuild"
 	default:
-		return about(name, fmt.Errorf("%s is in state %q, in which nothing can be deployed to it\n%s", name, n.ProvisionState, nextFrom(string(n.ProvisionState), name)))
+		return advise(fmt.Errorf("%s is in state %q, in which nothing can be deployed to it", name, n.ProvisionState), "%s", nextFrom(string(n.ProvisionState), name))
 	}
 	if d.image == "" && n.InstanceInfo["image_source"] == nil {
 		return usage("which image? Say --image URL")

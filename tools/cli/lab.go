@@ -183,7 +183,7 @@ func (r *rack) conductor(dir string, subnet netip.Prefix) (*lab.ConductorSpec, e
 		return path
 	}
 	if _, err := os.Stat(filepath.Join(r.ramdisk, "manifest.json")); err != nil {
-		return nil, fmt.Errorf("%s is not a ramdisk: %w\nBuild one: ingot ramdisk build --out %s", r.ramdisk, err, r.ramdisk)
+		return nil, advise(fmt.Errorf("%s is not a ramdisk: %w", r.ramdisk, err), "Build one: ingot ramdisk build --out %s", r.ramdisk)
 	}
 	host := func(n byte) string {
 		a := subnet.Masked().Addr().As4()

@@ -28,6 +28,20 @@ func about(node string, err error) error {
 	return &nodeError{node, err}
 }
 
+// advised is an error with what to do about it.
+type advised struct {
+	err  error
+	hint string
+}
+
+func (e *advised) Error() string { return e.err.Error() }
+func (e *advised) Unwrap() error { return e.err }
+
+// advise adds to an error what to do about it.
+func advise(err error, format string, args ...any) error {
+	return &advised{err, fmt.Sprintf(format, args...)}
+}
+
 // Message makes of an error what a user reads: what went wrong, and on a line of its own what to do next, if that is known.
 func Message(err error) string {
 	name := "NAME"
@@ -47,8 +61,11 @@ func hint(err error, name string) string {
 		down   *client.ConnectError
 		failed *client.FailedError
 		answer *rest.Error
+		own    *advised
 	)
 	switch {
+	case errors.As(err, &own):
+		return own.hint
 	case errors.Is(err, context.Canceled):
 		return fmt.Sprintf("The work on the node goes on. Look at it with: ingot node watch %s", name)
 	case errors.As(err, &down):

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -140,7 +141,11 @@ func (p *program) nodeInventory() *cobra.Command {
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		inv, err := c.Inventory(ctx, args[0])
 		if err != nil {
-			return about(args[0], fmt.Errorf("%w (is it inspected? ingot node inspect %s)", err, args[0]))
+			var answer *rest.Error
+			if errors.As(err, &answer) && strings.Contains(answer.Message, "inventory") {
+				return advise(err, "Is it inspected? ingot node inspect %s", args[0])
+			}
+			return about(args[0], err)
 		}
 		if p.output == "json" {
 			return p.printJSON(inv)
