@@ -1,0 +1,214 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/linux"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+// realMachine lists a made-up disk and opens a real file or loop device for it.
+type realMachine struct {
+	root, path string
+}
+
+func newRealMachine(t testing.TB, path string, size int64) realMachine {
+	m := fake.NewDisks(t.TempDir())
+	m.Add(fake.DiskSpec{Name: "vda", Serial: "real-1", Size: size})
+	return realMachine{m.Root(), path}
+}
+
+func (m realMachine) Root() string { return m.root }
+
+func (m realMachine) OpenExclusive(ctx context.Context, _ string) (disk.Device, error) {
+	d, err := linux.OpenExclusive(ctx, m.path)
+	if err != nil {
+		return nil, err
+	}
+	return numberless{d}, nil
+}
+
+// numberless hides the device number, which is not that of the made-up disk.
+type numberless struct{ disk.Device }
+
+func (numberless) Number() (uint32, uint32) { return 0, 0 }
+
+func deploy(t testing.TB, m machine, args map[string]any) (*Result, error) {
+	args["root_device"] = map[string]any{"serial": "real-1"}
+	raw, err := json.Marshal(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts := &step.Facts{}
+	r, err := write(t.Context(), m, &step.Call{Args: raw, Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}}, hasty)
+	if err != nil {
+		return nil, err
+	}
+	_, err = disk.Commit(t.Context(), facts, m, nil)
+	return r, err
+}
+
+// dirtyFile is a file full of 0xA5 on a real file system.
+func dirtyFile(t testing.TB, size int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "disk")
+	if err := os.WriteFile(path, bytes.Repeat([]byte{0xa5}, size), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestHolesReadZeroOnADirtyDevice goes through the kernel: direct I/O, holes punched into a loop device, and a file.
+func TestHolesReadZeroOnADirtyDevice(t *testing.T) {
+	img := gptImage(20*mib, false)
+	file := packed(t, img)
+	s := serve(t, file)
+	for _, kind := range []string{"file", "loop", "loop with direct I/O"} {
+		t.Run(kind, func(t *testing.T) {
+			const size = 48 * mib
+			path := dirtyFile(t, size)
+			dev := path
+			switch kind {
+			case "loop":
+				dev = kit.Loop(t, path)
+			case "loop with direct I/O":
+				dev = kit.Loop(t, path, "--direct-io=on")
+			}
+			r, err := deploy(t, newRealMachine(t, dev, size), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "verify": true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Logf("written %d, zero %d of %d", r.BytesWritten, r.BytesZero, r.VirtualSize)
+			got, err := os.ReadFile(dev)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// All but the table, which was moved to the larger disk.
+			for off := 34 * 512; off < len(img)-34*512; off += 512 {
+				if !bytes.Equal(got[off:off+512], img[off:off+512]) {
+					t.Fatalf("byte %d and following: %x, want %x", off, got[off:off+8], img[off:off+8])
+				}
+			}
+			if !disk.HasTable(got[:mib], 512) || !soundBackup(got) {
+				t.Error("the disk has no sound table")
+			}
+		})
+	}
+}
+
+// TestMemoryIsBounded writes an image far larger than the memory it may take, in a process of its own whose peak is then read.
+func TestMemoryIsBounded(t *testing.T) {
+	const size = 1 << 30
+	if url := os.Getenv("INGOT_TEST_IMAGE_URL"); url != "" {
+		debug.SetMemoryLimit(40 * mib) // what the agent sets too
+		path := kit.TempDisk(t, 2*size)
+		if _, err := deploy(t, newRealMachine(t, path, 2*size), map[string]any{"image_source": url, "allow_unverified": true}); err != nil {
+			t.Fatal(err)
+		}
+		status, err := os.ReadFile("/proc/self/status")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(status)) {
+			if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+				fmt.Printf("peak %s\n", strings.TrimSpace(v))
+			}
+		}
+		return
+	}
+
+	// Data that packs to about half, then nothing, over and over, with the window of zstd -19.
+	head := gptImage(2*mib, false)[:mib]
+	data := mbrImage(16 * mib)[mib:]
+	packedTo := filepath.Join(t.TempDir(), "image.zst")
+	f, err := os.Create(packedTo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := zstd.NewWriter(f, zstd.WithWindowSize(8*mib), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	if err != nil {
+		t.Fatal(err)
+	}
+	written := 0
+	for part := head; written < size; part = data {
+		n, err := w.Write(part[:min(len(part), size-written)])
+		if err != nil {
+			t.Fatal(err)
+		}
+		written += n
+		if zeros := min(32*mib, size-written); part[0] == data[0] && zeros > 0 {
+			n, err := w.Write(make([]byte, zeros))
+			if err != nil {
+				t.Fatal(err)
+			}
+			written += n
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, packedTo) }))
+	defer s.Close()
+
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMemoryIsBounded$", "-test.v")
+	cmd.Env = append(os.Environ(), "INGOT_TEST_IMAGE_URL="+s.URL)
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var peak int
+	_, rest, _ := strings.Cut(string(out), "peak ")
+	if _, err := fmt.Sscanf(rest, "%d kB", &peak); err != nil {
+		t.Fatalf("no peak in %q", out)
+	}
+	t.Logf("1 GiB in %s with a peak of %d MiB", time.Since(began).Round(10*time.Millisecond), peak>>10)
+	if limit := 64 << 10; peak > limit && !raceEnabled {
+		t.Errorf("peak of %d kB, want at most %d", peak, limit)
+	}
+}
+
+func BenchmarkWrite(b *testing.B) {
+	img := gptImage(256*mib, false)
+	for _, zst := range []bool{false, true} {
+		file, name := img, "raw"
+		if zst {
+			name = "zstd"
+			file = packed(b, img)
+		}
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.ServeContent(w, r, "image", time.Time{}, bytes.NewReader(file))
+		}))
+		defer s.Close()
+		b.Run(name, func(b *testing.B) {
+			b.SetBytes(int64(len(img)))
+			m := newRealMachine(b, kit.TempDisk(b, 300*mib), 300*mib)
+			for b.Loop() {
+				if _, err := deploy(b, m, map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file)}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
