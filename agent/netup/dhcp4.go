@@ -227,7 +227,8 @@ func (n *Net) take(l *link, lease *lease4) {
 	if !slices.Contains(n.order, l) {
 		n.order = append(n.order, l)
 	}
-	if n.prefer == nil || n.cfg.BootIF != nil && l.mac.String() == n.cfg.BootIF.String() && !n.up {
+	// Later the boot interface no longer takes the lead: what is on its way over another link would break.
+	if n.prefer == nil || n.cfg.BootIF != nil && l.mac.String() == n.cfg.BootIF.String() && (!n.up || time.Since(n.began) < 2*bootGrace) {
 		n.prefer = l
 	}
 	for _, o := range n.order {

@@ -26,6 +26,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// bootGrace is how long the link that the firmware booted from may take longer than another one to be ready: it is known to lead to
+// the conductor, the other is only hoped to.
+const bootGrace = 3 * time.Second
+
 // Config says where the network has to lead.
 type Config struct {
 	Conductor string           // host:port
@@ -50,6 +54,7 @@ type Net struct {
 	prefer *link   // whose default route comes first
 	up     bool
 	name   bool // the host name has been set
+	began  time.Time
 	dns6   []netip.Addr
 }
 
@@ -162,9 +167,15 @@ func (n *Net) Run(ctx context.Context) error {
 		defer ras.Close()
 		go ras.run(func(index int, ra routerAdvert) { n.advert(ctx, index, ra) })
 	}
+	n.mu.Lock()
+	n.began = time.Now()
+	n.mu.Unlock()
 	n.check()
+	grace := time.After(bootGrace)
 	for {
 		select {
+		case <-grace:
+			n.check()
 		case u, ok := <-updates:
 			if !ok {
 				return fmt.Errorf("watch network links: the kernel stopped telling")
@@ -263,11 +274,24 @@ func prepareIPv6(name string) {
 func (n *Net) check() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.up || !n.reachable() {
+	if n.up || n.bootPending() || !n.reachable() {
 		return
 	}
 	n.up = true
 	close(n.ready)
+}
+
+// bootPending tells whether the boot interface has a carrier and should have its lease any moment. The lock is held.
+func (n *Net) bootPending() bool {
+	if n.cfg.BootIF == nil || time.Since(n.began) >= bootGrace {
+		return false
+	}
+	for _, l := range n.links {
+		if l.mac.String() == n.cfg.BootIF.String() {
+			return l.on && l.lease == nil
+		}
+	}
+	return false
 }
 
 func (n *Net) reachable() bool {
