@@ -92,7 +92,12 @@ func TestDebian(t *testing.T) {
 	kit.Run(t, "mkfs.vfat", "-n", "config-2", fat)
 	kit.Run(t, "mcopy", "-i", fat, "-s", filepath.Join(cfg, "openstack"), "::/")
 	check := regexp.MustCompile(`CHECK (\S+) root=(\d+)M keys=(\d+) ssh=(\S+)`)
-	for name, uefi := range map[string]bool{"BIOS": false, "UEFI": true} {
+	// The tiny image starts by UEFI in the same way; this one does where time is no matter.
+	boots := map[string]bool{"BIOS": false}
+	if os.Getenv("INGOT_FULL") != "" {
+		boots["UEFI"] = true
+	}
+	for name, uefi := range boots {
 		t.Run(name, func(t *testing.T) {
 			const grown = 1 << 30
 			disk := deployed(t, r.Raw, "debian-12", parts, fat, grown)

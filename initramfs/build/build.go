@@ -38,6 +38,7 @@ type Options struct {
 	Firmware string   // folder to put at /lib/firmware
 	Overlay  []string // folders to put over the root, the last one winning
 	Modules  []string // more kernel modules; "name?" for one that may be absent
+	NoShell  bool     // leave the shell out where the profile has one
 	Log      *slog.Logger
 }
 
@@ -117,6 +118,11 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	}
 	if err := addModules(a, tree, set, m); err != nil {
 		return nil, err
+	}
+	if prof.shell && !o.NoShell {
+		if err := addShell(ctx, a, o); err != nil {
+			return nil, err
+		}
 	}
 	if err := addFiles(a, o); err != nil {
 		return nil, err

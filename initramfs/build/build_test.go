@@ -71,6 +71,28 @@ func TestLab(t *testing.T) {
 	t.Run("inspect finds damage", func(t *testing.T) { inspectDamage(t, r.Dir) })
 }
 
+// TestServer boots the ramdisk for real machines in a virtual one, and its shell runs.
+func TestServer(t *testing.T) {
+	r := build(t, Options{Agent: standIn(t), Profile: "server"})
+	m := r.Manifest
+	if m.Initramfs.Size > 40e6 {
+		t.Errorf("initramfs has %d bytes, the goal is 40 MB", m.Initramfs.Size)
+	}
+	kit.Boot(t, kit.VM{
+		Kernel: filepath.Join(r.Dir, m.Kernel.File), Initrd: filepath.Join(r.Dir, m.Initramfs.File), Append: m.Cmdline,
+		Args: []string{"-nic", "user,restrict=on,model=virtio-net-pci"}, Until: `STAND-IN links=eth0,lo shell on Linux \(<nil>\)`,
+	})
+	var b bytes.Buffer
+	if err := r.Print(&b, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"mlx5_core", "shell", "firmware files"} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the report lacks %q:\n%s", want, &b)
+		}
+	}
+}
+
 // inspectDamage breaks copies of a good ramdisk in all ways that happen to files.
 func inspectDamage(t *testing.T, good string) {
 	edit := func(change func(*Manifest)) func(t *testing.T, dir string) {

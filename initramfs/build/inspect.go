@@ -105,7 +105,7 @@ func parts(entries map[string]archive.Entry) []Part {
 			kind = "module indices"
 		case strings.HasPrefix(name, "lib/firmware/"):
 			kind = "firmware"
-		case strings.HasPrefix(name, "bbin/"):
+		case name == "bin/bb":
 			kind = "shell"
 		}
 		p := sums[kind]

@@ -14,6 +14,7 @@ type profile struct {
 	about   string
 	kernel  string // package
 	modules []string
+	shell   bool
 }
 
 // base is what every ramdisk needs: the file systems of images and config drives, partitions of disks behind any bus, EFI variables.
@@ -49,8 +50,8 @@ var profiles = map[string]profile{
 		modules: strings.Fields(base + virtual),
 	},
 	"server": {
-		about: "rack servers: common network cards, disk controllers, RAID, IPMI, TPM", kernel: kernel.Full,
-		modules: strings.Fields(base + virtual + server),
+		about: "rack servers: common network cards, disk controllers, RAID, IPMI, TPM; with a shell", kernel: kernel.Full,
+		modules: strings.Fields(base + virtual + server), shell: true,
 	},
 }
 

@@ -204,8 +204,11 @@ func TestAgainstDepmod(t *testing.T) {
 	if d := cmp.Diff(lines(read("modules.alias")), lines(string(s.Alias()))); d != "" {
 		t.Errorf("modules.alias (-depmod +ours):\n%s", d)
 	}
-	if d := cmp.Diff(soft(read("modules.softdep")), soft(string(s.Softdep()))); d != "" {
-		t.Errorf("modules.softdep (-depmod +ours):\n%s", d)
+	ours := soft(string(s.Softdep()))
+	for _, pair := range soft(read("modules.softdep")) {
+		if !slices.Contains(ours, pair) {
+			t.Errorf("modules.softdep lacks %q, which depmod finds", pair)
+		}
 	}
 }
 

@@ -122,8 +122,15 @@ func (s Set) Alias() []byte {
 	return b.Bytes()
 }
 
-// Softdep is modules.softdep: what else to load with a module.
+// Softdep is modules.softdep: what else to load with a module. Behind an alias stand the members that have it, so that a reader
+// need not look it up.
 func (s Set) Softdep() []byte {
+	byAlias := map[string][]string{}
+	for _, m := range s.Modules {
+		for _, a := range m.Aliases {
+			byAlias[canonical(a)] = append(byAlias[canonical(a)], m.Name)
+		}
+	}
 	var b bytes.Buffer
 	b.WriteString("# Soft dependencies extracted from modules themselves.\n")
 	for _, m := range s.Modules {
@@ -131,11 +138,17 @@ func (s Set) Softdep() []byte {
 			continue
 		}
 		fmt.Fprintf(&b, "softdep %s", m.Name)
-		if len(m.Pre) > 0 {
-			fmt.Fprintf(&b, " pre: %s", strings.Join(m.Pre, " "))
-		}
-		if len(m.Post) > 0 {
-			fmt.Fprintf(&b, " post: %s", strings.Join(m.Post, " "))
+		for _, list := range []struct {
+			when  string
+			names []string
+		}{{"pre:", m.Pre}, {"post:", m.Post}} {
+			if len(list.names) == 0 {
+				continue
+			}
+			fmt.Fprintf(&b, " %s", list.when)
+			for _, n := range list.names {
+				fmt.Fprintf(&b, " %s", strings.Join(append([]string{n}, byAlias[canonical(n)]...), " "))
+			}
 		}
 		b.WriteByte('\n')
 	}

@@ -3,8 +3,11 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 
 	"github.com/u-root/u-root/pkg/kmodule"
@@ -38,6 +41,21 @@ func work() string {
 	if err != nil {
 		return err.Error()
 	}
+	// Soft dependencies first: some make a module's load fail, and here nobody answers the kernel's own requests.
+	soft, err := filepath.Glob("/lib/modules/*/modules.softdep")
+	if err != nil || len(soft) != 1 {
+		return fmt.Sprint("modules.softdep: ", soft, err)
+	}
+	data, err := os.ReadFile(soft[0])
+	if err != nil {
+		return err.Error()
+	}
+	for line := range strings.Lines(string(data)) {
+		_, words, _ := strings.Cut(line, " pre:")
+		for word := range strings.FieldsSeq(words) {
+			_ = p.Probe(word, "")
+		}
+	}
 	for _, name := range []string{"virtio_pci", "virtio_net", "virtio_blk", "xfs", "vfat"} {
 		if err := p.Probe(name, ""); err != nil {
 			return name + ": " + err.Error()
@@ -51,5 +69,12 @@ func work() string {
 	for _, l := range links {
 		names = append(names, l.Name())
 	}
-	return "links=" + strings.Join(names, ",")
+	said := "links=" + strings.Join(names, ",")
+	if _, err := os.Stat("/bin/sh"); err == nil {
+		cmd := exec.Command("/bin/sh", "-c", "echo shell on $(uname -s) | tee /tmp/said")
+		cmd.Env = []string{"PATH=/bin"}
+		out, err := cmd.CombinedOutput()
+		said += fmt.Sprintf(" %s (%v)", bytes.TrimSpace(out), err)
+	}
+	return said
 }
