@@ -23,9 +23,7 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 		if b == nil || b.Ended || b.BootID != a.BootID || a.Generation < b.Generation {
 			return &StaleAgentError{a.NodeUUID, a.BootID}
 		}
-		if !b.Connected {
-			e.mark(n, also, node.MarkSession, a.Version)
-		}
+		e.mark(n, also, node.MarkSession, a.Version)
 		b.Connected, b.LostAt = true, time.Time{}
 		j := n.Job
 		if j == nil || j.Failure != "" {
@@ -90,16 +88,21 @@ func touched(j *node.Job) bool {
 func (e *Engine) AgentLost(ctx context.Context, nodeUUID, bootID string) {
 	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
 		b := n.Boot
-		if b == nil || b.BootID != bootID || !b.Connected {
-			return errMoved
+		if b == nil || b.BootID != bootID {
+			return nil
 		}
-		b.Connected, b.LostAt = false, time.Now().UTC()
-		e.mark(n, also, node.MarkSessionLost, "")
+		if b.Connected || b.LostAt.IsZero() { // else whoever calls has written it already
+			b.Connected, b.LostAt = false, time.Now().UTC()
+		}
+		if !b.Ended {
+			e.mark(n, also, node.MarkSessionLost, "")
+		}
 		return nil
 	})
-	if err == nil {
-		e.wake(nodeUUID)
+	if err != nil {
+		e.log.Warn("record that an agent is out of reach", "node", nodeUUID, "err", err)
 	}
+	e.wake(nodeUUID)
 }
 
 // AgentProgress takes in how far a running step is. It is kept in memory only.
@@ -108,6 +111,9 @@ func (e *Engine) AgentProgress(nodeUUID string, p node.Progress) {
 	defer e.mu.Unlock()
 	if p.At.IsZero() {
 		p.At = time.Now().UTC()
+	}
+	if p.Step == "" {
+		p.Step = e.inStep[nodeUUID]
 	}
 	e.progress[nodeUUID] = p
 	e.alive[nodeUUID] = time.Now()
@@ -125,6 +131,13 @@ func (e *Engine) endProgress(nodeUUID string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.progress, nodeUUID)
+}
+
+// nowIn remembers which step runs, for progress, which does not say.
+func (e *Engine) nowIn(nodeUUID, step string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.inStep[nodeUUID] = step
 }
 
 func (e *Engine) lives(nodeUUID string) {
@@ -171,6 +184,9 @@ func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 	}
 	if ev.PlanFinished != nil || ev.StepFinished != nil {
 		e.endProgress(ev.NodeUUID)
+	}
+	if ev.StepStarted != nil {
+		e.nowIn(ev.NodeUUID, ev.StepStarted.Name)
 	}
 	e.lives(ev.NodeUUID)
 	e.wake(ev.NodeUUID)

@@ -91,6 +91,7 @@ type Engine struct {
 	link     AgentLink
 	owned    map[string]uint64        // fencing numbers of nodes this engine has claimed
 	progress map[string]node.Progress // of running plans
+	inStep   map[string]string        // step that runs
 	alive    map[string]time.Time     // last sign of life of an agent
 	holds    map[string]string        // plan that the agent said it holds
 	asked    map[string]time.Time     // when a power action was last asked for
@@ -106,7 +107,7 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 	return &Engine{
 		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
 		queue: newQueue(), bmcs: newLockTable(),
-		owned: map[string]uint64{}, progress: map[string]node.Progress{}, alive: map[string]time.Time{}, holds: map[string]string{},
+		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{}, holds: map[string]string{},
 		asked: map[string]time.Time{}, syncing: map[string]bool{}, badReads: map[string]int{},
 	}
 }

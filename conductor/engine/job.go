@@ -163,6 +163,9 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 	if fake {
 		steps = slices.DeleteFunc(steps, func(s node.JobStep) bool { return s.Name == stepBootAgent || s.Name == stepTearDown })
 	} else {
+		if err := e.checkAgent(n); err != nil {
+			return nil, err
+		}
 		for _, s := range e.cfg.AgentSteps {
 			if s.Priority.Deploy == 0 || s.Name == "write_configdrive" && !hasConfigDrive(n) {
 				continue
@@ -223,6 +226,20 @@ func hasConfigDrive(n *node.Node) bool {
 		return d != ""
 	}
 	return true
+}
+
+// checkAgent refuses a deployment by an agent that lacks a step without which the disk would not hold what was asked for.
+func (e *Engine) checkAgent(n *node.Node) error {
+	needed := []string{"write_image", "prepare_instance_boot"}
+	if hasConfigDrive(n) {
+		needed = append(needed, "write_configdrive")
+	}
+	for _, name := range needed {
+		if !slices.ContainsFunc(e.cfg.AgentSteps, func(s AgentStep) bool { return s.Name == name && s.Priority.Deploy > 0 }) {
+			return invalidf("the ramdisk's agent has no deploy step %s: use a ramdisk that was built with this release", name)
+		}
+	}
+	return nil
 }
 
 // checkImage refuses a deployment that could only fail, or that nobody could trust.

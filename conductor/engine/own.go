@@ -98,6 +98,7 @@ func (e *Engine) disown(id string) {
 	defer e.mu.Unlock()
 	delete(e.owned, id)
 	delete(e.progress, id)
+	delete(e.inStep, id)
 	delete(e.alive, id)
 	delete(e.holds, id)
 	delete(e.asked, id)

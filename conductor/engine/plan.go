@@ -72,6 +72,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 		return 0, err
 	}
 
+	e.nowIn(n.UUID, j.Current().Name)
 	if n.Maintenance {
 		return never, nil
 	}

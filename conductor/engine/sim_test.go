@@ -440,6 +440,9 @@ func (a *agent) live() {
 		if broke {
 			a.emit(node.AgentEvent{WorkerRestarted: &node.WorkerRestart{Reason: "panic", Count: 1}})
 		}
+		if !a.note(true) {
+			return
+		}
 		var stale *StaleAgentError
 		err := c.eng.AgentUp(a.ctx, a.state())
 		if errors.As(err, &stale) {
@@ -458,9 +461,27 @@ func (a *agent) live() {
 		a.session, a.closed = nil, nil
 		a.mu.Unlock()
 		if !c.isDead() {
+			a.note(false)
 			c.eng.AgentLost(context.Background(), a.m.id, a.bootID)
 		}
 	}
+}
+
+// note writes into the node whether there is a session, as the server of agents does before it tells the engine. It tells whether
+// the boot goes on.
+func (a *agent) note(connected bool) bool {
+	_, err := a.w.store.UpdateNode(context.Background(), a.m.id, func(n *node.Node) error {
+		b := n.Boot
+		if b == nil || b.Ended || b.BootID != a.bootID {
+			return errNoSession
+		}
+		b.Connected, b.LostAt = connected, time.Time{}
+		if !connected {
+			b.LostAt = time.Now().UTC()
+		}
+		return nil
+	})
+	return err == nil
 }
 
 func (a *agent) pause() {
