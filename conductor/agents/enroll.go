@@ -161,8 +161,8 @@ func (s *Server) refused(ctx context.Context, nodeUUID, from, why string) {
 	}
 	s.log.Warn(event, "node", nodeUUID)
 	now := s.now().UTC()
-	job := ""
 	_, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
+		job := ""
 		if n.Job != nil {
 			job = n.Job.ID
 		}

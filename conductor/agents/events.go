@@ -23,6 +23,10 @@ import (
 // of their own, so that progress and log lines behind a result don't wait for the disk.
 func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan *agentv1.AgentMessage) {
 	if err := s.engine.AgentUp(ss.ctx, agentState(ss.id, hello)); err != nil {
+		if _, stale := s.check(ss.ctx, ss); stale != nil {
+			ss.end(stale)
+			return
+		}
 		ss.log.Error("take up an agent's session", "err", err)
 		ss.end(status.Error(codes.Unavailable, "the conductor can't take this agent now, try again"))
 		return

@@ -32,11 +32,13 @@ var ErrNoSession = errors.New("the node's agent is not connected")
 
 // records is what is asked of the store.
 type records interface {
+	Node(ctx context.Context, ident string) (*node.Node, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
 }
 
 // brain is who is told what agents do. AgentUp and AgentEvent return when what they were told is stored; AgentProgress does not block.
+// That an agent is connected, or lost, is the brain's to store, since it acts on it.
 type brain interface {
 	Enrolled(ctx context.Context, nodeUUID string)
 	AgentUp(ctx context.Context, s node.AgentState) error

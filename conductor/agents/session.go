@@ -87,7 +87,7 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	}
 	defer func() { s.unregister(ss, known) }()
 
-	n, err := s.connected(ss)
+	n, err := s.check(ctx, ss)
 	if err != nil {
 		return err
 	}
@@ -209,24 +209,18 @@ func (s *Server) drop(ss *session) bool {
 	return true
 }
 
-// connected holds the session against the store and notes it there.
-func (s *Server) connected(ss *session) (*node.Node, error) {
-	n, err := s.store.UpdateNode(ss.ctx, ss.id.node, func(n *node.Node) error {
-		if !ss.isOf(n) {
-			return errOldBoot
-		}
-		n.Boot.Connected, n.Boot.LostAt = true, time.Time{}
-		return nil
-	})
+// check holds the session against the store.
+func (s *Server) check(ctx context.Context, ss *session) (*node.Node, error) {
+	n, err := s.store.Node(ctx, ss.id.node)
 	switch {
-	case errors.Is(err, errOldBoot), err != nil && s.cfg.NotFound(err):
+	case err == nil && ss.isOf(n):
+		return n, nil
+	case err == nil, s.cfg.NotFound(err):
 		ss.log.Info("session of a boot that is over refused", "boot", ss.id.boot, "generation", ss.id.generation)
 		return nil, errOldBoot
-	case err != nil:
-		ss.log.Error("open session", "err", err)
-		return nil, status.Error(codes.Unavailable, "the conductor can't read the node now, try again")
 	}
-	return n, nil
+	ss.log.Error("open session", "err", err)
+	return nil, status.Error(codes.Unavailable, "the conductor can't read the node now, try again")
 }
 
 // isOf tells whether a node's newest boot is the one that the session belongs to, and still goes on.
@@ -235,22 +229,13 @@ func (ss *session) isOf(n *node.Node) bool {
 	return b != nil && !b.Ended && b.BootID == ss.id.boot && b.Generation == ss.id.generation
 }
 
-// unregister records that the agent is gone, unless another session of it has taken over or nobody knew that it was there.
+// unregister tells that the agent is gone, unless another session of it has taken over or nobody knew that it was there.
 func (s *Server) unregister(ss *session, known bool) {
 	if !s.drop(ss) || !known {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ss.ctx), cleanup)
 	defer cancel()
-	_, err := s.store.UpdateNode(ctx, ss.id.node, func(n *node.Node) error {
-		if b := n.Boot; b != nil && b.BootID == ss.id.boot && b.Generation == ss.id.generation && b.Connected {
-			b.Connected, b.LostAt = false, s.now().UTC()
-		}
-		return nil
-	})
-	if err != nil && !s.cfg.NotFound(err) {
-		ss.log.Error("record the end of a session", "err", err)
-	}
 	ss.log.Info("agent disconnected", "boot", ss.id.boot, "err", context.Cause(ss.ctx))
 	s.engine.AgentLost(ctx, ss.id.node, ss.id.boot)
 }
