@@ -167,18 +167,15 @@ func (q request) decide(us, mine netip.Addr) dhcpv4.MessageType {
 
 // bootFile is what a machine is to load next; "" for one that boots nothing, or that there is nothing for.
 func bootFile(q request, c Config) string {
-	switch q.firmware {
-	case ipxe:
+	switch {
+	case q.firmware == ipxe:
 		return scriptURL(q, c)
-	case biosPXE:
-		if c.TFTP {
-			return biosLoader
-		}
-	case uefiPXE:
-		if c.TFTP {
-			return uefiLoader
-		}
-	case uefiHTTP:
+	case c.LoaderDir == "":
+	case q.firmware == biosPXE && c.TFTP:
+		return biosLoader
+	case q.firmware == uefiPXE && c.TFTP:
+		return uefiLoader
+	case q.firmware == uefiHTTP:
 		return baseURL(c) + "/loader/" + uefiLoader
 	}
 	return ""

@@ -24,7 +24,7 @@ func conf(mode Mode) Config {
 	return Config{
 		Mode: mode, Address: netip.MustParseAddr("10.77.0.1"), Prefix: netip.MustParsePrefix("10.77.0.1/24"),
 		RangeStart: netip.MustParseAddr("10.77.0.50"), RangeEnd: netip.MustParseAddr("10.77.0.52"), LeaseTime: time.Hour,
-		HTTPPort: 8080, TFTP: true, TokenLife: 15 * time.Minute, Conductor: "10.77.0.1:6386", CA: strings.Repeat("ab", 32),
+		HTTPPort: 8080, TFTP: true, LoaderDir: "there", TokenLife: 15 * time.Minute, Conductor: "10.77.0.1:6386", CA: strings.Repeat("ab", 32),
 	}
 }
 

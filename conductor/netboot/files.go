@@ -58,16 +58,9 @@ func openFiles(c Config, log *slog.Logger) (*files, error) {
 		f.close()
 		return nil, err
 	}
-	if c.TFTP || c.LoaderDir != "" {
-		if f.loaders, err = os.OpenRoot(c.LoaderDir); err != nil {
-			return fail(fmt.Errorf("netboot.loader_dir: %w; install the package ipxe, or set netboot.tftp to false if all machines have iPXE built in", err))
-		}
-		for _, name := range loaders {
-			if info, err := f.loaders.Stat(name); err != nil {
-				return fail(fmt.Errorf("netboot.loader_dir: %w; install the package ipxe", err))
-			} else if !info.Mode().IsRegular() {
-				return fail(fmt.Errorf("netboot.loader_dir: %s is not a file", filepath.Join(c.LoaderDir, name)))
-			}
+	if c.LoaderDir != "" {
+		if err := f.openLoaders(c.LoaderDir); err != nil {
+			return fail(fmt.Errorf("netboot.loader_dir: %w; install the package ipxe, or set netboot.loader_dir to nothing and netboot.tftp to false if all machines have iPXE built in", err))
 		}
 	}
 	if c.ImagesDir != "" {
@@ -82,6 +75,22 @@ func openFiles(c Config, log *slog.Logger) (*files, error) {
 		log.Warn("there is no ramdisk to boot yet", "err", err)
 	}
 	return f, nil
+}
+
+func (f *files) openLoaders(dir string) (err error) {
+	if f.loaders, err = os.OpenRoot(dir); err != nil {
+		return err
+	}
+	for _, name := range loaders {
+		info, err := f.loaders.Stat(name)
+		if err != nil {
+			return err
+		}
+		if !info.Mode().IsRegular() {
+			return fmt.Errorf("%s is not a file", filepath.Join(dir, name))
+		}
+	}
+	return nil
 }
 
 func (f *files) close() {

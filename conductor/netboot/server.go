@@ -79,7 +79,7 @@ type Config struct {
 	HTTPPort int
 	TFTP     bool
 
-	LoaderDir    string // has undionly.kpxe and snponly.efi
+	LoaderDir    string // has undionly.kpxe and snponly.efi; empty: only machines with iPXE built in can boot
 	RamdiskDir   string // has manifest.json
 	ImagesDir    string // served below /images/; empty: nothing
 	KernelParams string // added to the ramdisk's command line
