@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/boot"
+	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/inventory"
@@ -29,6 +30,8 @@ func Steps(m Machine, bootIF net.HardwareAddr) []step.Step {
 	return []step.Step{
 		{Interface: "deploy", Name: "write_image", Args: image.WriteArgs, Stall: image.Stall, Abortable: true,
 			Priority: step.In{Deploy: 80}, Run: image.WriteStep(m)},
+		{Interface: "deploy", Name: "write_configdrive", Args: configdrive.WriteArgs, Stall: 5 * time.Minute, Abortable: true,
+			Priority: step.In{Deploy: 70}, Run: configdrive.WriteStep(m)},
 		{Interface: "deploy", Name: "prepare_instance_boot", Args: boot.PrepareArgs, Stall: 5 * time.Minute,
 			Priority: step.In{Deploy: 60}, Run: boot.PrepareStep(m)},
 		{Interface: "inspect", Name: "inspect", Args: inventory.InspectArgs, Stall: 2 * time.Minute, Abortable: true,

@@ -180,7 +180,7 @@ func insides(dev Device) ([]inside, error) {
 		n = min(n, sectors-start)
 		found = append(found, inside{span{int64(start) * sector, int64(n) * sector}, kind})
 	}
-	g, err := parseGPT(head, int(sector))
+	g, _ := parseGPT(head, int(sector)) // a table that is not sound is still a hint where superblocks are
 	if g == nil {
 		g = backupGPT(dev)
 	}
@@ -191,7 +191,7 @@ func insides(dev Device) ([]inside, error) {
 		return found, nil
 	}
 	if head[510] == 0x55 && head[511] == 0xaa {
-		err = walkMBR(dev, head, add)
+		err := walkMBR(dev, head, add)
 		return found, err
 	}
 	return nil, nil

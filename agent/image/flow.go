@@ -19,22 +19,18 @@ type flow struct {
 	cancel context.CancelFunc
 	done   sync.WaitGroup
 
-	now  []byte // what is left of the chunk that is being read
-	mem  []byte // the chunk's memory
-	err  error
-	size int64
+	now []byte // what is left of the chunk that is being read
+	mem []byte // the chunk's memory
+	err error  // how the fetch ended
 }
 
-// chunk is fetched bytes, or how the fetch ended.
-type chunk struct {
-	mem, data []byte
-	err       error
-}
+// chunk is fetched bytes and the memory they are in.
+type chunk struct{ mem, data []byte }
 
 // startFlow begins to fetch. The flow must be closed.
 func startFlow(ctx context.Context, s *source, h hash.Hash) *flow {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &flow{hash: h, free: make(chan []byte, chunks), hashed: make(chan chunk, chunks), cancel: cancel, size: s.size}
+	f := &flow{hash: h, free: make(chan []byte, chunks), hashed: make(chan chunk, chunks), cancel: cancel}
 	for range chunks {
 		f.free <- make([]byte, chunkSize)
 	}

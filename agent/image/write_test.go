@@ -276,7 +276,7 @@ func TestFailuresNameCauseAndRemedy(t *testing.T) {
 		{"no partition table", file(bytes.Repeat([]byte("x\x00"), mib)), nil, []string{"not an image"}, false},
 		{"empty", file(nil), nil, []string{"empty"}, false},
 		{"content encoding", func(w http.ResponseWriter, r *http.Request) { w.Header().Set("Content-Encoding", "br"); w.Write(img) }, nil, []string{"content encoding"}, false},
-		{"redirects without end", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path+"x", 302) }, nil, []string{"more than 5 redirects"}, false},
+		{"redirects without end", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path+"x", http.StatusFound) }, nil, []string{"more than 5 redirects"}, false},
 		{"no disk fits", file(img), map[string]any{"root_device": map[string]any{"serial": "other"}}, []string{"no disk fits the hints", "/dev/vda (serial is bench-1, wanted other)"}, false},
 		{"no digest", file(img), map[string]any{"image_os_hash_value": ""}, []string{"no digest"}, false},
 		{"md5", file(img), map[string]any{"image_os_hash_value": "", "image_checksum": strings.Repeat("a", 32)}, []string{"MD5"}, false},
