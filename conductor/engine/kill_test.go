@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -176,5 +178,118 @@ func checkDeployedWithoutDrive(t *testing.T, m *machine) {
 	defer m.mu.Unlock()
 	if m.writes != 1 || !m.bootable || !m.on {
 		t.Errorf("writes %d, bootable %v, on %v", m.writes, m.bootable, m.on)
+	}
+}
+
+// arm lets the conductor die at its k-th write from now on.
+func (c *crash) arm(k int, commit bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count, c.at, c.commit = 0, k, commit
+}
+
+// TestDieElsewhere kills the conductor at each write of what is not the main job: each comes to the end that it would have had.
+func TestDieElsewhere(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		from  node.State
+		setup func(*machine)
+		begin func(*world, *machine) error
+		ended func(*node.Node) bool
+		check func(*testing.T, *machine, *node.Node)
+	}{
+		{"undeploy", node.Active, nil,
+			func(w *world, m *machine) error { return w.ask(m, node.Delete) },
+			func(n *node.Node) bool { return n.Job == nil && n.Provision == node.Available },
+			func(t *testing.T, m *machine, n *node.Node) {
+				if m.bootable || m.on || n.Power != "power off" || len(n.InstanceInfo) != 0 {
+					t.Errorf("bootable %v, on %v, power %q, instance_info %v", m.bootable, m.on, n.Power, n.InstanceInfo)
+				}
+			}},
+		{"failing deployment", node.Available,
+			func(m *machine) {
+				m.behave["write_image"] = func(*agent, node.PlanStep) (node.StepResult, bool) {
+					return node.StepResult{Outcome: node.OutcomeFailed, Error: "it hurts"}, true
+				}
+			},
+			func(w *world, m *machine) error { return w.ask(m, node.Deploy) },
+			func(n *node.Node) bool { return n.Job == nil && n.Provision == node.DeployFailed },
+			func(t *testing.T, m *machine, n *node.Node) {
+				wantError(t, n, "it hurts")
+				if m.on || m.bootable || n.Power != "power off" {
+					t.Errorf("on %v, bootable %v, power %q", m.on, m.bootable, n.Power)
+				}
+			}},
+		{"restart", node.Active, nil,
+			func(w *world, m *machine) error {
+				return w.current().eng.SetPower(context.Background(), m.id, "rebooting", 0, "tester")
+			},
+			func(n *node.Node) bool { return n.Job == nil && n.TargetPower == "" },
+			func(t *testing.T, m *machine, n *node.Node) {
+				if !m.on || n.Power != "power on" || n.LastError != "" || n.Reservation != "" {
+					t.Errorf("on %v, power %q, error %q, reservation %q", m.on, n.Power, n.LastError, n.Reservation)
+				}
+			}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			co := w.start(nil)
+			m := w.add("n1")
+			for k := 1; ; k++ {
+				w.walk(m, c.from)
+				m.mu.Lock()
+				if c.setup != nil {
+					c.setup(m)
+				}
+				m.mu.Unlock()
+				co.crash.arm(k, k%2 == 0)
+				asked := c.begin(w, m)
+				if asked == nil {
+					// It lived long enough to take the request.
+					for w.node(m).Job != nil && !co.isDead() {
+						time.Sleep(time.Millisecond)
+					}
+				}
+				died := co.isDead()
+				if died {
+					<-co.ended
+					co = w.start(nil)
+					n := w.node(m)
+					if n.Job == nil && !c.ended(n) || n.Job == nil && asked != nil && n.Provision == c.from {
+						if err := c.begin(w, m); err != nil { // the request itself was lost: the client asks again
+							t.Fatal(err)
+						}
+					}
+				}
+				n := w.until(m, "the end of "+c.name, c.ended)
+				m.mu.Lock()
+				c.check(t, m, n)
+				delete(m.behave, "write_image")
+				m.mu.Unlock()
+				if !died {
+					if k < 5 {
+						t.Errorf("only %d writes: the count is wrong", k)
+					}
+					return
+				}
+				co.crash.arm(0, false)
+				if n.Provision == node.DeployFailed {
+					w.must(m, node.Deploy)
+					w.untilState(m, node.Active)
+					w.must(m, node.Delete)
+					w.untilState(m, node.Available)
+				}
+				if n := w.node(m); n.InstanceInfo == nil {
+					_, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error {
+						n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": "ab"}
+						return nil
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+		})
 	}
 }

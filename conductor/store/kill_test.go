@@ -1,0 +1,88 @@
+package store_test
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync"
+	"testing"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// TestKilledWriter is not a test of its own: TestKill runs it in a process that it kills.
+func TestKilledWriter(t *testing.T) {
+	dir := os.Getenv("INGOT_TEST_KILL_DIR")
+	if dir == "" {
+		return
+	}
+	s, err := store.Open(t.Context(), store.Options{Dir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out sync.Mutex
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for {
+				n := &node.Node{Driver: "x", DriverInfo: map[string]any{"k": "v"}}
+				if err := s.CreateNode(t.Context(), n); err != nil {
+					return
+				}
+				out.Lock()
+				fmt.Println("stored", n.UUID)
+				out.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestKill kills a process in the middle of writing: everything that it had been told was stored is there.
+func TestKill(t *testing.T) {
+	dir := t.TempDir()
+	for round := range 3 {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledWriter$")
+		cmd.Env = append(os.Environ(), "INGOT_TEST_KILL_DIR="+dir)
+		stdout, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var stored []string
+		lines := bufio.NewScanner(stdout)
+		for lines.Scan() {
+			var id string
+			if _, err := fmt.Sscanf(lines.Text(), "stored %s", &id); err == nil && len(id) == 36 {
+				stored = append(stored, id)
+			}
+			if len(stored) == 150+37*round {
+				if err := cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Fatal("the writer ended by itself")
+		}
+		s, err := store.Open(t.Context(), store.Options{Dir: dir})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range stored {
+			if n, err := s.Node(t.Context(), id); err != nil || n.DriverInfo["k"] != "v" {
+				t.Errorf("round %d: node %s was stored and is not there: %v", round, id, err)
+			}
+		}
+		if len(stored) < 100 {
+			t.Errorf("round %d: only %d writes", round, len(stored))
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
