@@ -204,6 +204,14 @@ func parseDir(raw []byte) []fatEntry {
 
 func shortName(e []byte) string {
 	base, ext := strings.TrimRight(string(e[:8]), " "), strings.TrimRight(string(e[8:11]), " ")
+	// Windows NT's way to keep a short name in lower case without a long one beside it.
+	const lowerBase, lowerExt = 0x08, 0x10
+	if e[12]&lowerBase != 0 {
+		base = strings.ToLower(base)
+	}
+	if e[12]&lowerExt != 0 {
+		ext = strings.ToLower(ext)
+	}
 	if ext == "" {
 		return base
 	}
