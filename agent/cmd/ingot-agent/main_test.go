@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"strings"
+	"testing"
+
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+func TestRun(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		stdout string
+		stderr string
+		fail   bool
+	}{
+		{[]string{"ingot-agent", "version"}, "dev\n", "", false},
+		{[]string{"ingot-agent", "steps"}, "write_image", "", false},
+		{[]string{"ingot-agent", "inventory"}, "memory", "", false},
+		{[]string{"ingot-agent", "dance"}, "", "usage", true},
+		{[]string{"ingot-agent", "steps", "--yaml"}, "", "not defined", true},
+		{[]string{"/sbin/modprobe", "-q", "--", "no-such-module"}, "", "", false},
+	} {
+		var out, errs bytes.Buffer
+		err := run(t.Context(), c.args, &out, &errs)
+		if (err != nil) != c.fail || !strings.Contains(out.String(), c.stdout) || !strings.Contains(errs.String(), c.stderr) {
+			t.Errorf("run(%v) = %v\nstdout: %s\nstderr: %s", c.args, err, &out, &errs)
+		}
+	}
+	var out, errs bytes.Buffer
+	if err := run(t.Context(), []string{"ingot-agent"}, &out, &errs); !errors.Is(err, flag.ErrHelp) || !strings.Contains(errs.String(), "usage") {
+		t.Errorf("no command: %v, %s", err, &errs)
+	}
+}
+
+func TestStepsJSON(t *testing.T) {
+	var out bytes.Buffer
+	if err := run(t.Context(), []string{"ingot-agent", "steps", "--json"}, &out, &out); err != nil {
+		t.Fatal(err)
+	}
+	var m step.Manifest
+	if err := json.Unmarshal(out.Bytes(), &m); err != nil || len(m.Digest) != 64 || len(m.Steps) < 5 || m.Steps[0].Interface == "" {
+		t.Errorf("manifest %+v, %v", m, err)
+	}
+}
+
+func TestInventoryJSON(t *testing.T) {
+	var out, errs bytes.Buffer
+	if err := run(t.Context(), []string{"ingot-agent", "inventory", "--json"}, &out, &errs); err != nil {
+		t.Fatal(err)
+	}
+	var r struct {
+		Inventory struct {
+			CPU struct {
+				Count int `json:"count"`
+			} `json:"cpu"`
+		} `json:"inventory"`
+	}
+	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Inventory.CPU.Count == 0 {
+		t.Errorf("inventory of this machine: %v, %s", err, &out)
+	}
+}
