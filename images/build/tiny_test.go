@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/ingot-metal/ingot/initramfs/kernel"
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
@@ -215,5 +216,20 @@ func TestTiny(t *testing.T) {
 				Args: []string{"-nic", "user,model=virtio-net-pci"},
 			})
 		}
+	})
+}
+
+// TestTinyFullKernel starts the tiny image from a SATA disk, for which it needs the kernel with all drivers.
+func TestTinyFullKernel(t *testing.T) {
+	kit.NeedPrograms(t, "apt-get", "apt-cache", "mke2fs", "mkfs.vfat", "mcopy", "grub-mkimage", "busybox")
+	r, err := Tiny(t.Context(), Options{Out: t.TempDir(), Kernel: kernel.Full})
+	if err != nil {
+		t.Fatal(err)
+	}
+	parts, _ := tinyLayout("").parts()
+	disk := deployed(t, r.Raw, "tiny", parts, isoDrive(t), 16*mib)
+	kit.Boot(t, kit.VM{
+		Args:  []string{"-device", "ide-hd,drive=s0,serial=s0,bootindex=1", "-drive", "if=none,id=s0,format=raw,file=" + kit.Quote(disk)},
+		Until: `INGOT-TINY .* host=tiny-one .* root=/dev/sda3 cfg=/dev/sda4 efi=0`,
 	})
 }

@@ -157,6 +157,22 @@ func inspectDamage(t *testing.T, good string) {
 	}
 }
 
+// TestShellModule holds the shell's module, which no pattern of the main one reaches, to the same rules.
+func TestShellModule(t *testing.T) {
+	kit.NeedPrograms(t, "go")
+	t.Setenv("GOFLAGS", "")
+	t.Chdir("../shell")
+	if out := kit.Run(t, "gofmt", "-l", "."); out != "" {
+		t.Errorf("not formatted: %s", out)
+	}
+	kit.Run(t, "go", "vet", ".")
+	for c := range strings.FieldsSeq(kit.Run(t, "go", "list", "tool")) {
+		if !strings.HasPrefix(c, "github.com/u-root/u-root/cmds/") {
+			t.Errorf("%s is no command of u-root", c)
+		}
+	}
+}
+
 func put(t *testing.T, dir, name string, data []byte) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, name), data, 0o644); err != nil {
