@@ -406,7 +406,7 @@ func TestBootScript(t *testing.T) {
 	}
 	hash := sha256.Sum256([]byte(m[1]))
 	b := r.load(n).Boot
-	if b.TokenHash != hex.EncodeToString(hash[:]) || b.TokensServed != 1 || b.TokenExpires.Sub(time.Now()) > 15*time.Minute {
+	if b.TokenHash != hex.EncodeToString(hash[:]) || b.TokensServed != 1 || time.Until(b.TokenExpires) > 15*time.Minute {
 		t.Errorf("stored %+v", b)
 	}
 	again := tokenInScript.FindStringSubmatch(body(t, r.get("/boot.ipxe", addr)))
@@ -728,4 +728,31 @@ func TestNewRefuses(t *testing.T) {
 			t.Errorf("goodConductor(%q) = false", ok)
 		}
 	}
+}
+
+// Whatever an operator writes, the command line stays one line of harmless words with ours at its end.
+func FuzzCommandLine(f *testing.F) {
+	for _, s := range []string{"", "quiet", "%default%", "a=${b}", "ingot.token=x", "a\n#!ipxe", "x || shell"} {
+		f.Add(s)
+	}
+	word := regexp.MustCompile(`^[A-Za-z0-9_.,:/=@%+-]+$`)
+	f.Fuzz(func(t *testing.T, own string) {
+		c := conf(Leases)
+		c.KernelParams = "quiet"
+		line, err := commandLine(c, "TOKEN", "52:54:00:00:00:01", own)
+		if err != nil {
+			return
+		}
+		words := strings.Split(line, " ")
+		for i, w := range words {
+			if !word.MatchString(w) {
+				t.Fatalf("%q gives the word %q", own, w)
+			}
+			key, _, _ := strings.Cut(strings.ToLower(w), "=")
+			ours := i >= len(words)-4
+			if strings.HasPrefix(key, "ingot.") != (ours && key != "bootif") || (key == "bootif") != (i == len(words)-1) {
+				t.Fatalf("%q gives %q", own, line)
+			}
+		}
+	})
 }

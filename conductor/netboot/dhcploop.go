@@ -2,10 +2,12 @@ package netboot
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
@@ -19,8 +21,17 @@ func (s *Server) serveDHCP(ctx context.Context, c *net.UDPConn) error {
 	buf := make([]byte, 64<<10)
 	for {
 		n, from, err := c.ReadFromUDP(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return err
+		}
 		if err != nil {
-			return fmt.Errorf("receive DHCP on port %d: %w", port, err)
+			// The interface went down, most likely; it may come back.
+			s.log.Error("receive DHCP", "port", port, "err", err)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+			continue
 		}
 		m, err := dhcpv4.FromBytes(buf[:n])
 		if err != nil {
@@ -53,7 +64,7 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		return nil, nil
 	}
 	if !a.address {
-		if s.refused.speak(q.mac, s.now()) {
+		if s.refused.speak(q.mac, s.now()) && s.strangers.speak(s.log, s.now()) {
 			s.log.Info("DHCP request not answered", "mac", q.mac, "guid", strings.Join(q.guids, " or "), "err", a.why)
 		}
 		return nil, nil

@@ -1,9 +1,12 @@
 package netboot
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"time"
 
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
@@ -66,7 +69,7 @@ func (a *advertiser) ours(cm *ipv6.ControlMessage) bool {
 	return cm != nil && cm.IfIndex == a.ifi.Index && cm.HopLimit == 255
 }
 
-func (a *advertiser) serve(log *slog.Logger) error {
+func (a *advertiser) serve(ctx context.Context, log *slog.Logger) error {
 	b, err := advertisement()
 	if err != nil {
 		return fmt.Errorf("make a router advertisement: %w", err)
@@ -75,8 +78,16 @@ func (a *advertiser) serve(log *slog.Logger) error {
 	buf := make([]byte, 1500)
 	for {
 		_, cm, from, err := p.ReadFrom(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return err
+		}
 		if err != nil {
-			return fmt.Errorf("receive router solicitations: %w", err)
+			log.Error("receive router solicitations", "err", err)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+			continue
 		}
 		if !a.ours(cm) {
 			continue

@@ -101,14 +101,15 @@ type Config struct {
 
 // Server serves booting machines. Make it with New.
 type Server struct {
-	store   records
-	cfg     Config
-	log     *slog.Logger
-	now     func() time.Time
-	pool    *pool
-	files   *files
-	marked  onceEach
-	refused quiet
+	store     records
+	cfg       Config
+	log       *slog.Logger
+	now       func() time.Time
+	pool      *pool
+	files     *files
+	marked    onceEach
+	refused   quiet
+	strangers rate
 
 	mu      sync.Mutex
 	clients map[netip.Addr]string // who fetched a boot script from where, for marks
@@ -255,7 +256,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		}
 	}
 	if s.ra != nil {
-		g.Go(func() error { return stopped(s.ra.serve(s.log)) })
+		g.Go(func() error { return stopped(s.ra.serve(gctx, s.log)) })
 	}
 	if s.tftp != nil {
 		g.Go(func() error { return stopped(s.serveTFTP(gctx, s.tftp)) })
@@ -345,6 +346,28 @@ func (q *quiet) speak(key string, now time.Time) bool {
 	}
 	q.last[key] = now
 	return true
+}
+
+// rate bounds the lines about machines that are not ours: a large network has many, and anybody can make up more.
+type rate struct {
+	mu   sync.Mutex
+	from time.Time
+	n    int
+}
+
+const strangersPerMinute = 30
+
+func (r *rate) speak(log *slog.Logger, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now.Sub(r.from) >= time.Minute {
+		if r.n > strangersPerMinute {
+			log.Info("more DHCP requests were not answered", "requests", r.n-strangersPerMinute)
+		}
+		r.from, r.n = now, 0
+	}
+	r.n++
+	return r.n <= strangersPerMinute
 }
 
 // guidTexts turns option 97's 16 bytes into text in both byte orders that firmware uses. GUIDs that vendors forget to set give nothing.

@@ -23,9 +23,19 @@ func (s *Server) serveTFTP(ctx context.Context, c *net.UDPConn) error {
 	srv.SetBlockSize(1468)
 	srv.SetTimeout(2 * time.Second)
 	srv.SetRetries(5)
-	stop := context.AfterFunc(ctx, srv.Shutdown)
-	defer stop()
-	if err := srv.Serve(c); err != nil {
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		srv.Shutdown() // lets transfers end, or time out
+	})
+	err := srv.Serve(c)
+	if !stop() {
+		select {
+		case <-ended:
+		case <-time.After(2 * time.Second): // a machine that has stopped answering
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("serve TFTP: %w", err)
 	}
 	return nil
@@ -34,7 +44,11 @@ func (s *Server) serveTFTP(ctx context.Context, c *net.UDPConn) error {
 // loaderName makes a file name out of what firmware asks for: some puts a slash before it, and some PXE ROMs take the byte that ends
 // DHCP's options for part of the name.
 func loaderName(asked string) string {
-	return strings.TrimRight(strings.TrimLeft(asked, "/"), "\xff\x00")
+	name := strings.TrimLeft(asked, "/")
+	for len(name) > 0 && (name[len(name)-1] == 0xff || name[len(name)-1] == 0) {
+		name = name[:len(name)-1]
+	}
+	return name
 }
 
 func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) error {
