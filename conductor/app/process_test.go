@@ -528,8 +528,13 @@ func TestKilledWhileDeploying(t *testing.T) {
 			if err := s.Provision(t.Context(), "n1", client.ProvisionRequest{Target: "active", ConfigDrive: client.ConfigDrive{MetaData: map[string]any{"hostname": "web-1"}}}); err != nil {
 				t.Fatal(err)
 			}
-			if got := <-s.machine.held; got != moment {
-				t.Fatalf("held at %s, want %s", got, moment)
+			select {
+			case got := <-s.machine.held:
+				if got != moment {
+					t.Fatalf("held at %s, want %s", got, moment)
+				}
+			case <-time.After(2 * time.Minute):
+				t.Fatalf("never came to %s", moment)
 			}
 			if moment == "write_image" {
 				// The conductor knows how far the write is, and then knows nothing.
