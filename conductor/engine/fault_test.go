@@ -3,6 +3,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -48,9 +49,11 @@ func TestController(t *testing.T) {
 			calls := 0
 			m.callErr = func(string) error { calls++; return c.err }
 			w.must(m, node.Manage)
-			n := w.untilState(m, node.Enroll)
-			n = w.until(m, "an error", func(n *node.Node) bool { return n.LastError != "" })
+			n := w.until(m, "an error", func(n *node.Node) bool { return n.Job == nil && n.LastError != "" })
 			wantError(t, n, c.words...)
+			if n.Provision != node.Enroll {
+				t.Errorf("the node is in state %s", n.Provision)
+			}
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if calls != c.calls {
@@ -382,4 +385,20 @@ func TestStepsDigest(t *testing.T) {
 	m.mu.Unlock()
 	w.must(m, node.Inspect)
 	w.untilState(m, node.Manageable)
+}
+
+func TestRamdiskWithoutTheSteps(t *testing.T) {
+	w := newWorld(t)
+	all := builtinSteps()
+	w.cfg.AgentSteps = slices.DeleteFunc(slices.Clone(all), func(s AgentStep) bool { return s.Name == "write_image" })
+	w.start(nil)
+	m := w.add("n1")
+	w.must(m, node.Manage)
+	w.untilState(m, node.Manageable)
+	w.must(m, node.Provide)
+	w.untilState(m, node.Available)
+	err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy})
+	if err == nil || !strings.Contains(err.Error(), "write_image") {
+		t.Errorf("a deployment by an agent that can't write = %v, want it refused", err)
+	}
 }

@@ -1,0 +1,213 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+// drivers opens simulated controllers.
+type drivers struct{ c *conductor }
+
+func (d drivers) Open(n *node.Node) (power.Driver, error) {
+	m := d.c.w.machine(n.UUID)
+	if m == nil {
+		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: errors.New("ipmi_address is missing"), Hint: "set ipmi_address"}
+	}
+	return &bmc{m, d.c}, nil
+}
+
+func (d drivers) Interface(n *node.Node, kind string) string { return n.Interfaces[kind] }
+
+func (w *world) machine(id string) *machine {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.machines[id]
+}
+
+// machine is a computer: a power button, a disk, memory in which an agent may run.
+type machine struct {
+	w    *world
+	id   string
+	mu   sync.Mutex
+	key  string // of its controller
+	on   bool
+	boot power.Boot
+
+	// The disk.
+	writes    int    // how often an image write was begun
+	content   string // what was written
+	bootable  bool   // the table is there
+	osStarted int    // how often it booted from disk
+	pxeBoots  int    // how often the agent was booted
+
+	// Faults.
+	callErr    func(op string) error // of the controller
+	staysOff   bool
+	noNetBoot  bool
+	digest     string // of the agent's steps
+	stepTook   time.Duration
+	behave     map[string]func(a *agent, s node.PlanStep) (node.StepResult, bool) // steps that do something else than usual
+	asks       []string                                                           // what the controller was asked for
+	inUse      int                                                                // calls at once
+	mostInUse  int
+	agent      *agent
+	plansTaken []node.Plan
+}
+
+// bmc is the machine's controller as one conductor reaches it.
+type bmc struct {
+	m *machine
+	c *conductor
+}
+
+func (b *bmc) enter(ctx context.Context, op string) (func(), error) {
+	if b.c.isDead() {
+		return nil, errDead
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	m := b.m
+	m.mu.Lock()
+	m.inUse++
+	m.mostInUse = max(m.mostInUse, m.inUse)
+	if m.callErr != nil {
+		if err := m.callErr(op); err != nil {
+			m.inUse--
+			m.mu.Unlock()
+			return nil, err
+		}
+	}
+	return func() { m.inUse--; m.mu.Unlock() }, nil
+}
+
+func (b *bmc) Power(ctx context.Context) (power.State, error) {
+	leave, err := b.enter(ctx, "read power state")
+	if err != nil {
+		return "", err
+	}
+	defer leave()
+	if b.m.on {
+		return power.On, nil
+	}
+	return power.Off, nil
+}
+
+func (b *bmc) SetPower(ctx context.Context, a power.Action) error {
+	leave, err := b.enter(ctx, "power "+string(a))
+	if err != nil {
+		return err
+	}
+	defer leave()
+	m := b.m
+	m.asks = append(m.asks, string(a))
+	switch a {
+	case power.TurnOff, power.SoftOff:
+		m.turnOff()
+	case power.TurnOn:
+		if !m.on && !m.staysOff {
+			m.turnOn()
+		}
+	case power.Reset, power.Cycle:
+		if m.on {
+			m.turnOff()
+			m.turnOn()
+		}
+	}
+	return nil
+}
+
+func (b *bmc) SetBoot(ctx context.Context, boot power.Boot) error {
+	leave, err := b.enter(ctx, "set boot device")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	b.m.boot = boot
+	return nil
+}
+
+func (b *bmc) Boot(ctx context.Context) (power.Boot, error) {
+	leave, err := b.enter(ctx, "read boot device")
+	if err != nil {
+		return power.Boot{}, err
+	}
+	defer leave()
+	return b.m.boot, nil
+}
+
+func (b *bmc) Devices() []power.Device { return []power.Device{power.BootPXE, power.BootDisk} }
+
+func (b *bmc) SystemGUIDs(ctx context.Context) ([]string, error) {
+	leave, err := b.enter(ctx, "read system GUID")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return []string{"guid-" + b.m.id}, nil
+}
+
+func (b *bmc) Key() string  { return b.m.key }
+func (b *bmc) Close() error { return nil }
+
+func (m *machine) turnOff() {
+	m.on = false
+	m.stopAgent()
+}
+
+func (m *machine) stopAgent() {
+	if m.agent != nil {
+		m.agent.stop()
+		m.agent = nil
+	}
+}
+
+// turnOn boots: from the network if that was chosen and somebody answers, else from a disk that is bootable.
+func (m *machine) turnOn() {
+	m.on = true
+	pxe := m.boot.Device == power.BootPXE
+	if !m.boot.Persistent {
+		m.boot = power.Boot{}
+	}
+	if pxe && !m.noNetBoot {
+		m.pxeBoots++
+		a := newAgent(m)
+		m.agent = a
+		m.w.wg.Go(a.live)
+		return
+	}
+	if m.bootable {
+		m.osStarted++
+	}
+}
+
+// agentFinishes waits until the agent, if there is one, has no plan running.
+func (m *machine) agentFinishes() {
+	for {
+		m.mu.Lock()
+		a := m.agent
+		m.mu.Unlock()
+		if a == nil {
+			return
+		}
+		a.mu.Lock()
+		running := a.running
+		a.mu.Unlock()
+		if !running {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// pull is the plug.
+func (m *machine) pull() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.turnOff()
+}

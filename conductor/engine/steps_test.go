@@ -1,0 +1,231 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+func TestRefusals(t *testing.T) {
+	ctx := t.Context()
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	set := func(f func(*node.Node)) {
+		t.Helper()
+		if _, err := w.store.UpdateNode(ctx, m.id, func(n *node.Node) error { f(n); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	info := func(kv ...string) map[string]any {
+		out := map[string]any{}
+		for i := 0; i < len(kv); i += 2 {
+			out[kv[i]] = kv[i+1]
+		}
+		return out
+	}
+	eng := w.current().eng
+	var invalid *InvalidError
+	for _, c := range []struct {
+		info  map[string]any
+		words string
+	}{
+		{nil, "no image_source"},
+		{info("image_source", "file:///etc/passwd"), "not an http"},
+		{info("image_source", "http://u:secret@h/i"), "no digest"},
+		{info("image_source", "http://h/i", "image_os_hash_value", "ab"), "image_os_hash_algo"},
+		{info("image_source", "http://h/i", "image_os_hash_value", "ab", "image_os_hash_algo", "md5"), "md5"},
+	} {
+		set(func(n *node.Node) { n.InstanceInfo = c.info })
+		if err := w.ask(m, node.Deploy); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("deploy of %v = %v, want an InvalidError with %q", c.info, err, c.words)
+		}
+		v, err := eng.Validate(ctx, m.id)
+		if err != nil || *v["deploy"].Result || !strings.Contains(v["deploy"].Reason, c.words) || !*v["power"].Result || v["rescue"].Result != nil {
+			t.Errorf("Validate with %v = %+v, %v", c.info, v, err)
+		}
+	}
+	set(func(n *node.Node) {
+		n.InstanceInfo = info("image_source", "http://h/i", "image_checksum", "abc")
+		n.Maintenance = true
+	})
+	if err := w.ask(m, node.Deploy); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "maintenance") {
+		t.Errorf("deploy in maintenance = %v", err)
+	}
+	set(func(n *node.Node) { n.Maintenance = false })
+	for _, c := range []struct {
+		step  node.JobStep
+		words string
+	}{
+		{node.JobStep{Interface: "deploy", Name: "mine_coins", Priority: 50}, "no step deploy.mine_coins"},
+		{node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Priority: 10}, "does not lie between"},
+		{node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Priority: 90, Args: json.RawMessage(`{"x":1}`)}, "no argument x"},
+		{node.JobStep{Interface: "deploy", Name: "boot_instance", Priority: 0}, "can't be left out"},
+		{node.JobStep{Interface: "deploy", Name: "write_configdrive", Priority: 70}, "no config drive"},
+	} {
+		err := eng.Provision(ctx, m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{c.step}})
+		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("deploy with step %v = %v, want %q", c.step, err, c.words)
+		}
+	}
+	var transition *node.TransitionError
+	if err := w.ask(m, node.Rebuild); !errors.As(err, &transition) {
+		t.Errorf("rebuild of an available node = %v", err)
+	}
+	if err := w.current().eng.Provision(ctx, "nobody", Request{Verb: node.Manage}); !errors.Is(err, node.ErrNotFound) {
+		t.Errorf("manage of nobody = %v", err)
+	}
+	w.must(m, node.Manage)
+	if err := eng.Provision(ctx, m.id, Request{Verb: node.Clean}); !errors.As(err, &invalid) {
+		t.Errorf("clean without steps = %v", err)
+	}
+	set(func(n *node.Node) { n.Retired = true })
+	if err := w.ask(m, node.Provide); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "retired") {
+		t.Errorf("provide of a retired node = %v", err)
+	}
+	set(func(n *node.Node) { n.Retired, n.Provision, n.Protected = false, node.Active, true })
+	if err := w.ask(m, node.Delete); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "protected") {
+		t.Errorf("undeploy of a protected node = %v", err)
+	}
+	if err := w.ask(m, node.DoRescue); !errors.As(err, &invalid) {
+		t.Errorf("rescue = %v", err)
+	}
+	// Another conductor's node is left alone until its lease is over.
+	set(func(n *node.Node) { n.Conductor, n.LeaseUntil, n.Protected = "c2", time.Now().Add(time.Hour), false })
+	var held *HeldError
+	if err := w.ask(m, node.Delete); !errors.As(err, &held) || held.Owner != "c2" {
+		t.Errorf("undeploy of another conductor's node = %v", err)
+	}
+	set(func(n *node.Node) { n.LeaseUntil = time.Now().Add(-time.Second) })
+	w.must(m, node.Delete)
+	w.untilState(m, node.Available)
+}
+
+// TestOwnSteps: steps that a client adds, moves, overrides and leaves out arrive in the agent's plan as asked.
+func TestOwnSteps(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{
+		{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85, Args: json.RawMessage(`{"skip_block_devices":[{"name":"/dev/vdb"}]}`)},
+		{Interface: "deploy", Name: "write_configdrive", Priority: 0},
+		{Interface: "deploy", Name: "write_image", Priority: 75, Args: json.RawMessage(`{"verify":true}`)},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.untilState(m, node.Active)
+	var got []string
+	for _, s := range m.plansTaken[len(m.plansTaken)-1].Steps {
+		got = append(got, s.Name+" "+string(s.Args))
+	}
+	want := []string{
+		`erase_devices_metadata {"skip_block_devices":[{"name":"/dev/vdb"}]}`,
+		`write_image {"image_os_hash_algo":"sha256","image_os_hash_value":"ab","image_source":"http://images/n1","verify":true}`,
+		`prepare_instance_boot {}`,
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the plan is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestManualClean(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.must(m, node.Manage)
+	w.untilState(m, node.Manageable)
+	err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Clean, CleanSteps: []node.JobStep{{Interface: "deploy", Name: "erase_devices_metadata"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := w.node(m); n.TargetProvision != node.Manageable {
+		t.Errorf("a manual clean heads for %q", n.TargetProvision)
+	}
+	w.untilState(m, node.Manageable)
+	if len(m.plansTaken) != 1 {
+		t.Errorf("plans: %v", m.plansTaken)
+	}
+}
+
+// TestOutcomes: what else a step can end with than done and failed.
+func TestOutcomes(t *testing.T) {
+	once := func(r node.StepResult) func(*agent, node.PlanStep) (node.StepResult, bool) {
+		first := true
+		return func(*agent, node.PlanStep) (node.StepResult, bool) {
+			was := first
+			first = false
+			return r, was
+		}
+	}
+	t.Run("reboot", func(t *testing.T) {
+		w := newWorld(t)
+		w.start(nil)
+		m := w.add("n1")
+		w.walk(m, node.Available)
+		m.behave["erase_devices_metadata"] = once(node.StepResult{Outcome: node.OutcomeReboot})
+		boots := m.pxeBoots
+		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{
+			{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.untilState(m, node.Active)
+		checkDeployed(t, m, 1)
+		if m.pxeBoots != boots+2 {
+			t.Errorf("the agent was booted %d times for the deployment, want 2", m.pxeBoots-boots)
+		}
+		last := m.plansTaken[len(m.plansTaken)-1]
+		if last.Steps[0].Name != "write_image" {
+			t.Errorf("after the restart the plan begins with %s", last.Steps[0].Name)
+		}
+	})
+	t.Run("hold", func(t *testing.T) {
+		w := newWorld(t)
+		w.start(nil)
+		m := w.add("n1")
+		w.walk(m, node.Available)
+		m.behave["erase_devices_metadata"] = once(node.StepResult{Outcome: node.OutcomeHold})
+		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{
+			{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.until(m, "deploy hold", func(n *node.Node) bool { return n.Provision == node.DeployHold })
+		w.kill()
+		w.start(nil) // a hold outlives the conductor
+		time.Sleep(20 * time.Millisecond)
+		if n := w.node(m); n.Provision != node.DeployHold {
+			t.Fatalf("a held node went on to %s", n.Provision)
+		}
+		w.must(m, node.Unhold)
+		w.untilState(m, node.Active)
+		checkDeployed(t, m, 1)
+	})
+	t.Run("unknown", func(t *testing.T) {
+		w := newWorld(t)
+		w.start(nil)
+		m := w.add("n1")
+		w.walk(m, node.Available)
+		m.behave["write_image"] = once(node.StepResult{Outcome: "dance"})
+		w.must(m, node.Deploy)
+		wantError(t, w.untilState(m, node.DeployFailed), "dance")
+	})
+	t.Run("nonsense inventory", func(t *testing.T) {
+		w := newWorld(t)
+		w.start(nil)
+		m := w.add("n1")
+		w.must(m, node.Manage)
+		w.untilState(m, node.Manageable)
+		m.behave["inspect"] = once(node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"inventory":[]}`)})
+		w.must(m, node.Inspect)
+		wantError(t, w.untilState(m, node.InspectFailed), "inventory")
+	})
+}
