@@ -216,6 +216,30 @@ func TestIngotPart(t *testing.T) {
 	f.want(404, "GET", "/ingot/v1/nothing", "")
 }
 
+func TestUnsupportedIsSaidSo(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "n", Shard: "s1"}, node.Node{Name: "m"}, node.Node{Name: "o", Shard: "s1"})
+	for _, call := range []string{"GET states/console", "PUT states/console", "PUT states/raid", "PUT states/boot_mode", "PUT states/secure_boot", "PUT management/inject_nmi", "GET management/indicators"} {
+		method, path, _ := strings.Cut(call, " ")
+		out := f.want(400, method, "/v1/nodes/n/"+path, "")
+		if !strings.Contains(out["error_message"].(string), "does not support") {
+			t.Errorf("%s = %v", call, out)
+		}
+		f.want(404, method, "/v1/nodes/nobody/"+path, "")
+	}
+	f.want(400, "POST", "/v1/nodes/n/vendor_passthru?method=x", "{}")
+	f.want(400, "POST", "/v1/drivers/ipmi/vendor_passthru", "{}")
+	f.want(200, "GET", "/v1/nodes/n/vendor_passthru/methods", "")
+	f.want(200, "GET", "/v1/nodes/n/bios", "")
+	f.want(404, "GET", "/v1/nodes/n/bios/x", "")
+	if got, _ := json.Marshal(f.want(200, "GET", "/v1/shards", "")); string(got) != `{"shards":[{"count":1,"name":"None"},{"count":2,"name":"s1"}]}` {
+		t.Errorf("shards = %s", got)
+	}
+	for _, path := range []string{"/v1/allocations", "/v1/deploy_templates", "/v1/nodes/n/allocation", "/v1/lookup"} {
+		f.want(404, "GET", path, "")
+	}
+	f.want(405, "POST", "/v1/portgroups", "{}")
+}
+
 func TestInventory(t *testing.T) {
 	f := newFixture(t, Config{}, node.Node{Name: "n"})
 	n, _ := f.st.Node(t.Context(), "n")

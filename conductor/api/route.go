@@ -87,6 +87,7 @@ func (s *Server) table() []route {
 		{Method: get, Path: "/ingot/v1/nodes/{node}/timeline", Access: Read, handle: s.getTimeline},
 		{Method: get, Path: "/ingot/v1/nodes/{node}/logs", Access: Read, handle: s.getLogs},
 	}
+	rs = append(rs, s.unsupported()...)
 	return append(rs, s.emptyCollections()...)
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -66,6 +67,12 @@ func (p *program) ramdiskBuild() *cobra.Command {
 		if _, ok := profiles[o.Profile]; !ok {
 			return usage("--profile %q is none of %s", o.Profile, strings.Join(slices.Sorted(maps.Keys(profiles)), ", "))
 		}
+		// The compiler works in the source's folder.
+		for _, path := range []*string{&o.Out, &o.Agent, &o.Firmware, &o.CA, &o.Cache} {
+			if err := absolute(path); err != nil {
+				return err
+			}
+		}
 		o.Log = p.buildLog(quiet)
 		r, err := initramfs.Build(cmd.Context(), o)
 		if err != nil {
@@ -74,6 +81,19 @@ func (p *program) ramdiskBuild() *cobra.Command {
 		return p.showRamdisk(r, all)
 	}
 	return cmd
+}
+
+// absolute makes a path that was given relative to this program's folder.
+func absolute(path *string) error {
+	if *path == "" {
+		return nil
+	}
+	a, err := filepath.Abs(*path)
+	if err != nil {
+		return fmt.Errorf("folder %s: %w", *path, err)
+	}
+	*path = a
+	return nil
 }
 
 func (p *program) ramdiskInspect() *cobra.Command {

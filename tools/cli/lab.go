@@ -25,7 +25,7 @@ func (p *program) labCommand() *cobra.Command {
 		Long: `A virtual rack: QEMU machines with controllers that speak IPMI, on a network inside a network namespace, where nothing of it
 touches the network of this host. It needs root, QEMU and iproute2, and goes on running until "ingot lab down".`,
 	}
-	cmd.AddCommand(p.labUp(), p.labDown(), p.labStatus(), p.labConsole(), p.labPower(), p.labRun())
+	cmd.AddCommand(p.labUp(), p.labDown(), p.labStatus(), p.labConsole(), p.labPower(), p.labDemo(), p.labRun())
 	return cmd
 }
 

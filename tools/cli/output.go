@@ -99,6 +99,8 @@ func span(d time.Duration) string {
 		return "-"
 	case d < 10*time.Second:
 		return fmt.Sprintf("%.1f s", d.Seconds())
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(d.Seconds()))
 	case d < time.Hour:
 		return fmt.Sprintf("%d:%02d min", int(d.Minutes()), int(d.Seconds())%60)
 	}

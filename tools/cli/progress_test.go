@@ -51,7 +51,7 @@ wait call-back
   write_image (write) [====================                    ]  51%  510.0 MiB of 1000.0 MiB  50.0 MiB/s  9.8 s left
   write_image (write) [========================================] 100%  1000.0 MiB of 1000.0 MiB  50.0 MiB/s
 deploying
-  write_image: done in 0:20 min
+  write_image: done in 20 s
   boot_instance: begins
   boot_instance: done
 active
