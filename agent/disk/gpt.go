@@ -260,11 +260,15 @@ func protect(head []byte, sectors uint64) {
 	binary.LittleEndian.PutUint32(e[12:], size)
 }
 
+var zeroPage [4096]byte
+
 func isZero(b []byte) bool {
-	for _, v := range b {
-		if v != 0 {
+	for len(b) > 0 {
+		n := min(len(b), len(zeroPage))
+		if !bytes.Equal(b[:n], zeroPage[:n]) {
 			return false
 		}
+		b = b[n:]
 	}
 	return true
 }

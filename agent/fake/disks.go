@@ -1,6 +1,7 @@
 package fake
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -145,6 +146,7 @@ type Disk struct {
 	open    bool
 	now     pages
 	stable  pages
+	fill    []byte
 	under   pages // what shows where neither now nor stable has a page
 	cached  []Op  // not flushed yet
 	history []Op
@@ -234,16 +236,21 @@ func (d *Disk) read(from pages, p []byte, off int64) (int, error) {
 		if pg == nil {
 			pg = d.under[at/pageSize]
 		}
-		if pg != nil {
-			copy(part, pg[in:])
-		} else {
-			for i := range part {
-				part[i] = d.spec.Fill
-			}
+		if pg == nil {
+			pg = d.blank()
 		}
+		copy(part, pg[in:])
 		n += len(part)
 	}
 	return n, nil
+}
+
+// blank is a page of a disk that nobody wrote to.
+func (d *Disk) blank() []byte {
+	if d.fill == nil {
+		d.fill = bytes.Repeat([]byte{d.spec.Fill}, pageSize)
+	}
+	return d.fill
 }
 
 func (d *Disk) page(into pages, i int64) []byte {
@@ -252,10 +259,8 @@ func (d *Disk) page(into pages, i int64) []byte {
 		pg = make([]byte, pageSize)
 		if below := d.under[i]; below != nil {
 			copy(pg, below)
-		} else if d.spec.Fill != 0 {
-			for i := range pg {
-				pg[i] = d.spec.Fill
-			}
+		} else {
+			copy(pg, d.blank())
 		}
 		into[i] = pg
 	}

@@ -107,11 +107,11 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 			final := b.contents(t)
 
 			states, olds, news := 0, 0, 0
+			got := make([]byte, size)
 			for what, cut := range b.disk.PowerCuts(7) {
 				if states++; states <= 5*before { // the old system is being installed
 					continue
 				}
-				got := make([]byte, size)
 				if _, err := cut.ReadAt(got, 0); err != nil {
 					t.Fatal(err)
 				}
