@@ -25,6 +25,8 @@ type system interface {
 	KernelLog() ([]byte, error)
 	// End flushes and unmounts what it can and ends this boot: "reboot" or "off". It returns only when that failed.
 	End(ctx context.Context, how string) error
+	// Settle waits, within reason, until the drivers have brought up their devices.
+	Settle(ctx context.Context) error
 }
 
 // network is what the agent asks of the network: to be up, and to try another way when the conductor can't be reached.
@@ -42,6 +44,7 @@ type Options struct {
 	Config   Config
 	Version  string
 	Identity inventory.Identity
+	MACs     func() []string // addresses of the interfaces there are by now: drivers come up late; nil: Identity's
 	Steps    []step.Step
 	System   system
 	Network  network

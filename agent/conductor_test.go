@@ -266,8 +266,9 @@ type box struct {
 	fail  error
 }
 
-func (b *box) SetClock(t time.Time) error { b.mu.Lock(); defer b.mu.Unlock(); b.clock = t; return nil }
-func (b *box) KernelLog() ([]byte, error) { return []byte("kernel says hello\n"), nil }
+func (b *box) SetClock(t time.Time) error   { b.mu.Lock(); defer b.mu.Unlock(); b.clock = t; return nil }
+func (b *box) Settle(context.Context) error { return nil }
+func (b *box) KernelLog() ([]byte, error)   { return []byte("kernel says hello\n"), nil }
 func (b *box) End(_ context.Context, how string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

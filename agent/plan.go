@@ -75,6 +75,10 @@ func (a *Agent) runPlan(ctx context.Context, facts *step.Facts, p *agentv1.Plan)
 	for _, s := range p.Steps {
 		steps = append(steps, step.Planned{Interface: s.Interface, Name: s.Name, Args: json.RawMessage(s.Args), Stall: s.Stall.AsDuration()})
 	}
+	// The agent is up before the storage controllers are; no step may mistake that for a machine without disks.
+	if err := a.o.System.Settle(ctx); err != nil && ctx.Err() == nil {
+		a.log.Warn("the plan starts although devices may be missing", "err", err)
+	}
 	end := a.runner.Run(ctx, facts, steps, &planReporter{a: a, id: p.Id})
 
 	a.mu.Lock()

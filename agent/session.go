@@ -166,6 +166,9 @@ func (a *Agent) enrol(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	id := a.o.Identity
+	if a.o.MACs != nil {
+		id.MACs = a.o.MACs()
+	}
 	asked := time.Now()
 	r, err := agentv1.NewAgentsClient(conn).Enroll(ctx, &agentv1.EnrollRequest{
 		Protocol: protocol, BootId: id.BootID, Token: string(a.o.Config.Token), Macs: id.MACs, SmbiosUuid: id.UUID, SmbiosSerial: id.Serial,

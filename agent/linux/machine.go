@@ -20,8 +20,9 @@ import (
 
 // Machine is the machine that the agent runs on.
 type Machine struct {
-	// Devices is a file that the first process touches whenever a device has appeared; empty outside the ramdisk.
-	Devices string
+	// Devices is a file that the first process touches whenever a device has appeared, Loading one that is there while it loads
+	// modules; empty outside the ramdisk.
+	Devices, Loading string
 }
 
 // Root is the folder below which sys, proc and dev are found.
@@ -125,7 +126,7 @@ func unmountDisks() {
 const (
 	settleQuiet = 500 * time.Millisecond // no new device for this long: the drivers are through
 	settleDisk  = 10 * time.Second       // how long to wait for the first disk
-	settleMax   = 30 * time.Second
+	settleMax   = time.Minute            // some RAID controllers take longer than half of that to come up
 )
 
 // Settle waits until no device has appeared for a moment and there is a disk, within limits. Outside the ramdisk it returns at once.
@@ -141,6 +142,9 @@ func (m Machine) Settle(ctx context.Context) error {
 		if fi, err := os.Stat(m.Devices); err == nil {
 			// Uses the wall clock on both sides; a clock that was just set by years counts as quiet, which is right by then.
 			quiet = time.Since(fi.ModTime()).Abs() > settleQuiet
+		}
+		if _, err := os.Stat(m.Loading); err == nil {
+			quiet = false
 		}
 		disks, _ := filepath.Glob("/sys/block/*/device")
 		if quiet && (len(disks) > 0 || time.Since(begin) > settleDisk) {

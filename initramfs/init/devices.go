@@ -8,14 +8,43 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
 
-// DevicesFile is touched whenever a device has appeared: who wants to know whether the machine has settled looks at its time.
-const DevicesFile = "/run/ingot/devices"
+// DevicesFile is touched whenever a device has appeared, and LoadingFile is there while modules are being loaded: who wants to know
+// whether the machine has settled looks at both.
+const (
+	DevicesFile = "/run/ingot/devices"
+	LoadingFile = "/run/ingot/loading"
+)
+
+// loads counts the modules that are being loaded, and keeps LoadingFile.
+type loads struct {
+	mu   sync.Mutex
+	n    int
+	file string
+}
+
+func (l *loads) begin() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n++; l.n == 1 {
+		touch(l.file)
+	}
+}
+
+func (l *loads) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n--; l.n == 0 {
+		touch(DevicesFile) // what the last driver found may take a moment to appear
+		_ = os.Remove(l.file)
+	}
+}
 
 // noAlias lists modules that are worth having but that no modalias asks for, and when.
 func noAlias(m *Modules) (names []string) {
@@ -29,6 +58,14 @@ func noAlias(m *Modules) (names []string) {
 }
 
 func exists(file string) bool { _, err := os.Stat(file); return err == nil }
+
+// first tells whether a modalias is of a device that the agent waits for before all others: a network interface, a bus on which
+// there may be one, or a source of random numbers.
+func first(modalias string) bool {
+	const network, virtioNet, virtioRNG = "bc02", "virtio:d00000001v", "virtio:d00000004v"
+	return strings.HasPrefix(modalias, "pci:") && (strings.Contains(modalias, network) || strings.HasPrefix(modalias, "pci:v00001AF4")) ||
+		strings.HasPrefix(modalias, virtioNet) || strings.HasPrefix(modalias, virtioRNG)
+}
 
 // coldplug loads what the devices under root/sys/devices ask for. Loading a bus driver brings up more devices: those are announced by
 // uevents, so the listener must be open before.
@@ -49,14 +86,22 @@ func coldplug(ctx context.Context, root string, m *Modules, log *slog.Logger) (l
 		log.Warn("look for devices", "err", err)
 	}
 	names := map[string]bool{}
-	for a := range aliases {
-		for _, n := range m.Match(a) {
-			names[n] = true
+	var order []string
+	for _, early := range []bool{true, false} {
+		for a := range aliases {
+			if first(a) != early {
+				continue
+			}
+			for _, n := range m.Match(a) {
+				if !names[n] {
+					names[n], order = true, append(order, n)
+				}
+			}
 		}
 	}
 	var eg errgroup.Group
 	eg.SetLimit(8) // drivers mostly wait for their hardware
-	for n := range names {
+	for _, n := range order {
 		eg.Go(func() error {
 			report(log, n, m.Load(n))
 			return nil
@@ -113,7 +158,7 @@ func parseUevent(b []byte) uevent {
 }
 
 // watch loads modules for devices that appear. It ends only with the process: the kernel goes on announcing as long as it lives.
-func (u *uevents) watch(m *Modules, log *slog.Logger) {
+func (u *uevents) watch(m *Modules, busy *loads, log *slog.Logger) {
 	buf := make([]byte, 64<<10)
 	for {
 		n, from, err := unix.Recvfrom(u.fd, buf, 0)
@@ -138,7 +183,9 @@ func (u *uevents) watch(m *Modules, log *slog.Logger) {
 		}
 		if e["ACTION"] == "add" && e["MODALIAS"] != "" {
 			for _, name := range m.Match(e["MODALIAS"]) {
+				busy.begin()
 				go func() { // a driver may take its time; the next device should not wait for it
+					defer busy.end()
 					report(log, name, m.Load(name))
 					if name == "ipmi_si" && m.Has("ipmi_devintf") {
 						report(log, "ipmi_devintf", m.Load("ipmi_devintf"))

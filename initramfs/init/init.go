@@ -47,13 +47,22 @@ func Run(cfg Config) error {
 	reap := newReaper()
 	go reap.run(context.Background()) // to the very end: the worker has to be seen to go
 
-	devices(ctx, log, con)
-	entropy(log, con)
-	if exists(efiFirmware) {
-		if err := efiMount.do(); err != nil {
-			log.Warn("boot entries can't be written", "err", err)
+	// Drivers of storage controllers may take half a minute. The worker does not wait for them: it takes the network as it comes,
+	// and whoever needs disks asks whether the machine has settled.
+	plugged := make(chan struct{})
+	busy := &loads{file: LoadingFile}
+	busy.begin()
+	go func() {
+		defer close(plugged)
+		defer busy.end()
+		devices(ctx, busy, log, con)
+		if exists(efiFirmware) {
+			if err := efiMount.do(); err != nil {
+				log.Warn("boot entries can't be written", "err", err)
+			}
 		}
-	}
+	}()
+	entropy(plugged, log, con)
 
 	ends := make(chan ending, 4)
 	go watchKeys(ends, log)
@@ -111,7 +120,7 @@ func watchKeys(ends chan<- ending, log *slog.Logger) {
 	}
 }
 
-func devices(ctx context.Context, log *slog.Logger, con io.Writer) {
+func devices(ctx context.Context, busy *loads, log *slog.Logger, con io.Writer) {
 	begin := time.Now()
 	m, err := OpenModules("/")
 	if err != nil {
@@ -124,18 +133,32 @@ func devices(ctx context.Context, log *slog.Logger, con io.Writer) {
 	if err != nil {
 		log.Error("devices that appear late will have no driver", "err", err)
 	} else {
-		go u.watch(m, log)
+		go u.watch(m, busy, log)
 	}
 	n := coldplug(ctx, "/", m, log)
 	touch(DevicesFile)
 	log.Info("devices found", "modules", n, "took", time.Since(begin).Round(time.Millisecond))
 }
 
+// Times for the kernel to get random numbers by itself: in all, and once the drivers are there.
+const (
+	entropyMax   = 1500 * time.Millisecond
+	entropyAfter = 300 * time.Millisecond
+)
+
 // entropy makes sure that random numbers don't block. The kernel is given a moment: a virtio-rng needs one after its driver came up.
-func entropy(log *slog.Logger, con io.Writer) {
-	for deadline := time.Now().Add(300 * time.Millisecond); !randomReady(); {
+func entropy(plugged <-chan struct{}, log *slog.Logger, con io.Writer) {
+	for deadline := time.Now().Add(entropyMax); !randomReady(); {
+		select {
+		case <-plugged:
+			plugged = nil
+			if d := time.Now().Add(entropyAfter); d.Before(deadline) {
+				deadline = d
+			}
+			continue
+		case <-time.After(10 * time.Millisecond):
+		}
 		if time.Now().Before(deadline) {
-			<-time.After(10 * time.Millisecond)
 			continue
 		}
 		source, err := seedRandom()

@@ -49,7 +49,7 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	handler := slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level})
 	status := agent.NewStatus(stdout)
-	m := linux.Machine{Devices: pid1.DevicesFile}
+	m := linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}
 	restarts, _ := strconv.Atoi(os.Getenv(pid1.EnvRestarts))
 	if cfg.Validate() != nil {
 		// Nothing to do is no reason to die and be started again.
@@ -62,7 +62,7 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 		Status: func(s string) { status.Line("%s", s) },
 	})
 	a, err := agent.New(agent.Options{
-		Config: cfg, Version: version, Identity: id, Steps: agent.Steps(m, cfg.BootIF), System: m, Network: network, BuiltCA: ca,
+		Config: cfg, Version: version, Identity: id, MACs: macs, Steps: agent.Steps(m, cfg.BootIF), System: m, Network: network, BuiltCA: ca,
 		Log: handler, Status: status, State: agent.StateFile, LogFiles: []string{pid1.LogFile + ".1", pid1.LogFile},
 		Restarts: restarts, Reason: os.Getenv(pid1.EnvReason),
 	})
@@ -76,6 +76,15 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 		return err
 	}
 	return nil
+}
+
+// macs gives the addresses of the interfaces that are there by now.
+func macs() []string {
+	id, err := inventory.Identify("/")
+	if err != nil {
+		return nil
+	}
+	return id.MACs
 }
 
 // limitMemory keeps the collector from letting garbage grow into what a small machine needs for its page cache.
