@@ -95,17 +95,17 @@ func TestDieAtMoments(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			first := w.start(nil)
-			m := w.add("n1")
 			seen := make(chan struct{})
-			// The conductor dies inside the transaction that brings the node to the moment.
-			first.crash.moment = func(n *node.Node) bool {
+			// The conductor dies right after the write that brings the node to the moment.
+			moment := func(n *node.Node) bool {
 				if n.Job != nil && c.when(n) {
 					close(seen)
 					return true
 				}
 				return false
 			}
+			first := w.start(&crash{moment: moment})
+			m := w.add("n1")
 			go func() {
 				<-seen
 				<-first.ended

@@ -173,11 +173,11 @@ func (s *crashStore) Change(ctx context.Context, id string, f func(*node.Node, *
 	}
 	n, err := s.Store.Change(ctx, id, f)
 	s.c.commit.RUnlock()
-	if err == nil && c.moment != nil {
-		c.mu.Lock()
-		last = last || !s.c.isDead() && c.moment(n)
-		c.mu.Unlock()
+	c.mu.Lock()
+	if err == nil && c.moment != nil && c.moment(n) {
+		last, c.moment = true, nil
 	}
+	c.mu.Unlock()
 	if last {
 		s.c.die()
 		return nil, errDead
