@@ -24,13 +24,13 @@ build: ## Build ingot, ingotd and ingot-agent into bin/
 
 ramdisk: build ## Build the agent's ramdisks, lab and server profile, into build/ramdisk/
 	@sh tools/deps.sh build
-	bin/ingot ramdisk build --profile lab -o build/ramdisk/lab
-	bin/ingot ramdisk build --profile server -o build/ramdisk/server
+	bin/ingot ramdisk build --profile lab --out build/ramdisk/lab
+	bin/ingot ramdisk build --profile server --out build/ramdisk/server
 
 images: build ## Build the tiny and the Debian 12 image into build/images/
 	@sh tools/deps.sh build images
-	bin/ingot image build tiny -o build/images/tiny
-	bin/ingot image build debian -o build/images/debian
+	bin/ingot image build tiny --out build/images/tiny
+	bin/ingot image build debian --out build/images/debian
 
 demo: ## The main job in a virtual rack, live: power-on to a running Debian (FIRMWARE=bios or uefi)
 	@sh tools/deps.sh build lab images
@@ -38,7 +38,7 @@ demo: ## The main job in a virtual rack, live: power-on to a running Debian (FIR
 	@bin/ingot lab demo --firmware $(FIRMWARE)
 
 demo-down: ## End what `make demo` left running and remove it
-	@if [ -x bin/ingot ]; then bin/ingot lab down demo; fi
+	@if [ -x bin/ingot ] && bin/ingot lab status --name demo >/dev/null 2>&1; then bin/ingot lab down --name demo; else echo 'No demo is up.'; fi
 
 test: ## Install what they need and run all tests
 	@sh tools/deps.sh build lab images test

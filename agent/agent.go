@@ -68,6 +68,8 @@ type Agent struct {
 	trust  trust
 	key    *ecdsa.PrivateKey
 	facts  *step.Facts // of the work in progress, which may come in several plans
+	// started is how long the kernel had been up when this was made.
+	started time.Duration
 
 	saveMu sync.Mutex // one writer of the state file at a time
 
@@ -96,7 +98,8 @@ func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.DiscardHandler
 	}
-	a := &Agent{o: o, q: newQueue(), digest: m.Digest, trust: trust{pin: o.Config.CA, built: o.BuiltCA}, facts: &step.Facts{}}
+	a := &Agent{o: o, q: newQueue(), digest: m.Digest, trust: trust{pin: o.Config.CA, built: o.BuiltCA}, facts: &step.Facts{},
+		started: o.Identity.Uptime()}
 	level := slog.LevelInfo
 	if o.Config.Debug {
 		level = slog.LevelDebug

@@ -172,7 +172,7 @@ func (a *Agent) enrol(ctx context.Context, address string) error {
 	asked := time.Now()
 	r, err := agentv1.NewAgentsClient(conn).Enroll(ctx, &agentv1.EnrollRequest{
 		Protocol: protocol, BootId: id.BootID, Token: string(a.o.Config.Token), Macs: id.MACs, SmbiosUuid: id.UUID, SmbiosSerial: id.Serial,
-		Csr: csr, AgentVersion: a.o.Version, BootMode: id.BootMode, Uptime: durationpb.New(id.Uptime()),
+		Csr: csr, AgentVersion: a.o.Version, BootMode: id.BootMode, Uptime: durationpb.New(id.Uptime()), Started: durationpb.New(a.started),
 	})
 	if err != nil {
 		return fmt.Errorf("enrol: %w", err)

@@ -106,6 +106,9 @@ func (s *Server) record(n *node.Node, also *node.Also, req *agentv1.EnrollReques
 	// An uptime of days would be a claim about another boot.
 	if up := req.Uptime.AsDuration(); req.Uptime != nil && up > 0 && up < 24*time.Hour {
 		also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkKernelStart, At: now.Add(-up)})
+		if began := req.Started.AsDuration(); req.Started != nil && began > 0 && began < up {
+			also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkAgentStart, At: now.Add(began - up)})
+		}
 	}
 	also.Marks = append(also.Marks, node.Mark{JobID: job, Name: node.MarkEnrolled, At: now, Detail: clip(req.AgentVersion)})
 	also.History = append(also.History, s.line(now, "INFO", fmt.Sprintf("agent enrolled from %s, booted by %s", from, cmp.Or(req.BootMode, "unknown firmware"))))

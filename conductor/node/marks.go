@@ -27,6 +27,7 @@ const (
 	MarkKernel       = "kernel fetched"       // last byte sent
 	MarkRamdisk      = "ramdisk fetched"      // last byte sent
 	MarkKernelStart  = "kernel started"       // from the agent's uptime at enrolment
+	MarkAgentStart   = "agent started"        // likewise
 	MarkEnrolRefused = "enrolment refused"    // Detail: why
 	MarkEnrolled     = "agent enrolled"       //
 	MarkImageFetch   = "image download began" // when the conductor serves the image

@@ -174,7 +174,9 @@ type EnrollRequest struct {
 	// "bios" or "uefi": how this boot was started.
 	BootMode string `protobuf:"bytes,9,opt,name=boot_mode,json=bootMode,proto3" json:"boot_mode,omitempty"`
 	// How long the kernel had been up when the request was made, so that the conductor can place kernel start on its time line.
-	Uptime        *durationpb.Duration `protobuf:"bytes,10,opt,name=uptime,proto3" json:"uptime,omitempty"`
+	Uptime *durationpb.Duration `protobuf:"bytes,10,opt,name=uptime,proto3" json:"uptime,omitempty"`
+	// How long the kernel had been up when the agent began to work; the time before is the kernel's and the drivers'.
+	Started       *durationpb.Duration `protobuf:"bytes,11,opt,name=started,proto3" json:"started,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -275,6 +277,13 @@ func (x *EnrollRequest) GetBootMode() string {
 func (x *EnrollRequest) GetUptime() *durationpb.Duration {
 	if x != nil {
 		return x.Uptime
+	}
+	return nil
+}
+
+func (x *EnrollRequest) GetStarted() *durationpb.Duration {
+	if x != nil {
+		return x.Started
 	}
 	return nil
 }
@@ -1907,7 +1916,7 @@ var File_proto_agentv1_agent_proto protoreflect.FileDescriptor
 
 const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\n" +
-	"\x19proto/agentv1/agent.proto\x12\x0eingot.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbb\x02\n" +
+	"\x19proto/agentv1/agent.proto\x12\x0eingot.agent.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xf0\x02\n" +
 	"\rEnrollRequest\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x17\n" +
 	"\aboot_id\x18\x02 \x01(\tR\x06bootId\x12\x14\n" +
@@ -1920,7 +1929,8 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\ragent_version\x18\b \x01(\tR\fagentVersion\x12\x1b\n" +
 	"\tboot_mode\x18\t \x01(\tR\bbootMode\x121\n" +
 	"\x06uptime\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationR\x06uptime\"\xd1\x01\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x06uptime\x123\n" +
+	"\astarted\x18\v \x01(\v2\x19.google.protobuf.DurationR\astarted\"\xd1\x01\n" +
 	"\x0eEnrollResponse\x12\x1b\n" +
 	"\tnode_uuid\x18\x01 \x01(\tR\bnodeUuid\x12 \n" +
 	"\vcertificate\x18\x02 \x01(\fR\vcertificate\x120\n" +
@@ -2102,43 +2112,44 @@ var file_proto_agentv1_agent_proto_goTypes = []any{
 }
 var file_proto_agentv1_agent_proto_depIdxs = []int32{
 	24, // 0: ingot.agent.v1.EnrollRequest.uptime:type_name -> google.protobuf.Duration
-	25, // 1: ingot.agent.v1.EnrollResponse.clock:type_name -> google.protobuf.Timestamp
-	4,  // 2: ingot.agent.v1.EnrollResponse.policy:type_name -> ingot.agent.v1.Policy
-	24, // 3: ingot.agent.v1.Policy.progress_interval:type_name -> google.protobuf.Duration
-	6,  // 4: ingot.agent.v1.AgentMessage.hello:type_name -> ingot.agent.v1.Hello
-	7,  // 5: ingot.agent.v1.AgentMessage.event:type_name -> ingot.agent.v1.Event
-	25, // 6: ingot.agent.v1.Event.time:type_name -> google.protobuf.Timestamp
-	8,  // 7: ingot.agent.v1.Event.step_started:type_name -> ingot.agent.v1.StepStarted
-	9,  // 8: ingot.agent.v1.Event.progress:type_name -> ingot.agent.v1.Progress
-	10, // 9: ingot.agent.v1.Event.log:type_name -> ingot.agent.v1.LogLine
-	11, // 10: ingot.agent.v1.Event.step_finished:type_name -> ingot.agent.v1.StepFinished
-	12, // 11: ingot.agent.v1.Event.plan_finished:type_name -> ingot.agent.v1.PlanFinished
-	13, // 12: ingot.agent.v1.Event.worker_restarted:type_name -> ingot.agent.v1.WorkerRestarted
-	14, // 13: ingot.agent.v1.Event.log_bundle:type_name -> ingot.agent.v1.LogBundle
-	0,  // 14: ingot.agent.v1.StepFinished.outcome:type_name -> ingot.agent.v1.Outcome
-	24, // 15: ingot.agent.v1.StepFinished.after:type_name -> google.protobuf.Duration
-	18, // 16: ingot.agent.v1.StepFinished.next:type_name -> ingot.agent.v1.Step
-	24, // 17: ingot.agent.v1.StepFinished.took:type_name -> google.protobuf.Duration
-	16, // 18: ingot.agent.v1.ConductorMessage.welcome:type_name -> ingot.agent.v1.Welcome
-	17, // 19: ingot.agent.v1.ConductorMessage.plan:type_name -> ingot.agent.v1.Plan
-	19, // 20: ingot.agent.v1.ConductorMessage.cancel:type_name -> ingot.agent.v1.Cancel
-	20, // 21: ingot.agent.v1.ConductorMessage.ack:type_name -> ingot.agent.v1.Ack
-	21, // 22: ingot.agent.v1.ConductorMessage.power:type_name -> ingot.agent.v1.Power
-	22, // 23: ingot.agent.v1.ConductorMessage.redirect:type_name -> ingot.agent.v1.Redirect
-	23, // 24: ingot.agent.v1.ConductorMessage.collect_logs:type_name -> ingot.agent.v1.CollectLogs
-	25, // 25: ingot.agent.v1.Welcome.clock:type_name -> google.protobuf.Timestamp
-	18, // 26: ingot.agent.v1.Plan.steps:type_name -> ingot.agent.v1.Step
-	24, // 27: ingot.agent.v1.Step.stall:type_name -> google.protobuf.Duration
-	1,  // 28: ingot.agent.v1.Power.action:type_name -> ingot.agent.v1.PowerAction
-	2,  // 29: ingot.agent.v1.Agents.Enroll:input_type -> ingot.agent.v1.EnrollRequest
-	5,  // 30: ingot.agent.v1.Agents.Session:input_type -> ingot.agent.v1.AgentMessage
-	3,  // 31: ingot.agent.v1.Agents.Enroll:output_type -> ingot.agent.v1.EnrollResponse
-	15, // 32: ingot.agent.v1.Agents.Session:output_type -> ingot.agent.v1.ConductorMessage
-	31, // [31:33] is the sub-list for method output_type
-	29, // [29:31] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	24, // 1: ingot.agent.v1.EnrollRequest.started:type_name -> google.protobuf.Duration
+	25, // 2: ingot.agent.v1.EnrollResponse.clock:type_name -> google.protobuf.Timestamp
+	4,  // 3: ingot.agent.v1.EnrollResponse.policy:type_name -> ingot.agent.v1.Policy
+	24, // 4: ingot.agent.v1.Policy.progress_interval:type_name -> google.protobuf.Duration
+	6,  // 5: ingot.agent.v1.AgentMessage.hello:type_name -> ingot.agent.v1.Hello
+	7,  // 6: ingot.agent.v1.AgentMessage.event:type_name -> ingot.agent.v1.Event
+	25, // 7: ingot.agent.v1.Event.time:type_name -> google.protobuf.Timestamp
+	8,  // 8: ingot.agent.v1.Event.step_started:type_name -> ingot.agent.v1.StepStarted
+	9,  // 9: ingot.agent.v1.Event.progress:type_name -> ingot.agent.v1.Progress
+	10, // 10: ingot.agent.v1.Event.log:type_name -> ingot.agent.v1.LogLine
+	11, // 11: ingot.agent.v1.Event.step_finished:type_name -> ingot.agent.v1.StepFinished
+	12, // 12: ingot.agent.v1.Event.plan_finished:type_name -> ingot.agent.v1.PlanFinished
+	13, // 13: ingot.agent.v1.Event.worker_restarted:type_name -> ingot.agent.v1.WorkerRestarted
+	14, // 14: ingot.agent.v1.Event.log_bundle:type_name -> ingot.agent.v1.LogBundle
+	0,  // 15: ingot.agent.v1.StepFinished.outcome:type_name -> ingot.agent.v1.Outcome
+	24, // 16: ingot.agent.v1.StepFinished.after:type_name -> google.protobuf.Duration
+	18, // 17: ingot.agent.v1.StepFinished.next:type_name -> ingot.agent.v1.Step
+	24, // 18: ingot.agent.v1.StepFinished.took:type_name -> google.protobuf.Duration
+	16, // 19: ingot.agent.v1.ConductorMessage.welcome:type_name -> ingot.agent.v1.Welcome
+	17, // 20: ingot.agent.v1.ConductorMessage.plan:type_name -> ingot.agent.v1.Plan
+	19, // 21: ingot.agent.v1.ConductorMessage.cancel:type_name -> ingot.agent.v1.Cancel
+	20, // 22: ingot.agent.v1.ConductorMessage.ack:type_name -> ingot.agent.v1.Ack
+	21, // 23: ingot.agent.v1.ConductorMessage.power:type_name -> ingot.agent.v1.Power
+	22, // 24: ingot.agent.v1.ConductorMessage.redirect:type_name -> ingot.agent.v1.Redirect
+	23, // 25: ingot.agent.v1.ConductorMessage.collect_logs:type_name -> ingot.agent.v1.CollectLogs
+	25, // 26: ingot.agent.v1.Welcome.clock:type_name -> google.protobuf.Timestamp
+	18, // 27: ingot.agent.v1.Plan.steps:type_name -> ingot.agent.v1.Step
+	24, // 28: ingot.agent.v1.Step.stall:type_name -> google.protobuf.Duration
+	1,  // 29: ingot.agent.v1.Power.action:type_name -> ingot.agent.v1.PowerAction
+	2,  // 30: ingot.agent.v1.Agents.Enroll:input_type -> ingot.agent.v1.EnrollRequest
+	5,  // 31: ingot.agent.v1.Agents.Session:input_type -> ingot.agent.v1.AgentMessage
+	3,  // 32: ingot.agent.v1.Agents.Enroll:output_type -> ingot.agent.v1.EnrollResponse
+	15, // 33: ingot.agent.v1.Agents.Session:output_type -> ingot.agent.v1.ConductorMessage
+	32, // [32:34] is the sub-list for method output_type
+	30, // [30:32] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_proto_agentv1_agent_proto_init() }
