@@ -128,19 +128,24 @@ func (h Hints) String() string {
 // Disks show up while controllers spin them up: IPA waits thirty seconds, and so do we, asking more often.
 const (
 	chooseFor   = 30 * time.Second
-	chooseEvery = time.Second
+	chooseEvery = 500 * time.Millisecond
+	chooseQuiet = 3 * time.Second // disks are there, their number does not change: waiting longer changes nothing
 )
 
-// ChooseWhenReady is Choose on the disks below root, asked again for a while as long as none is found at all or none fits.
-func ChooseWhenReady(ctx context.Context, root string, hints Hints) (Choice, error) {
+// ChooseWhenReady is Choose on the machine's disks once its drivers are through, and again for a while as long as none is found or none
+// fits.
+func ChooseWhenReady(ctx context.Context, m settling, hints Hints) (Choice, error) {
+	if err := m.Settle(ctx); err != nil && ctx.Err() != nil {
+		return Choice{}, err // a machine that never settles may well have the disk
+	}
 	deadline := time.NewTimer(chooseFor)
 	defer deadline.Stop()
 	again := time.NewTicker(chooseEvery)
 	defer again.Stop()
 	known := -1
-	since := time.Now()
+	var since time.Time
 	for {
-		disks, err := List(ctx, root)
+		disks, err := List(ctx, m.Root())
 		if err != nil {
 			return Choice{}, err
 		}
@@ -148,16 +153,15 @@ func ChooseWhenReady(ctx context.Context, root string, hints Hints) (Choice, err
 		if err == nil {
 			return c, nil
 		}
-		// Once disks are there and their number has been the same for a while, waiting longer changes nothing.
 		if len(disks) != known {
 			known, since = len(disks), time.Now()
 		}
-		if known > 0 && time.Since(since) >= chooseFor/6 {
+		if known > 0 && time.Since(since) >= chooseQuiet {
 			return Choice{}, err
 		}
 		select {
 		case <-ctx.Done():
-			return Choice{}, ctx.Err()
+			return Choice{}, context.Cause(ctx)
 		case <-deadline.C:
 			return Choice{}, err
 		case <-again.C:

@@ -52,6 +52,13 @@ type machine interface {
 	OpenExclusive(ctx context.Context, path string) (Device, error)
 }
 
+// settling is a machine whose disks may still be on their way.
+type settling interface {
+	machine
+	// Settle waits, within reason, until the drivers have brought up their devices.
+	Settle(ctx context.Context) error
+}
+
 // Disk is one whole block device, under the names that ironic-python-agent uses. Empty strings are null in JSON.
 type Disk struct {
 	Name               string // "/dev/sda"

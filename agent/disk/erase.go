@@ -29,7 +29,7 @@ type Erased struct {
 // EraseMetadataStep makes every writable disk forget what it was: partition tables, RAID and volume manager superblocks and file
 // system signatures, on the whole disk and in its partitions. All disks are tried; one that could not be wiped fails the step. Stopped
 // half way, some disks are wiped and the one in work may still have its table; run again, the step finishes it.
-func EraseMetadataStep(m machine) step.Func {
+func EraseMetadataStep(m settling) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
 		var args struct {
 			Skip []json.RawMessage `json:"skip_block_devices"`
@@ -46,6 +46,11 @@ func EraseMetadataStep(m machine) step.Func {
 			if h != nil { // an empty entry would skip every disk
 				skip = append(skip, h)
 			}
+		}
+		// A disk that shows up later would have been forgotten.
+		c.Report(step.Progress{Phase: "find disks"})
+		if err := m.Settle(ctx); err != nil {
+			return step.Outcome{}, step.Retryable("see the kernel log for a controller that keeps resetting", fmt.Errorf("find all disks: %w", err))
 		}
 		disks, err := List(ctx, m.Root())
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-func runErase(ctx context.Context, m machine, args string) (string, error) {
+func runErase(ctx context.Context, m settling, args string) (string, error) {
 	out, err := EraseMetadataStep(m)(ctx, &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) {}})
 	if err != nil {
 		return "", err

@@ -64,6 +64,9 @@ func NewDisks(dir string) *Disks {
 // Root is the folder below which sys is found.
 func (m *Disks) Root() string { return m.dir }
 
+// Settle returns at once: everything is there.
+func (m *Disks) Settle(ctx context.Context) error { return ctx.Err() }
+
 // Add puts a disk into the machine. It panics when the sysfs tree can't be made, which is a fault of the test.
 func (m *Disks) Add(s DiskSpec) *Disk {
 	m.mu.Lock()

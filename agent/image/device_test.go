@@ -38,6 +38,8 @@ func newRealMachine(t testing.TB, path string, size int64) realMachine {
 
 func (m realMachine) Root() string { return m.root }
 
+func (m realMachine) Settle(context.Context) error { return nil }
+
 func (m realMachine) OpenExclusive(ctx context.Context, _ string) (disk.Device, error) {
 	d, err := linux.OpenExclusive(ctx, m.path)
 	if err != nil {

@@ -21,6 +21,7 @@ import (
 // machine is all that this package asks of the machine.
 type machine interface {
 	Root() string
+	Settle(ctx context.Context) error
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
 }
 

@@ -12,28 +12,31 @@ import (
 )
 
 // gptImage makes a whole-disk image with a GPT that begins at 1 MiB, or inside the first MiB when early.
-func gptImage(size int, early bool) []byte {
+func gptImage(size int, early bool) []byte { return gptImageFor(size, 512, early) }
+
+func gptImageFor(size, sector int, early bool) []byte {
 	b := mbrImage(size)
 	le := binary.LittleEndian
 	b[446+4] = 0xee
 	le.PutUint32(b[446+8:], 1)
-	clear(b[512 : 34*512])
-	sectors := uint64(size / 512)
-	first := uint64(2048)
+	table := (16384 + sector - 1) / sector // sectors of the entries
+	clear(b[512 : (2+table)*sector])
+	sectors := uint64(size / sector)
+	first := uint64(mib / sector)
 	if early {
-		first = 34
+		first = uint64(2 + table)
 	}
-	entries := b[1024 : 1024+16384]
+	entries := b[2*sector : 2*sector+16384]
 	copy(entries, "\xa2\xa0\xd0\xeb\xe5\xb9\x33\x44\x87\xc0\x68\xb6\xb7\x26\x99\xc7unique guid 0001")
 	le.PutUint64(entries[32:], first)
-	le.PutUint64(entries[40:], sectors-35)
+	le.PutUint64(entries[40:], sectors-uint64(table)-3)
 	header := func(at []byte, mine, other, entriesLBA uint64) {
-		clear(at[:512])
+		clear(at[:sector])
 		copy(at, "EFI PART\x00\x00\x01\x00\x5c")
 		le.PutUint64(at[24:], mine)
 		le.PutUint64(at[32:], other)
-		le.PutUint64(at[40:], 34)
-		le.PutUint64(at[48:], sectors-34)
+		le.PutUint64(at[40:], uint64(2+table))
+		le.PutUint64(at[48:], sectors-uint64(table)-2)
 		copy(at[56:], "the disk's guid.")
 		le.PutUint64(at[72:], entriesLBA)
 		le.PutUint32(at[80:], 128)
@@ -41,9 +44,9 @@ func gptImage(size int, early bool) []byte {
 		le.PutUint32(at[88:], crc32.ChecksumIEEE(entries))
 		le.PutUint32(at[16:], crc32.ChecksumIEEE(at[:92]))
 	}
-	header(b[512:], 1, sectors-1, 2)
-	copy(b[size-33*512:], entries)
-	header(b[size-512:], sectors-1, 1, sectors-33)
+	header(b[sector:], 1, sectors-1, 2)
+	copy(b[size-(table+1)*sector:], entries)
+	header(b[size-sector:], sectors-1, 1, sectors-uint64(table)-1)
 	return b
 }
 

@@ -130,7 +130,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait patience) (*Result
 		return nil, err
 	}
 	c.Report(step.Progress{Phase: "choose disk"})
-	choice, err := disk.ChooseWhenReady(ctx, m.Root(), a.hints)
+	choice, err := disk.ChooseWhenReady(ctx, m, a.hints)
 	if err != nil {
 		return nil, err
 	}
