@@ -31,7 +31,7 @@ type patience struct {
 }
 
 var defaultPatience = patience{
-	start: 20 * time.Second, outage: 90 * time.Second, stall: 30 * time.Second,
+	start: 20 * time.Second, outage: 60 * time.Second, stall: 30 * time.Second,
 	first: 250 * time.Millisecond, longest: 8 * time.Second, restarts: 5,
 }
 
