@@ -45,11 +45,11 @@ var differs = map[string]struct {
 	why    string
 }{
 	"nodes-crud-003":         {400, "the text lists what is unexpected; owner is accepted, with or without authentication"},
+	"nodes-crud-004":         {201, "the agent inspects; the recording server had ironic-inspector for that"},
+	"nodes-crud-054":         {200, "the agent inspects; the recording server had ironic-inspector for that"},
 	"nodes-crud-009":         {400, "the interfaces that are valid are this server's"},
-	"nodes-crud-054":         {200, "consoles and vendor calls of the ipmi type are this server's"},
 	"nodes-list-048":         {200, "the node was not changed since it was made"},
 	"nodes-list-054":         {200, "the node was not changed since it was made"},
-	"nodes-crud-004":         {201, "consoles and vendor calls of the ipmi type are this server's"},
 	"nodes-list-052":         {200, "the node was not changed since it was made"},
 	"provision-067":          {200, "retired is false again, not null"},
 	"nodes-crud-021":         {400, "a body that is not JSON is the client's fault, not the server's"},
@@ -237,7 +237,9 @@ func (r *replay) run(t *testing.T, p pair) {
 }
 
 // notCompared are members whose values are a matter of this server and not of the API's shape.
-var notCompared = []string{"driver_internal_info", "reservation", "portgroup_uuid"}
+var notCompared = []string{"driver_internal_info", "reservation", "portgroup_uuid",
+	// The recording server had a fake of these; this one has none.
+	"bios_interface", "console_interface", "raid_interface", "rescue_interface", "vendor_interface"}
 
 // compare returns how got differs from what was recorded, with times, UUIDs of objects made here and paging links put aside.
 func (r *replay) compare(path string, want, got any) string {

@@ -44,13 +44,15 @@ func (t *Type) Enabled(kind string) []string { return slices.Clone(t.Interfaces[
 // the instance on the provisioning network.
 var networks = []string{"noop", "flat"}
 
+// types is the table. "pxe" is there for clients that ask for it: with both names a machine's PXE gets iPXE over TFTP, and iPXE the
+// rest over HTTP.
 var types = []*Type{
 	{
 		Name: "fake-hardware",
 		Interfaces: map[string][]string{
-			"vendor": {"fake", "no-vendor"}, "power": {"fake"}, "console": {"fake", "no-console"}, "deploy": {"fake", "direct"},
-			"rescue": {"fake", "no-rescue"}, "bios": {"fake", "no-bios"}, "inspect": {"fake", "agent", "no-inspect"}, "boot": {"fake", "ipxe", "pxe"},
-			"raid": {"fake", "no-raid"}, "storage": {"noop"}, "management": {"fake"}, "network": networks,
+			"vendor": {"no-vendor"}, "power": {"fake"}, "console": {"no-console"}, "deploy": {"fake", "direct"},
+			"rescue": {"no-rescue"}, "bios": {"no-bios"}, "inspect": {"fake", "agent", "no-inspect"}, "boot": {"fake", "ipxe", "pxe"},
+			"raid": {"no-raid"}, "storage": {"noop"}, "management": {"fake"}, "network": networks,
 		},
 		Properties: []power.Property{
 			{Name: "fake_id", Description: "name of the machine in memory; default is the node's UUID."},
@@ -62,7 +64,7 @@ var types = []*Type{
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"ipmitool"}, "console": {"no-console"}, "deploy": {"direct"},
 			"rescue": {"no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
-			"raid": {"no-raid"}, "storage": {"noop"}, "management": {"ipmitool", "noop"}, "network": networks,
+			"raid": {"no-raid"}, "storage": {"noop"}, "management": {"ipmitool"}, "network": networks,
 		},
 		Properties: []power.Property{
 			{Name: "ipmi_address", Description: "IP address or hostname of the node's controller.", Required: true},
