@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,7 +23,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/agents"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
+	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )
 
 // desk is a conductor without an engine: it enrols one machine, which is booted directly from kernel and ramdisk, and hands it plans
@@ -34,6 +38,7 @@ type desk struct {
 	node  *node.Node
 	addr  string
 	token string
+	last  func() error // ends the machine when all plans are done; nil: the agent is asked to
 
 	mu       sync.Mutex
 	plans    []node.Plan // yet to send
@@ -114,9 +119,12 @@ func (d *desk) next() {
 	d.mu.Unlock()
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
 		var err error
-		if p != nil {
+		switch {
+		case p != nil:
 			err = d.srv.SendPlan(context.Background(), d.node.UUID, *p)
-		} else {
+		case d.last != nil:
+			err = d.last()
+		default:
 			err = d.srv.Power(context.Background(), d.node.UUID, node.AgentOff)
 		}
 		if err == nil {
@@ -256,5 +264,140 @@ func TestAgentDirect(t *testing.T) {
 			}
 			kit.Boot(t, kit.VM{UEFI: uefi, Disks: []string{target}, Until: `INGOT-TINY up=`, Timeout: osLimit})
 		})
+	}
+}
+
+// pressPower presses the machine's power button, by QEMU's monitor at a socket.
+func pressPower(socket string) error {
+	c, err := net.DialTimeout("unix", socket, 5*time.Second)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	dec := json.NewDecoder(c)
+	var answer map[string]any
+	for _, command := range []string{"", "qmp_capabilities", "system_powerdown"} {
+		if command != "" {
+			if _, err := fmt.Fprintf(c, `{"execute":%q}`, command); err != nil {
+				return err
+			}
+		}
+		if err := dec.Decode(&answer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestAgentOnServer boots the ramdisk for real hardware on a machine with the disks, network card and controller that only its kernel
+// has drivers for: it is inspected (BMC over the system interface included) and its disks are wiped; then the power button is pressed.
+func TestAgentOnServer(t *testing.T) {
+	kit.NeedPrograms(t, "qemu-system-x86_64")
+	dir, err := filepath.Abs("../../build/e2e/ramdisk-server")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ramdisk.Build(t.Context(), ramdisk.Options{Profile: "server", Out: dir}); err != nil {
+		t.Fatal(err)
+	}
+	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mac, _ := net.ParseMAC("52:54:00:bb:00:01")
+	ctl, err := bmc.Start(udp, bmc.Config{Name: "direct", UUID: uuid.New(), User: "u", Password: "p", Machine: &bmc.Memory{}, MAC: mac,
+		Prefix: netip.MustParsePrefix("192.0.2.77/24")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ctl.Close()
+	kcs, err := net.Listen("unix", filepath.Join(t.TempDir(), "kcs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kcs.Close()
+	go ctl.ServeSystemInterface(kcs)
+
+	d := newDesk(t,
+		plan("inspect-1", node.PhaseInspect, node.PlanStep{Interface: "inspect", Name: "inspect",
+			Args: json.RawMessage(`{"root_device":{"serial":"NVME1"}}`)}),
+		plan("clean-1", node.PhaseClean, node.PlanStep{Interface: "deploy", Name: "erase_devices_metadata"}))
+	monitor := filepath.Join(t.TempDir(), "qmp")
+	d.last = func() error { return pressPower(monitor) }
+	sata, nvme := kit.TempDisk(t, 5<<30), kit.TempDisk(t, 6<<30)
+	dirty(t, sata)
+	console := kit.Boot(t, kit.VM{
+		Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initramfs.cpio.zst"), Append: d.cmdline(), Timeout: bootLimit,
+		Args: []string{
+			"-netdev", "user,id=n0", "-device", "e1000e,netdev=n0,mac=52:54:00:aa:00:01",
+			"-drive", "if=none,format=raw,cache=unsafe,id=s,file=" + sata, "-device", "ide-hd,drive=s,serial=SATA1,wwn=0x5000c50015ea71aa",
+			"-drive", "if=none,format=raw,cache=unsafe,id=n,file=" + nvme, "-device", "nvme,drive=n,serial=NVME1",
+			"-chardev", "socket,id=c,reconnect=1,path=" + kcs.Addr().String(), "-device", "ipmi-bmc-extern,id=b,chardev=c", "-device", "isa-ipmi-kcs,bmc=b",
+			"-qmp", "unix:" + monitor + ",server=on,wait=off",
+		},
+	})
+	var r struct {
+		Inventory struct {
+			BMCAddress string `json:"bmc_address"`
+			BMCMAC     string `json:"bmc_mac"`
+			Disks      []struct {
+				Serial, WWN, Tran, HCTL string
+			} `json:"disks"`
+			Interfaces []struct {
+				Driver string `json:"driver"`
+				Speed  int    `json:"speed_mbps"`
+				PCI    string `json:"pci_address"`
+			} `json:"interfaces"`
+		} `json:"inventory"`
+		RootDisk struct{ Serial, Why string } `json:"root_disk"`
+		Errors   []string                     `json:"errors"`
+	}
+	d.result("inspect", &r)
+	inv := r.Inventory
+	if inv.BMCAddress != "192.0.2.77" || inv.BMCMAC != mac.String() {
+		t.Errorf("BMC %s %s, want 192.0.2.77 %s; errors %q", inv.BMCAddress, inv.BMCMAC, mac, r.Errors)
+	}
+	if len(inv.Disks) != 2 || inv.Disks[0].Serial != "NVME1" || inv.Disks[0].Tran != "nvme" || inv.Disks[1].Serial != "SATA1" ||
+		inv.Disks[1].WWN != "0x5000c50015ea71aa" || inv.Disks[1].HCTL == "" {
+		t.Errorf("disks = %+v", inv.Disks)
+	}
+	if len(inv.Interfaces) != 1 || inv.Interfaces[0].Driver != "e1000e" || inv.Interfaces[0].Speed != 1000 || inv.Interfaces[0].PCI == "" {
+		t.Errorf("interfaces = %+v", inv.Interfaces)
+	}
+	if r.RootDisk.Serial != "NVME1" || r.RootDisk.Why == "" {
+		t.Errorf("root disk %+v", r.RootDisk)
+	}
+	var wiped struct {
+		Devices []struct{ Name, Serial string } `json:"devices"`
+	}
+	d.result("erase_devices_metadata", &wiped)
+	if len(wiped.Devices) != 2 {
+		t.Errorf("wiped %+v", wiped)
+	}
+	head := make([]byte, 4096)
+	f, err := os.Open(sata)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.ReadAt(head, 0); err != nil || !bytes.Equal(head, make([]byte, 4096)) {
+		t.Errorf("the head of the wiped disk: %v, %x...", err, head[:16])
+	}
+	if !strings.Contains(console, "ingot: power button: power off") {
+		t.Errorf("the console does not tell of the power button:\n%s", console)
+	}
+}
+
+// dirty writes something that looks like a partition table to the head of a disk.
+func dirty(t *testing.T, path string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt(bytes.Repeat([]byte{0x55, 0xaa}, 2048), 0); err != nil {
+		t.Fatal(err)
 	}
 }
