@@ -62,6 +62,9 @@ type Input struct {
 	Stream io.Reader
 	// Size of the file, or -1.
 	Size int64
+	// Cancel ends a Read of Stream that waits; nil when none ever waits for long. It is called before a decoder, which reads ahead, is
+	// waited for: when Open fails, and by Close.
+	Cancel func()
 	// At reads anywhere in the file, for formats whose tables are not where they are needed; nil when the server can't do that.
 	At io.ReaderAt
 }
@@ -110,8 +113,15 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 	switch info.Compression {
 	case Plain:
 	case Zstd:
-		if decoded, closer, err = openZstd(stream, head, l); err != nil {
+		var end func()
+		if decoded, end, err = openZstd(stream, head, l); err != nil {
 			return nil, info, err
+		}
+		closer = func() {
+			if in.Cancel != nil {
+				in.Cancel()
+			}
+			end()
 		}
 		if head, decoded, err = peek(decoded); err != nil {
 			closer()

@@ -90,14 +90,19 @@ func newSource(rawURL, ca string, wait patience, log *slog.Logger) (*source, err
 	return s, nil
 }
 
+// redirectError says why a redirect was not followed.
+type redirectError string
+
+func (e redirectError) Error() string { return string(e) }
+
 func checkRedirect(req *http.Request, via []*http.Request) error {
 	switch {
 	case len(via) > maxRedirects:
-		return fmt.Errorf("more than %d redirects", maxRedirects)
+		return redirectError(fmt.Sprintf("more than %d redirects", maxRedirects))
 	case req.URL.Scheme != "http" && req.URL.Scheme != "https":
-		return fmt.Errorf("redirected to scheme %q", req.URL.Scheme)
+		return redirectError(fmt.Sprintf("redirected to scheme %q", req.URL.Scheme))
 	case via[len(via)-1].URL.Scheme == "https" && req.URL.Scheme != "https":
-		return errors.New("redirected from https to http")
+		return redirectError("redirected from https to http")
 	}
 	return nil
 }
@@ -351,6 +356,7 @@ func (s *source) unreachable(err error) error {
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
 	var invalid x509.CertificateInvalidError
+	var redirect redirectError
 	switch {
 	case errors.As(err, &dns):
 		remedy = "check the host name in image_source and the DNS server of the provisioning network"
@@ -360,7 +366,7 @@ func (s *source) unreachable(err error) error {
 		return step.Fail("correct the server's certificate, or the host name in image_source", fmt.Errorf("fetch %s: %w", redact(s.url), err))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		remedy = "start the image server, or correct host and port in image_source"
-	case strings.Contains(err.Error(), "redirect"):
+	case errors.As(err, &redirect):
 		return step.Fail("correct image_source: it redirects too often, or to where it must not", fmt.Errorf("fetch %s: %w", redact(s.url), err))
 	}
 	return step.Retryable(remedy, fmt.Errorf("fetch %s: not reachable: %w", redact(s.url), err))

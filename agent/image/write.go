@@ -210,14 +210,11 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	f := startFlow(ctx, p.src, p.args.digest.New())
 	defer f.close()
 
-	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.size}, images.Limits{Size: p.disk.Size})
+	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.size, Cancel: f.cancel}, images.Limits{Size: p.disk.Size})
 	if err != nil {
 		return nil, p.told(outer, ctx, err)
 	}
-	defer func() {
-		f.cancel() // a decoder may be waiting for the network
-		e.Close()
-	}()
+	defer e.Close()
 	if want := strings.ToLower(p.args.DiskFormat); want != "" && want != string(info.Format) {
 		p.c.Log.Info("image is not in the format it is said to be in; its content decides", "said", want, "format", string(info.Format))
 	}
