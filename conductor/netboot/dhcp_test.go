@@ -381,3 +381,29 @@ func FuzzAnswer(f *testing.F) {
 		}
 	})
 }
+
+func TestSolicitor(t *testing.T) {
+	eui := net.ParseIP("fe80::5054:ff:fe12:3456")
+	random := net.ParseIP("fe80::1234:5678:9abc:def0")
+	head := []byte{133, 0, 0, 0, 0, 0, 0, 0}
+	option := []byte{1, 1, 2, 0, 0, 0, 0, 9}
+	other := []byte{14, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	for _, c := range []struct {
+		name string
+		b    []byte
+		from net.IP
+		want string
+	}{
+		{"option", slices.Concat(head, option), random, "02:00:00:00:00:09"},
+		{"behind another option", slices.Concat(head, other, option), random, "02:00:00:00:00:09"},
+		{"address", head, eui, "52:54:00:12:34:56"},
+		{"neither", head, random, ""},
+		{"option of length zero", slices.Concat(head, []byte{1, 0, 1, 1, 1, 1, 1, 1}), random, ""},
+		{"cut off", slices.Concat(head, option[:5]), eui, "52:54:00:12:34:56"},
+		{"nothing", nil, random, ""},
+	} {
+		if got := solicitor(c.b, c.from); got != c.want {
+			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}

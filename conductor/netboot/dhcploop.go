@@ -93,6 +93,9 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 			detail = strings.TrimSpace(reply.YourIPAddr.String() + " " + detail)
 		}
 		s.mark(ctx, a.node, node.MarkDHCP, detail)
+		if a.boot {
+			s.booting.note(q.mac, s.now())
+		}
 	}
 	return reply, destination(q, reply, from, port)
 }

@@ -17,9 +17,12 @@ import (
 type advertiser struct {
 	conn *icmp.PacketConn
 	ifi  *net.Interface
+	// only tells whom to answer, by MAC, and then that machine alone hears the answer; nil answers everybody, which is right where nobody
+	// else's routers can be.
+	only func(mac string) bool
 }
 
-func newAdvertiser(ifname string) (*advertiser, error) {
+func newAdvertiser(ifname string, only func(mac string) bool) (*advertiser, error) {
 	ifi, err := net.InterfaceByName(ifname)
 	if err != nil {
 		return nil, fmt.Errorf("interface %s: %w", ifname, err)
@@ -28,7 +31,7 @@ func newAdvertiser(ifname string) (*advertiser, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for router solicitations: %w", err)
 	}
-	a := &advertiser{c, ifi}
+	a := &advertiser{c, ifi, only}
 	if err := a.prepare(); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("listen for router solicitations on %s: %w", ifname, err)
@@ -69,6 +72,25 @@ func (a *advertiser) ours(cm *ipv6.ControlMessage) bool {
 	return cm != nil && cm.IfIndex == a.ifi.Index && cm.HopLimit == 255
 }
 
+// solicitor is the MAC that a router solicitation comes from, as its source link-layer option says (RFC 4861, section 4.1), or its address when
+// that was made from the MAC (RFC 4291, appendix A). "" when neither tells.
+func solicitor(b []byte, from net.IP) string {
+	for o := 8; o+2 <= len(b); { // behind type, code, checksum and four reserved bytes
+		size := int(b[o+1]) * 8
+		if size == 0 || o+size > len(b) {
+			break
+		}
+		if b[o] == 1 && size == 8 {
+			return net.HardwareAddr(b[o+2 : o+8]).String()
+		}
+		o += size
+	}
+	if ip := from.To16(); ip != nil && ip[11] == 0xff && ip[12] == 0xfe {
+		return net.HardwareAddr{ip[8] ^ 2, ip[9], ip[10], ip[13], ip[14], ip[15]}.String()
+	}
+	return ""
+}
+
 func (a *advertiser) serve(ctx context.Context, log *slog.Logger) error {
 	b, err := advertisement()
 	if err != nil {
@@ -77,7 +99,7 @@ func (a *advertiser) serve(ctx context.Context, log *slog.Logger) error {
 	p := a.conn.IPv6PacketConn()
 	buf := make([]byte, 1500)
 	for {
-		_, cm, from, err := p.ReadFrom(buf)
+		n, cm, from, err := p.ReadFrom(buf)
 		if errors.Is(err, net.ErrClosed) {
 			return err
 		}
@@ -92,7 +114,14 @@ func (a *advertiser) serve(ctx context.Context, log *slog.Logger) error {
 		if !a.ours(cm) {
 			continue
 		}
-		to := &net.IPAddr{IP: net.IPv6linklocalallnodes, Zone: a.ifi.Name}
+		to := net.Addr(&net.IPAddr{IP: net.IPv6linklocalallnodes, Zone: a.ifi.Name})
+		if a.only != nil {
+			ip, ok := from.(*net.IPAddr)
+			if !ok || ip.IP.IsUnspecified() || !a.only(solicitor(buf[:n], ip.IP)) {
+				continue
+			}
+			to = from
+		}
 		if _, err := p.WriteTo(b, &ipv6.ControlMessage{IfIndex: a.ifi.Index, HopLimit: 255}, to); err != nil {
 			log.Debug("answer router solicitation", "from", from, "err", err)
 		}

@@ -110,6 +110,7 @@ type Server struct {
 	marked    onceEach
 	refused   quiet
 	strangers rate
+	booting   recently
 
 	mu      sync.Mutex
 	clients map[netip.Addr]string // who fetched a boot script from where, for marks
@@ -204,11 +205,14 @@ func (s *Server) listen() (err error) {
 	if s.dhcp, err = listenDHCP(s.cfg.Interface, dhcpv4.ServerPort); err != nil {
 		return err
 	}
+	var only func(string) bool
 	if s.cfg.Mode == Proxy {
-		s.boot, err = listenDHCP(s.cfg.Interface, bootServerPort)
-		return err
+		if s.boot, err = listenDHCP(s.cfg.Interface, bootServerPort); err != nil {
+			return err
+		}
+		only = func(mac string) bool { return s.booting.recent(mac, s.now()) }
 	}
-	if s.ra, err = newAdvertiser(s.cfg.Interface); err != nil {
+	if s.ra, err = newAdvertiser(s.cfg.Interface, only); err != nil {
 		// A kernel without IPv6: then there is nobody to advertise to either.
 		s.log.Warn("router solicitations are not answered, so iPXE will boot slowly", "err", err)
 	}
@@ -368,6 +372,30 @@ func (r *rate) speak(log *slog.Logger, now time.Time) bool {
 	}
 	r.n++
 	return r.n <= strangersPerMinute
+}
+
+// recently remembers which machines were given something to boot.
+type recently struct {
+	mu sync.Mutex
+	at map[string]time.Time
+}
+
+const bootingTime = 2 * time.Minute
+
+func (r *recently) note(mac string, now time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.at == nil || len(r.at) > 10_000 {
+		r.at = map[string]time.Time{}
+	}
+	r.at[mac] = now
+}
+
+func (r *recently) recent(mac string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at, ok := r.at[mac]
+	return ok && now.Sub(at) < bootingTime
 }
 
 // guidTexts turns option 97's 16 bytes into text in both byte orders that firmware uses. GUIDs that vendors forget to set give nothing.

@@ -29,7 +29,8 @@ import (
 // machineNS is the namespace of the machine, for the process that is in the conductor's.
 const machineEnv = "INGOT_TEST_MACHINE_NS"
 
-// onWire makes two network namespaces with a cable between them: the conductor's, with 10.77.0.1/24 on "prov", and the machine's, with "eth0".
+// onWire makes two network namespaces: the conductor's, with 10.77.0.1/24 on the bridge "prov", and the machine's, with "eth0" on that bridge;
+// "tap0" is for a machine in QEMU.
 // It runs the test again as a process that is wholly in the conductor's (a server makes sockets on any of its threads) and returns the
 // machine's namespace there; in the outer process it returns "" when that is over.
 func onWire(t *testing.T) string {
@@ -49,8 +50,13 @@ func onWire(t *testing.T) string {
 		})
 		kit.Run(t, "ip", "-n", ns, "link", "set", "lo", "up")
 	}
-	kit.Run(t, "ip", "-n", conductor, "link", "add", "prov", "type", "veth", "peer", "name", "eth0", "address", testMAC.String(), "netns", machine)
+	kit.Run(t, "ip", "-n", conductor, "link", "add", "prov", "type", "bridge")
 	kit.Run(t, "ip", "-n", conductor, "addr", "add", "10.77.0.1/24", "dev", "prov")
+	kit.Run(t, "ip", "-n", conductor, "link", "add", "wire", "type", "veth", "peer", "name", "eth0", "address", testMAC.String(), "netns", machine)
+	kit.Run(t, "ip", "-n", conductor, "tuntap", "add", "tap0", "mode", "tap")
+	for _, port := range []string{"wire", "tap0"} {
+		kit.Run(t, "ip", "-n", conductor, "link", "set", port, "master", "prov", "up")
+	}
 	kit.Run(t, "ip", "-n", conductor, "link", "set", "prov", "up")
 	kit.Run(t, "ip", "-n", machine, "link", "set", "eth0", "up")
 	cmd := exec.CommandContext(t.Context(), "ip", "netns", "exec", conductor, os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
