@@ -282,18 +282,19 @@ func FuzzRequests(f *testing.F) {
 	f.Add("PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info/a","value":{}}]`, "1.50")
 	f.Add("POST", "/v1/ports", `{"node_uuid":"","address":":::"}`, "")
 	f.Add("PUT", "/v1/nodes/n/traits", `{"traits":[{}]}`, "1.37")
+	// One store for all: what earlier requests left in it makes the later ones more interesting.
+	st := openStore(f)
+	if err := stored(st, node.Node{Name: "n", Provision: node.Available}); err != nil {
+		f.Fatal(err)
+	}
+	srv, err := New(st, instant{st}, Config{}, nil)
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Fuzz(func(t *testing.T, method, path, body, version string) {
 		r, err := http.NewRequest(method, "http://h/"+strings.TrimPrefix(path, "/"), strings.NewReader(body))
 		if err != nil {
 			return
-		}
-		st := openStore(t)
-		if err := stored(st, node.Node{Name: "n", Provision: node.Available}); err != nil {
-			t.Fatal(err)
-		}
-		srv, err := New(st, instant{st}, Config{}, nil)
-		if err != nil {
-			t.Fatal(err)
 		}
 		r.Header.Set(rest.VersionHeader, version)
 		w := httptest.NewRecorder()

@@ -137,7 +137,7 @@ func TestRecordedAnswers(t *testing.T) {
 	}
 }
 
-func openStore(t *testing.T) *store.Store {
+func openStore(t testing.TB) *store.Store {
 	t.Helper()
 	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir()})
 	if err != nil {
