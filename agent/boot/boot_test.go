@@ -67,6 +67,9 @@ type nvram struct {
 func (n *nvram) vars() vars {
 	return vars{dir: n.dir, setImmutable: func(file string, on bool) error {
 		n.thawed = append(n.thawed, filepath.Base(file)[:8])
+		if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() {
+			return err // a link to a device: its mode is the host's
+		}
 		return os.Chmod(file, 0o644)
 	}}
 }
