@@ -99,6 +99,8 @@ type Deploy struct {
 	Silence time.Duration `yaml:"silence"`
 	// MaxBoots is how often the agent is booted for one job before the job fails.
 	MaxBoots int `yaml:"max_boots"`
+	// Tries is how often the agent is given the same work in one boot when its failure may pass, as that of an image server may.
+	Tries int `yaml:"tries"`
 }
 
 // Power is how controllers are talked to.
@@ -124,7 +126,7 @@ func Default() Config {
 			RamdiskDir: "/var/lib/ingot/ramdisk", ImagesDir: "/var/lib/ingot/images", TokenLife: 15 * time.Minute,
 		},
 		Deploy: Deploy{
-			AutomatedClean: true, BootTimeout: 30 * time.Minute, SessionGrace: time.Minute, Silence: 30 * time.Minute, MaxBoots: 3,
+			AutomatedClean: true, BootTimeout: 30 * time.Minute, SessionGrace: time.Minute, Silence: 30 * time.Minute, MaxBoots: 3, Tries: 2,
 		},
 		Power: Power{Timeout: time.Minute, SyncInterval: time.Minute, CallTimeout: time.Minute, Retries: 5},
 	}
@@ -226,6 +228,9 @@ func (c Config) Validate() error {
 	positive("deploy.silence", c.Deploy.Silence)
 	if c.Deploy.MaxBoots < 1 {
 		bad("deploy.max_boots", "%d is less than 1", c.Deploy.MaxBoots)
+	}
+	if c.Deploy.Tries < 1 {
+		bad("deploy.tries", "%d is less than 1", c.Deploy.Tries)
 	}
 	positive("power.timeout", c.Power.Timeout)
 	positive("power.call_timeout", c.Power.CallTimeout)

@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/tools/lab"
+)
+
+// openstack runs the unmodified `openstack baremetal` client and decodes its JSON answer.
+func (r *rig) openstack(args ...string) any {
+	r.t.Helper()
+	cmd := exec.CommandContext(r.t.Context(), "openstack", append([]string{"baremetal"}, args...)...)
+	cmd.Env = append(os.Environ(), "OS_AUTH_TYPE=none", "OS_ENDPOINT="+r.con.URL(), "HOME="+r.t.TempDir(), "PYTHONWARNINGS=ignore")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		r.t.Fatalf("openstack baremetal %s: %v\n%s%s", strings.Join(args, " "), err, &stdout, &stderr)
+	}
+	var v any
+	if stdout.Len() > 0 && strings.ContainsAny(stdout.String()[:1], "{[") {
+		if err := json.Unmarshal(stdout.Bytes(), &v); err != nil {
+			r.t.Fatalf("openstack baremetal %s: %v", strings.Join(args, " "), err)
+		}
+	}
+	return v
+}
+
+// TestBIOS is the main job with nothing but the BMC's address and credentials to begin with, driven by `openstack baremetal`.
+func TestBIOS(t *testing.T) {
+	kit.NeedPrograms(t, "openstack")
+	r := newRig(t, []lab.NodeSpec{{Name: "bios-1", Disks: disk6()}})
+	m := r.lab.Node("bios-1")
+
+	r.openstack("node", "create", "-f", "json", "--driver", "ipmi", "--name", "bios-1", "--driver-info", "ipmi_address="+m.BMCAddress,
+		"--driver-info", "ipmi_username="+m.User, "--driver-info", "ipmi_password="+m.Password)
+	r.openstack("node", "manage", "--wait", "60", "bios-1")
+	r.openstack("node", "inspect", "--wait", "240", "bios-1")
+	node := r.openstack("node", "show", "-f", "json", "bios-1").(map[string]any)
+	ports := r.openstack("port", "list", "-f", "json", "--node", node["uuid"].(string)).([]any)
+	if len(ports) != 1 || ports[0].(map[string]any)["Address"] != m.MAC {
+		t.Fatalf("ports after inspection = %v, want one with %s", ports, m.MAC)
+	}
+	props := node["properties"].(map[string]any)
+	if fmt.Sprint(props["cpu_arch"]) != "x86_64" || fmt.Sprint(props["memory_mb"]) == "<nil>" || fmt.Sprint(props["local_gb"]) == "<nil>" {
+		t.Errorf("properties after inspection = %v", props)
+	}
+	if node["driver_info"].(map[string]any)["ipmi_password"] != "******" {
+		t.Errorf("the API shows the password: %v", node["driver_info"])
+	}
+	inv := r.must("GET", "/v1/nodes/bios-1/inventory", nil)
+	disks := inv["inventory"].(map[string]any)["disks"].([]any)
+	if len(disks) != 1 || disks[0].(map[string]any)["serial"] != m.Spec.Disks[0].Serial {
+		t.Errorf("disks of the inventory = %v, want one with serial %s", disks, m.Spec.Disks[0].Serial)
+	}
+
+	// What was on the disk must be gone after cleaning.
+	kit.Run(t, "sgdisk", "--new=1:2048:+100M", m.DiskFile(0))
+	r.openstack("node", "provide", "--wait", "240", "bios-1")
+	if table, err := readAt(m.DiskFile(0), 0, 1<<20); err != nil || !zero(table) {
+		t.Errorf("the disk's first MiB is not zero after cleaning (%v)", err)
+	}
+
+	r.openstack("node", "set", "bios-1", "--instance-info", "image_source="+r.ours(r.art.tiny),
+		"--instance-info", "image_os_hash_algo=sha256", "--instance-info", "image_os_hash_value="+r.art.tiny.sha256)
+	drive, err := json.Marshal(hostname("web-17")["configdrive"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := m.ConsoleSize()
+	r.openstack("node", "deploy", "--wait", "240", "--config-drive", string(drive), "bios-1")
+	r.boots(m, from, "web-17")
+	node = r.openstack("node", "show", "-f", "json", "bios-1").(map[string]any)
+	if node["provision_state"] != "active" || node["power_state"] != "power on" || node["last_error"] != nil {
+		t.Errorf("after deploy: %v, %v, %v", node["provision_state"], node["power_state"], node["last_error"])
+	}
+
+	line := r.must("GET", "/ingot/v1/nodes/bios-1/timeline", nil)
+	var names []string
+	for _, x := range line["marks"].([]any) {
+		names = append(names, x.(map[string]any)["name"].(string))
+	}
+	for _, want := range []string{"power on requested", "dhcp answered", "boot script fetched", "kernel fetched", "ramdisk fetched", "kernel started", "agent enrolled", "agent connected", "step done"} {
+		if !strings.Contains(strings.Join(names, "\n"), want) {
+			t.Errorf("the time line lacks %q: %q", want, names)
+		}
+	}
+
+	r.openstack("node", "power", "off", "bios-1")
+	kit.Eventually(t, time.Minute, "the machine is off", func() bool { return !m.On() })
+	r.openstack("node", "maintenance", "set", "--reason", "new fan", "bios-1")
+	r.openstack("node", "maintenance", "unset", "bios-1")
+	r.openstack("node", "undeploy", "--wait", "240", "bios-1")
+	if got := r.openstack("node", "list", "-f", "json").([]any); len(got) != 1 || got[0].(map[string]any)["Provisioning State"] != "available" {
+		t.Errorf("node list after undeploy = %v", got)
+	}
+	if head, err := readAt(m.DiskFile(0), 0, 1<<20); err != nil || !zero(head) {
+		t.Errorf("the tenant's partition table survived (%v)", err)
+	}
+}
+
+// TestUEFI deploys through OVMF and lets the firmware find the system by the boot entry that the agent wrote.
+func TestUEFI(t *testing.T) {
+	r := newRig(t, []lab.NodeSpec{{Name: "uefi-1", Firmware: lab.UEFI, MemoryMiB: 1024, Disks: []lab.DiskSpec{
+		{SizeBytes: 40 << 30, Bus: "virtio", Serial: "BIG"}, {SizeBytes: 6 << 30, Bus: "nvme", Serial: "NVME-ROOT"},
+	}}})
+	m := r.lab.Node("uefi-1")
+	r.enrol(m)
+	r.source("uefi-1", r.ours(r.art.tiny), r.art.tiny.sha256, "root_device", object{"serial": "nvme-root"})
+	from := m.ConsoleSize()
+	r.provision("uefi-1", "active", hostname("db-3"))
+	r.wait("uefi-1", "active", bootLimit)
+	r.boots(m, from, "db-3")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := m.WaitConsole(ctx, from, "efi=1"); err != nil {
+		t.Error(err)
+	}
+	if head, err := readAt(m.DiskFile(0), 0, 1<<20); err != nil || !zero(head) {
+		t.Errorf("the disk that was not asked for was written (%v)", err)
+	}
+}
+
+// TestTwoAtOnce deploys two machines at the same time.
+func TestTwoAtOnce(t *testing.T) {
+	r := newRig(t, []lab.NodeSpec{{Name: "a", Disks: disk6()}, {Name: "b", Disks: disk6()}})
+	from := map[string]int64{}
+	for _, name := range []string{"a", "b"} {
+		r.enrol(r.lab.Node(name))
+		r.source(name, r.ours(r.art.tiny), r.art.tiny.sha256)
+		from[name] = r.lab.Node(name).ConsoleSize()
+	}
+	for _, name := range []string{"a", "b"} {
+		r.provision(name, "active", hostname("twin-"+name))
+	}
+	for _, name := range []string{"a", "b"} {
+		r.wait(name, "active", 2*bootLimit)
+		r.boots(r.lab.Node(name), from[name], "twin-"+name)
+	}
+}
+
+// TestSmallMemory deploys an image of 4 GiB, most of it data that doesn't compress, onto a machine with 512 MiB of RAM.
+func TestSmallMemory(t *testing.T) {
+	r := newRig(t, []lab.NodeSpec{{Name: "small", MemoryMiB: 512, Disks: []lab.DiskSpec{{SizeBytes: 5 << 30}}}})
+	m := r.lab.Node("small")
+	big := r.bigImage(4<<30, 640<<20)
+	r.enrol(m)
+	r.source("small", r.ours(big), big.sha256)
+	from := m.ConsoleSize()
+	r.provision("small", "active", hostname("small"))
+	r.wait("small", "active", 3*bootLimit)
+	r.boots(m, from, "small")
+}
+
+// bigImage is the tiny image grown to size bytes, with data bytes of noise behind it: more than the machine could hold.
+func (r *rig) bigImage(size, data int64) image {
+	r.t.Helper()
+	raw := filepath.Join(r.t.TempDir(), "big.raw")
+	kit.Run(r.t, "zstd", "-q", "-d", "-o", raw, filepath.Join(r.art.images, r.art.tiny.file))
+	f, err := os.OpenFile(raw, os.O_RDWR, 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	noise := rand.NewChaCha8([32]byte{1})
+	piece := make([]byte, 1<<20)
+	at := (info.Size() + 1<<20) &^ (1<<20 - 1)
+	if err := f.Truncate(size); err != nil {
+		r.t.Fatal(err)
+	}
+	for end := at + data; at < end; at += int64(len(piece)) {
+		noise.Read(piece)
+		if _, err := f.WriteAt(piece, at); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	// The backup header goes where the image now ends, as it would be in an image of this size.
+	kit.Run(r.t, "sgdisk", "--move-second-header", raw)
+	out := filepath.Join(r.art.images, "big.raw.zst")
+	kit.Run(r.t, "zstd", "-q", "-1", "-T0", "-f", "-o", out, raw)
+	r.t.Cleanup(func() { os.Remove(out) })
+	sum := strings.Fields(kit.Run(r.t, "sha256sum", out))[0]
+	if info, err = os.Stat(out); err != nil {
+		r.t.Fatal(err)
+	}
+	return image{file: "big.raw.zst", sha256: sum, size: info.Size()}
+}
+
+func readAt(file string, off int64, n int) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b := make([]byte, n)
+	_, err = f.ReadAt(b, off)
+	return b, err
+}
+
+func zero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }

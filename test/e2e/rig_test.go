@@ -1,0 +1,363 @@
+// Package e2e holds whole deployments in the virtual rack: real QEMU machines, real IPMI packets, the real ingotd process, through
+// the public API only. Needs root.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/images/build"
+	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
+	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/tools/lab"
+)
+
+// Machines are emulated on processors that others use too: limits are many times what is usual.
+const (
+	bootLimit = 4 * time.Minute // one job: boot of the agent and its steps
+	osLimit   = 3 * time.Minute // from power-on to the login prompt of the tiny system
+)
+
+// artifacts are built once for all tests of this package.
+type artifacts struct {
+	ingotd  string
+	ramdisk string // folder, lab profile
+	images  string // folder with tiny.raw.zst and what tests add
+	tiny    image
+}
+
+// image is a file in artifacts.images.
+type image struct {
+	file   string
+	sha256 string
+	size   int64 // of the file
+}
+
+var shared = sync.OnceValues(func() (*artifacts, error) {
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(root, "build", "e2e")
+	a := &artifacts{ingotd: filepath.Join(dir, "ingotd"), ramdisk: filepath.Join(dir, "ramdisk"), images: filepath.Join(dir, "images")}
+	if err := os.MkdirAll(a.images, 0o755); err != nil {
+		return nil, err
+	}
+	cmd := exec.Command("go", "build", "-o", a.ingotd, "./conductor/cmd/ingotd")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build ingotd: %w\n%s", err, out)
+	}
+	if _, err := ramdisk.Build(context.Background(), ramdisk.Options{Profile: "lab", Out: a.ramdisk}); err != nil {
+		return nil, err
+	}
+	res, err := build.Tiny(context.Background(), build.Options{Out: filepath.Join(dir, "tiny")})
+	if err != nil {
+		return nil, err
+	}
+	zst := res.File(res.Zst)
+	a.tiny = image{file: zst.File, sha256: zst.SHA256, size: zst.Size}
+	link := filepath.Join(a.images, a.tiny.file)
+	if err := os.RemoveAll(link); err != nil {
+		return nil, err
+	}
+	if err := os.Link(res.Zst, link); err != nil {
+		return nil, err
+	}
+	return a, nil
+})
+
+// rig is a rack with a conductor.
+type rig struct {
+	t      *testing.T
+	art    *artifacts
+	lab    *lab.Lab
+	con    *lab.Conductor
+	images *imageServer
+	log    string // of ingotd
+}
+
+// option changes the conductor's configuration.
+type option func(map[string]any)
+
+// set gives a key (dotted) a value.
+func set(key string, value any) option {
+	return func(m map[string]any) {
+		words := strings.Split(key, ".")
+		for _, w := range words[:len(words)-1] {
+			if m[w] == nil {
+				m[w] = map[string]any{}
+			}
+			m = m[w].(map[string]any)
+		}
+		m[words[len(words)-1]] = value
+	}
+}
+
+// newRig brings a rack and a conductor up, until the test ends.
+func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
+	t.Helper()
+	kit.NeedRoot(t)
+	kit.NeedPrograms(t, "qemu-system-x86_64", "ip")
+	art, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	name := strings.Trim(strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), "-")
+	l, err := lab.Up(ctx, lab.Options{
+		Name: fmt.Sprintf("%.24s-%d", name, os.Getpid()), Dir: filepath.Join(dir, "lab"), Nodes: nodes, Accel: lab.TCG,
+		Log: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, art: art, lab: l, log: filepath.Join(dir, "ingotd.log")}
+	t.Cleanup(r.down)
+
+	conf := map[string]any{}
+	for _, o := range append([]option{
+		set("data_dir", filepath.Join(dir, "data")), set("log_level", "debug"), set("hostname", "conductor-1"),
+		set("netboot.dhcp", "server"), set("netboot.interface", "prov"),
+		set("netboot.range_start", l.Subnet.Addr().String()[:len(l.Subnet.Addr().String())-1]+"50"),
+		set("netboot.range_end", l.Subnet.Addr().String()[:len(l.Subnet.Addr().String())-1]+"99"),
+		set("netboot.ramdisk_dir", art.ramdisk), set("netboot.images_dir", art.images),
+		set("netboot.kernel_params", "console=ttyS0,115200n8"),
+		set("deploy.boot_timeout", "3m"), set("power.sync_interval", "10s"),
+	}, opts...) {
+		o(conf)
+	}
+	text, err := json.Marshal(conf) // JSON is YAML
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(dir, "ingotd.yaml")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r.con, err = l.StartConductor(ctx, art.ingotd, file, "127.0.0.1:0", r.log); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := l.Listen("tcp", l.Host.String()+":9000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.images = startImageServer(t, ln, art.images)
+	return r
+}
+
+// down ends everything, and shows what helps to understand a failure.
+func (r *rig) down() {
+	if r.t.Failed() {
+		r.tail("ingotd", r.log, 12000)
+		for _, m := range r.lab.Nodes() {
+			r.tail("console of "+m.Spec.Name, m.ConsoleLog, 5000)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := r.lab.Down(ctx); err != nil {
+		r.t.Errorf("take the lab down: %v", err)
+	}
+	if r.con != nil && r.con.PID() != 0 {
+		r.t.Errorf("ingotd still runs after the lab went down")
+	}
+}
+
+func (r *rig) tail(what, file string, n int) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		r.t.Logf("%s: %v", what, err)
+		return
+	}
+	r.t.Logf("---- end of %s ----\n%s", what, b[max(0, len(b)-n):])
+}
+
+// testWriter sends a log to the test's.
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Log(strings.TrimRight(string(p), "\n"))
+	return len(p), nil
+}
+
+// object is a JSON object of the API.
+type object map[string]any
+
+func (o object) str(key string) string { s, _ := o[key].(string); return s }
+
+// call makes a request of the API and returns status and body.
+func (r *rig) call(method, path string, body any) (int, object) {
+	r.t.Helper()
+	var in io.Reader
+	if body != nil {
+		b, err := json.Marshal(body)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		in = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(r.t.Context(), method, r.con.URL()+path, in)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("X-OpenStack-Ironic-API-Version", "latest")
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var o object
+	if len(b) > 0 {
+		if err := json.Unmarshal(b, &o); err != nil {
+			r.t.Fatalf("%s %s: %s: %v", method, path, b, err)
+		}
+	}
+	return res.StatusCode, o
+}
+
+// must is call, for what has to work.
+func (r *rig) must(method, path string, body any) object {
+	r.t.Helper()
+	code, o := r.call(method, path, body)
+	if code >= 300 {
+		r.t.Fatalf("%s %s = %d %v", method, path, code, o)
+	}
+	return o
+}
+
+// enrol makes a node for the machine, with a port, and brings it to available without touching it: no inspection, no cleaning.
+func (r *rig) enrol(m *lab.Machine) string {
+	r.t.Helper()
+	n := r.must("POST", "/v1/nodes", object{
+		"name": m.Spec.Name, "driver": "ipmi", "automated_clean": false, "driver_info": controller(m),
+		"properties": object{"capabilities": "boot_mode:" + string(m.Spec.Firmware)},
+	})
+	r.must("POST", "/v1/ports", object{"node_uuid": n.str("uuid"), "address": m.MAC})
+	r.provision(m.Spec.Name, "manage", nil)
+	r.wait(m.Spec.Name, "manageable", time.Minute)
+	r.provision(m.Spec.Name, "provide", nil)
+	r.wait(m.Spec.Name, "available", time.Minute)
+	return n.str("uuid")
+}
+
+func controller(m *lab.Machine) object {
+	return object{"ipmi_address": m.BMCAddress, "ipmi_username": m.User, "ipmi_password": m.Password}
+}
+
+// source makes the machine's next deployment use an image.
+func (r *rig) source(name, url, sha256 string, more ...any) {
+	r.t.Helper()
+	info := object{"image_source": url, "image_os_hash_algo": "sha256", "image_os_hash_value": sha256}
+	for i := 0; i+1 < len(more); i += 2 {
+		info[more[i].(string)] = more[i+1]
+	}
+	r.must("PATCH", "/v1/nodes/"+name, []object{{"op": "add", "path": "/instance_info", "value": info}})
+}
+
+// ours is the URL of an image on the conductor's own server.
+func (r *rig) ours(i image) string {
+	return fmt.Sprintf("http://%s:8080/images/%s", r.lab.Host, i.file)
+}
+
+// provision asks for a change of state.
+func (r *rig) provision(name, target string, more object) {
+	r.t.Helper()
+	body := object{"target": target}
+	for k, v := range more {
+		body[k] = v
+	}
+	r.must("PUT", "/v1/nodes/"+name+"/states/provision", body)
+}
+
+// hostname is a config drive that names the machine.
+func hostname(name string) object {
+	return object{"configdrive": object{
+		"meta_data": object{"hostname": name, "uuid": "2f6f4a4c-93a5-4a48-8e37-0a4bb1a8a7f5", "public_keys": object{"me": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIE1 me@example"}},
+		"user_data": "#cloud-config\n{}\n",
+	}}
+}
+
+// wait waits until the node is in a state, and fails as soon as it ends in another failure.
+func (r *rig) wait(name, want string, limit time.Duration) object {
+	r.t.Helper()
+	var n object
+	kit.Eventually(r.t, limit, fmt.Sprintf("node %s becomes %q", name, want), func() bool {
+		n = r.must("GET", "/v1/nodes/"+name, nil)
+		s := n.str("provision_state")
+		if s != want && (strings.HasSuffix(s, "failed") || s == "error") {
+			r.t.Fatalf("node %s is %q, want %q: %s", name, s, want, n.str("last_error"))
+		}
+		return s == want
+	})
+	return n
+}
+
+// progress waits until the image write of the node has done a share of its bytes.
+func (r *rig) progress(name string, share float64) {
+	r.t.Helper()
+	kit.Eventually(r.t, bootLimit, fmt.Sprintf("node %s has written %.0f %%", name, share*100), func() bool {
+		p := r.must("GET", "/ingot/v1/nodes/"+name+"/progress", nil)
+		if p.str("provision_state") == "deploy failed" {
+			r.t.Fatalf("node %s: %s", name, p.str("last_error"))
+		}
+		run, _ := p["running"].(map[string]any)
+		done, _ := run["bytes"].(float64)
+		total, _ := run["total"].(float64)
+		return run["step"] == "write_image" && total > 0 && done/total >= share
+	})
+}
+
+// boots waits until the deployed tiny system says on the console who it is, behind offset from.
+func (r *rig) boots(m *lab.Machine, from int64, host string) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), osLimit)
+	defer cancel()
+	if err := m.WaitConsole(ctx, from, "host="+host+" "); err != nil {
+		r.t.Fatalf("the deployed system does not say host=%s: %v", host, err)
+	}
+}
+
+// logged waits until ingotd's log has a line with all the words.
+func (r *rig) logged(limit time.Duration, words ...string) {
+	r.t.Helper()
+	kit.Eventually(r.t, limit, fmt.Sprintf("ingotd logs %q", words), func() bool {
+		b, err := os.ReadFile(r.log)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+	lines:
+		for line := range strings.Lines(string(b)) {
+			for _, w := range words {
+				if !strings.Contains(line, w) {
+					continue lines
+				}
+			}
+			return true
+		}
+		return false
+	})
+}
+
+// disk6 is a machine's usual disk: above the 4 GiB below which no disk is taken for a root disk.
+func disk6() []lab.DiskSpec { return []lab.DiskSpec{{SizeBytes: 6 << 30}} }
