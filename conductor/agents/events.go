@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -80,6 +82,9 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 	if e.Seq != acked+1 {
 		ss.log.Warn("agent skipped results", "have", acked, "next", e.Seq)
 	}
+	if e.GetStepFinished().GetOutcome() == agentv1.Outcome_OUTCOME_FAILED {
+		s.collect(ss)
+	}
 	stop := func(doing string, err error) bool {
 		if ss.ctx.Err() == nil {
 			ss.log.Error(doing, "seq", e.Seq, "err", err)
@@ -88,9 +93,7 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 		return false
 	}
 	if b := e.GetLogBundle(); b != nil {
-		if err := s.saveBundle(ss.id.node, b.TarGz); err != nil {
-			ss.log.Error("keep the agent's logs", "err", err)
-		}
+		s.keepBundle(ss, b)
 	} else if ev, ok := agentEvent(ss.id, e); !ok {
 		ss.log.Warn("result of an unknown kind", "seq", e.Seq)
 	} else if err := s.engine.AgentEvent(ss.ctx, ev); err != nil {
@@ -125,9 +128,7 @@ func (s *Server) notice(ss *session, e *agentv1.Event) {
 	case *agentv1.Event_Log:
 		s.logLine(ss, e, b.Log)
 	case *agentv1.Event_LogBundle:
-		if err := s.saveBundle(ss.id.node, b.LogBundle.TarGz); err != nil {
-			ss.log.Error("keep the agent's logs", "err", err)
-		}
+		s.keepBundle(ss, b.LogBundle)
 	default:
 		ss.log.Warn("event of an unknown kind")
 	}
@@ -171,6 +172,38 @@ func cut(s string) string {
 		s = s[:maxLine]
 	}
 	return strings.ToValidUTF8(s, "?")
+}
+
+// bundleWait is how long a failure waits for the agent's logs. They are made in memory, so an agent that is well takes moments.
+const bundleWait = 5 * time.Second
+
+// collect fetches the logs of an agent one of whose steps has failed, before the engine hears of it: the engine then turns the machine
+// off, and the logs are gone.
+func (s *Server) collect(ss *session) {
+	select {
+	case <-ss.bundled: // one that came before
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ss.ctx, bundleWait)
+	defer cancel()
+	if err := s.CollectLogs(ctx, ss.id.node); err != nil {
+		return // the session is over: the failure is told again in the next
+	}
+	select {
+	case <-ss.bundled:
+	case <-ctx.Done():
+		ss.log.Warn("the agent's logs did not come in time", "took", bundleWait)
+	}
+}
+
+func (s *Server) keepBundle(ss *session, b *agentv1.LogBundle) {
+	if err := s.saveBundle(ss.id.node, b.TarGz); err != nil {
+		ss.log.Error("keep the agent's logs", "err", err)
+	}
+	select {
+	case ss.bundled <- struct{}{}:
+	default:
+	}
 }
 
 // keptBundles is how many log bundles are kept per node.

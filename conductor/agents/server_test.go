@@ -437,6 +437,9 @@ func TestResults(t *testing.T) {
 		}
 		return true
 	})
+	if files, err := filepath.Glob(filepath.Join(r.dir, "logs", n.UUID, "*.tar.gz")); err != nil || len(files) != 1 {
+		t.Errorf("logs kept after a failed step: %v, %v", files, err)
+	}
 	if b := r.node(n.UUID).Boot; b.AckedSeq != 5 {
 		t.Errorf("AckedSeq %d, want 5", b.AckedSeq)
 	}

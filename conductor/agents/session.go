@@ -47,8 +47,9 @@ type session struct {
 	ackMu   sync.Mutex
 	acked   uint64
 	ackNews chan struct{}
-	logs    budget // log lines that go to the conductor's own log
-	skipped uint64 // lines over that budget
+	logs    budget        // log lines that go to the conductor's own log
+	skipped uint64        // lines over that budget
+	bundled chan struct{} // a log bundle has come
 }
 
 // outgoing is a message on its way; sent hears how that ended.
@@ -68,7 +69,7 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	ss := &session{
 		id: id, stream: stream, ctx: ctx, end: end, gone: make(chan struct{}),
 		log: s.log.With("node", id.node),
-		out: make(chan outgoing, 16), ackNews: make(chan struct{}, 1),
+		out: make(chan outgoing, 16), ackNews: make(chan struct{}, 1), bundled: make(chan struct{}, 1),
 		logs: budget{size: 500, every: 10 * time.Second},
 	}
 	defer close(ss.gone)

@@ -55,6 +55,7 @@ type Agent struct {
 	unacked []*agentv1.Event
 	news    chan struct{} // something to send
 	latest  *agentv1.Event
+	bundle  *agentv1.Event
 	plan    *agentv1.Plan
 	index   uint32
 	running bool
@@ -260,6 +261,11 @@ func (a *Agent) session(ctx context.Context) error {
 				a.cancel()
 			}
 			a.mu.Unlock()
+		case *agentv1.ConductorMessage_CollectLogs:
+			a.mu.Lock()
+			a.bundle = &agentv1.Event{Time: timestamppb.Now(), Body: &agentv1.Event_LogBundle{LogBundle: &agentv1.LogBundle{TarGz: []byte("logs")}}}
+			a.mu.Unlock()
+			a.wake()
 		case *agentv1.ConductorMessage_Power:
 			if a.Power != nil {
 				a.Power(b.Power.Action)
@@ -283,6 +289,10 @@ func (a *Agent) sendAll(ctx context.Context, stream agentv1.Agents_SessionClient
 		if a.latest != nil {
 			batch = append(batch, a.latest)
 			a.latest = nil
+		}
+		if a.bundle != nil {
+			batch = append(batch, a.bundle)
+			a.bundle = nil
 		}
 		a.mu.Unlock()
 		for _, e := range batch {
