@@ -67,7 +67,8 @@ type Agent struct {
 	digest string
 	trust  trust
 	key    *ecdsa.PrivateKey
-	facts  *step.Facts // of the work in progress, which may come in several plans
+	facts  *step.Facts   // of the work in progress, which may come in several plans
+	began  time.Duration // how long the kernel had been up
 	// started is how long the kernel had been up when this was made.
 	started time.Duration
 

@@ -290,7 +290,7 @@ func TestRefusedEnrolment(t *testing.T) {
 	poll(t, "the refusal", func() bool {
 		b.opts.Status.mu.Lock()
 		defer b.opts.Status.mu.Unlock()
-		return strings.Contains(out.String(), "PermissionDenied")
+		return strings.Contains(out.String(), "it refuses this machine (no)")
 	})
 	_ = b.stop()
 	if n := c.count(func() int { return len(c.hellos) }); n != 0 {
@@ -371,5 +371,17 @@ func TestParseCmdline(t *testing.T) {
 	}
 	if c, err := ParseCmdline("BOOTIF=rubbish"); err != nil || c.BootIF != nil || c.Validate() == nil {
 		t.Errorf("rubbish in BOOTIF: %v", err)
+	}
+}
+
+func TestPlain(t *testing.T) {
+	for in, want := range map[error]string{
+		fmt.Errorf("enrol: %w", status.Error(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp 10.0.2.2:1: connect: connection refused"`)): "dial tcp 10.0.2.2:1: connect: connection refused",
+		errors.New("no frame"): "no frame",
+		fmt.Errorf("session ended: %w", status.Error(codes.Aborted, "replaced")): "replaced",
+	} {
+		if got := plain(in); got != want {
+			t.Errorf("plain(%v) = %q, want %q", in, got, want)
+		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"time"
 
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
@@ -78,7 +79,7 @@ func (a *Agent) sessions(ctx context.Context) error {
 		if text := fmt.Sprint(err); text != told {
 			told = text
 			a.log.Warn("no session with the conductor, trying again", "conductor", address, "err", err)
-			a.o.Status.Line("no session with %s: %v; trying again", address, err)
+			a.o.Status.Line("no session with %s: %s; trying again", address, plain(err))
 		}
 		if final(err) {
 			// Somebody newer owns this machine, or nobody knows it: what runs here must not go on.
@@ -110,6 +111,21 @@ func final(err error) bool {
 		return true
 	}
 	return false
+}
+
+// plain is an error for a person at the console: without gRPC's frame around what happened.
+func plain(err error) string {
+	text := err.Error()
+	for _, frame := range []string{"Error while dialing: ", "desc = "} {
+		if i := strings.LastIndex(text, frame); i >= 0 {
+			text = strings.Trim(text[i+len(frame):], `\"`)
+			break
+		}
+	}
+	if status.Code(err) == codes.PermissionDenied {
+		return "it refuses this machine (" + text + "); the node's history says why"
+	}
+	return text
 }
 
 func isUnreachable(err error) bool { return status.Code(err) == codes.Unavailable }

@@ -35,10 +35,11 @@ func shell(ctx context.Context, allowed bool, con *consoles, reap *reaper, log *
 	}
 }
 
+// offerShell runs a shell on tty, and another one when that has ended and somebody presses Enter.
 func offerShell(ctx context.Context, tty string, reap *reaper, log *slog.Logger) {
-	for ctx.Err() == nil {
-		if err := shellOn(ctx, tty, reap); err != nil {
-			log.Warn("shell ended", "tty", tty, "err", err)
+	for first := true; ctx.Err() == nil; first = false {
+		if err := shellOn(ctx, tty, !first, reap); err != nil {
+			log.Warn("no shell on this console", "tty", tty, "err", err)
 			select {
 			case <-time.After(5 * time.Second):
 			case <-ctx.Done():
@@ -47,16 +48,17 @@ func offerShell(ctx context.Context, tty string, reap *reaper, log *slog.Logger)
 	}
 }
 
-// shellOn waits for Enter on tty and runs a shell there.
-func shellOn(ctx context.Context, tty string, reap *reaper) error {
+// shellOn runs a shell on tty to its end, after waiting for Enter if asked to.
+func shellOn(ctx context.Context, tty string, ask bool, reap *reaper) error {
 	f, err := os.OpenFile(tty, os.O_RDWR|unix.O_NOCTTY, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	fmt.Fprint(f, "\r\ningot: press Enter for a shell\r\n")
-	var b [1]byte
-	for b[0] != '\r' && b[0] != '\n' {
+	if ask {
+		fmt.Fprint(f, "\r\ningot: press Enter for a shell\r\n")
+	}
+	for b := [1]byte{}; ask && b[0] != '\r' && b[0] != '\n'; {
 		if _, err := io.ReadFull(f, b[:]); err != nil {
 			return fmt.Errorf("read %s: %w", tty, err)
 		}

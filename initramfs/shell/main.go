@@ -44,8 +44,10 @@ func run(args []string) error {
 		return err
 	}
 	defer os.RemoveAll(tmp)
+	// goshsmall is the shell without line editing of its own: the full one first asks the terminal for its colours and its cursor,
+	// and a serial line that nobody answers on makes it wait.
 	err = bb.BuildBusybox(log.New(os.Stderr, "", 0), &bb.Opts{
-		Env:          golang.Default(golang.DisableCGO(), golang.WithGOOS("linux"), golang.WithGOARCH("amd64")),
+		Env:          golang.Default(golang.DisableCGO(), golang.WithGOOS("linux"), golang.WithGOARCH("amd64"), golang.WithBuildTag("goshsmall")),
 		GenSrcDir:    filepath.Join(tmp, "src"),
 		CommandPaths: commands,
 		BinaryPath:   out,
