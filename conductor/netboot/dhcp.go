@@ -1,6 +1,7 @@
 package netboot
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -314,4 +315,35 @@ func destination(q request, r *dhcpv4.DHCPv4, from *net.UDPAddr, port int) *net.
 		return &net.UDPAddr{IP: q.packet.ClientIPAddr, Port: dhcpv4.ClientPort}
 	}
 	return &net.UDPAddr{IP: net.IPv4bcast, Port: dhcpv4.ClientPort}
+}
+
+// guidTexts turns option 97's 16 bytes into text in both byte orders that firmware uses. GUIDs that vendors forget to set give nothing.
+func guidTexts(b []byte) []string {
+	if len(b) != 16 {
+		return nil
+	}
+	same := true
+	for _, x := range b {
+		same = same && x == b[0]
+	}
+	if same { // all zeros, all ones
+		return nil
+	}
+	text := func(b []byte) string {
+		return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+	}
+	swapped := append([]byte(nil), b...)
+	binary.LittleEndian.PutUint32(swapped, binary.BigEndian.Uint32(b))
+	binary.LittleEndian.PutUint16(swapped[4:], binary.BigEndian.Uint16(b[4:]))
+	binary.LittleEndian.PutUint16(swapped[6:], binary.BigEndian.Uint16(b[6:]))
+	return []string{text(b), text(swapped)}
+}
+
+// parseMAC reads an Ethernet address in any of the usual notations.
+func parseMAC(s string) (string, bool) {
+	m, err := net.ParseMAC(strings.TrimSpace(s))
+	if err != nil || len(m) != 6 {
+		return "", false
+	}
+	return m.String(), true
 }
