@@ -214,6 +214,9 @@ func Read(r io.Reader) (map[string]Entry, int64, error) {
 			e.Mode |= fs.ModeDevice | fs.ModeCharDevice
 		}
 		if rec.ReaderAt != nil && rec.FileSize > 0 {
+			if rec.FileSize > uint64(len(data)) {
+				return nil, 0, fmt.Errorf("read %s from the archive: it is cut short", rec.Name)
+			}
 			e.Data = make([]byte, rec.FileSize)
 			if _, err := rec.ReadAt(e.Data, 0); err != nil && err != io.EOF {
 				return nil, 0, fmt.Errorf("read %s from the archive: %w", rec.Name, err)

@@ -2,12 +2,15 @@ package archive
 
 import (
 	"bytes"
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 func sample(t *testing.T, order []string) []byte {
@@ -124,4 +127,32 @@ func TestPathsBelowTheRoot(t *testing.T) {
 	if err := a.File("etc/passwd", nil, 0o644); err == nil {
 		t.Error("a file became a folder")
 	}
+}
+
+func FuzzRead(f *testing.F) {
+	a := New()
+	if err := errors.Join(a.File("init", []byte("hello"), 0o755), a.Symlink("bin/sh", "bb"), a.CharDev("dev/null", 0o666, 1, 3)); err != nil {
+		f.Fatal(err)
+	}
+	var b bytes.Buffer
+	if _, err := a.Write(&b); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b.Bytes())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		_, _, _ = Read(bytes.NewReader(data))
+		// Most damage stops at zstd: hand the same bytes on as what it unpacks to.
+		var z bytes.Buffer
+		w, err := zstd.NewWriter(&z)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write(data); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		_, _, _ = Read(&z)
+	})
 }

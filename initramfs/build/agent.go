@@ -36,7 +36,7 @@ func FindSource() (string, error) {
 			dir = parent
 		}
 	}
-	return "", errors.New("Ingot's source is not here: run this inside it, name its folder, or name a built ingot-agent")
+	return "", errors.New("the source of Ingot is not here: run this inside it, name its folder, or name a built ingot-agent")
 }
 
 // compileAgent makes the agent from source in such a way that equal sources give equal bytes, wherever they lie.

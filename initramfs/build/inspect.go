@@ -119,7 +119,8 @@ func parts(entries map[string]archive.Entry) []Part {
 	return out
 }
 
-// Print writes a report for a person: what was built, what takes how much, the largest modules (all of them with all).
+// Print writes a report for a person: what was built, what takes how much, the largest modules; with all, every module and the
+// names of firmware that is not included.
 func (r *Report) Print(w io.Writer, all bool) error {
 	m := r.Manifest
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
@@ -163,10 +164,17 @@ func (r *Report) Print(w io.Writer, all bool) error {
 	if rest > 0 {
 		fmt.Fprintf(t, "and %d more\t\t\n", rest)
 	}
-	if len(r.Firmware) > 0 {
-		fmt.Fprintf(t, "\n%d firmware files that these modules may ask for are not included\t\t\n", len(r.Firmware))
-	}
 	if err := t.Flush(); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+	if len(r.Firmware) == 0 {
+		return nil
+	}
+	text := fmt.Sprintf("\n%d firmware files that these modules may ask for are not included", len(r.Firmware))
+	if all {
+		text += ": " + strings.Join(r.Firmware, " ")
+	}
+	if _, err := fmt.Fprintln(w, text); err != nil {
 		return fmt.Errorf("print the report: %w", err)
 	}
 	return nil

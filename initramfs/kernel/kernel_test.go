@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"archive/tar"
 	"bytes"
 	"fmt"
 	"io"
@@ -147,4 +148,18 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := Open(t.Context(), whole, t.TempDir()); err == nil || !strings.Contains(err.Error(), io.ErrUnexpectedEOF.Error()) {
 		t.Errorf("cut short: error = %v", err)
 	}
+}
+
+func FuzzReadDeb(f *testing.F) {
+	f.Add([]byte("!<arch>\ndebian-binary   0           0     0     100644  4         `\n2.0\ncontrol.tar     0           0     0     100644  2         `\nxx"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		file := filepath.Join(t.TempDir(), "k.deb")
+		if err := os.WriteFile(file, data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		_ = readDeb(file, func(_ string, _ *tar.Header, r io.Reader) error {
+			_, err := io.Copy(io.Discard, io.LimitReader(r, 1<<20))
+			return err
+		})
+	})
 }
