@@ -3,34 +3,33 @@ module github.com/ingot-metal/ingot
 go 1.26.0
 
 require (
-	github.com/bougou/go-ipmi v0.9.1
-	github.com/diskfs/go-diskfs v1.9.4
-	github.com/google/go-cmp v0.7.0
-	github.com/google/uuid v1.6.0
-	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae
-	github.com/jaypipes/ghw v0.26.0
-	github.com/klauspost/compress v1.20.3
-	github.com/pin/tftp/v3 v3.2.0
-	github.com/pressly/goose/v3 v3.28.0
-	github.com/spf13/cobra v1.10.2
-	github.com/u-root/u-root v0.16.0
-	github.com/vishvananda/netlink v1.3.0
-	golang.org/x/net v0.60.0
-	golang.org/x/sync v0.23.0
-	golang.org/x/sys v0.48.0
-	golang.org/x/term v0.46.0
-	google.golang.org/grpc v1.85.0
-	google.golang.org/protobuf v1.36.12
-	gopkg.in/yaml.v3 v3.0.1
-	modernc.org/sqlite v1.60.1
+	github.com/bougou/go-ipmi v0.9.1 // IPMI client of the conductor, and the BMC of the virtual rack
+	github.com/diskfs/go-diskfs v1.9.4 // an independent reader of tables and file systems that tests compare with
+	github.com/google/go-cmp v0.7.0 // differences in tests
+	github.com/google/uuid v1.6.0 // UUIDs
+	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae // DHCP packets, server and client
+	github.com/jaypipes/ghw v0.26.0 // inventory of CPUs and memory
+	github.com/klauspost/compress v1.20.3 // zstd
+	github.com/pin/tftp/v3 v3.2.0 // TFTP server
+	github.com/pressly/goose/v3 v3.28.0 // migrations of the store
+	github.com/spf13/cobra v1.10.2 // command line
+	github.com/u-root/u-root v0.16.0 // cpio archives, kernel modules
+	github.com/ulikunitz/xz v0.5.15 // Debian packages
+	github.com/vishvananda/netlink v1.3.0 // links and addresses
+	golang.org/x/net v0.60.0 // ICMPv6 for router advertisements
+	golang.org/x/sync v0.23.0 // errgroup
+	golang.org/x/sys v0.48.0 // system calls
+	golang.org/x/term v0.46.0 // terminals
+	google.golang.org/grpc v1.85.0 // session between agent and conductor
+	google.golang.org/protobuf v1.36.12 // its messages
+	gopkg.in/yaml.v3 v3.0.1 // configuration file
+	modernc.org/sqlite v1.60.1 // store, without cgo
 )
 
 require (
 	github.com/BurntSushi/toml v1.4.1-0.20240526193622-a339e1f7089c // indirect
-	github.com/anchore/go-lzo v0.1.0 // indirect
 	github.com/djherbis/times v1.6.0 // indirect
 	github.com/dustin/go-humanize v1.0.1 // indirect
-	github.com/elliotwutingfeng/asciiset v0.0.0-20260129054604-cfde2086bc57 // indirect
 	github.com/fatih/color v1.15.0 // indirect
 	github.com/go-ole/go-ole v1.3.0 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
@@ -50,20 +49,15 @@ require (
 	github.com/olekukonko/ll v0.0.9 // indirect
 	github.com/olekukonko/tablewriter v1.0.9 // indirect
 	github.com/pierrec/lz4/v4 v4.1.29 // indirect
-	github.com/pkg/xattr v0.4.12 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/rivo/uniseg v0.4.4 // indirect
 	github.com/rogpeppe/go-internal v1.6.1 // indirect
 	github.com/sethvargo/go-retry v0.4.0 // indirect
-	github.com/sirupsen/logrus v1.9.4 // indirect
 	github.com/spf13/pflag v1.0.9 // indirect
 	github.com/u-root/uio v0.0.0-20240224005618-d2acac8f3701 // indirect
-	github.com/ulikunitz/xz v0.5.15 // indirect
 	github.com/vishvananda/netns v0.0.4 // indirect
-	github.com/vtolstov/go-ioctl v0.0.0-20151206205506-6be9cced4810 // indirect
 	github.com/yusufpapurcu/wmi v1.2.4 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
-	golang.org/x/exp v0.0.0-20260824195058-e88cd73687aa // indirect
 	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
 	golang.org/x/mod v0.41.0 // indirect
 	golang.org/x/text v0.42.0 // indirect

@@ -67,8 +67,7 @@ type Agent struct {
 	digest string
 	trust  trust
 	key    *ecdsa.PrivateKey
-	facts  *step.Facts   // of the work in progress, which may come in several plans
-	began  time.Duration // how long the kernel had been up
+	facts  *step.Facts // of the work in progress, which may come in several plans
 	// started is how long the kernel had been up when this was made.
 	started time.Duration
 

@@ -29,8 +29,7 @@ const (
 type ipmiSystem struct {
 	kind    int32
 	channel int16
-	lun     uint8
-	_       uint8
+	_       [2]uint8 // LUN 0, and padding
 }
 
 type ipmiMsg struct {

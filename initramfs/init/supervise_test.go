@@ -36,8 +36,7 @@ func testWorker() {
 	switch n {
 	case 0:
 		fmt.Fprintln(os.Stderr, "level=INFO msg=working")
-		var m map[string]int
-		m["x"]++
+		panic("assignment to entry in nil map")
 	case 1:
 		unix.Kill(os.Getpid(), unix.SIGKILL)
 	case 2:
