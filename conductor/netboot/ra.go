@@ -17,8 +17,7 @@ import (
 type advertiser struct {
 	conn *icmp.PacketConn
 	ifi  *net.Interface
-	// only tells whom to answer, by MAC, and then that machine alone hears the answer; nil answers everybody, which is right where nobody
-	// else's routers can be.
+	// only tells whom to answer, by MAC. That machine alone hears the answer: there may be real routers for the others.
 	only func(mac string) bool
 }
 
@@ -51,9 +50,6 @@ func (a *advertiser) prepare() error {
 		return err
 	}
 	// RFC 4861: neighbour discovery with another hop limit than 255 is thrown away.
-	if err := p.SetMulticastHopLimit(255); err != nil {
-		return err
-	}
 	if err := p.SetHopLimit(255); err != nil {
 		return err
 	}
@@ -114,15 +110,11 @@ func (a *advertiser) serve(ctx context.Context, log *slog.Logger) error {
 		if !a.ours(cm) {
 			continue
 		}
-		to := net.Addr(&net.IPAddr{IP: net.IPv6linklocalallnodes, Zone: a.ifi.Name})
-		if a.only != nil {
-			ip, ok := from.(*net.IPAddr)
-			if !ok || ip.IP.IsUnspecified() || !a.only(solicitor(buf[:n], ip.IP)) {
-				continue
-			}
-			to = from
+		ip, ok := from.(*net.IPAddr)
+		if !ok || ip.IP.IsUnspecified() || !a.only(solicitor(buf[:n], ip.IP)) {
+			continue
 		}
-		if _, err := p.WriteTo(b, &ipv6.ControlMessage{IfIndex: a.ifi.Index, HopLimit: 255}, to); err != nil {
+		if _, err := p.WriteTo(b, &ipv6.ControlMessage{IfIndex: a.ifi.Index, HopLimit: 255}, from); err != nil {
 			log.Debug("answer router solicitation", "from", from, "err", err)
 		}
 	}

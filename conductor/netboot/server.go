@@ -203,14 +203,13 @@ func (s *Server) listen() (err error) {
 	if s.dhcp, err = listenDHCP(s.cfg.Interface, dhcpv4.ServerPort); err != nil {
 		return err
 	}
-	var only func(string) bool
 	if s.cfg.Mode == Proxy {
 		if s.boot, err = listenDHCP(s.cfg.Interface, bootServerPort); err != nil {
 			return err
 		}
-		only = func(mac string) bool { return s.booting.recent(mac, s.now()) }
 	}
-	if s.ra, err = newAdvertiser(s.cfg.Interface, only); err != nil {
+	ours := func(mac string) bool { return s.booting.recent(mac, s.now()) }
+	if s.ra, err = newAdvertiser(s.cfg.Interface, ours); err != nil {
 		// A kernel without IPv6: then there is nobody to advertise to either.
 		s.log.Warn("router solicitations are not answered, so iPXE will boot slowly", "err", err)
 	}
