@@ -103,7 +103,7 @@ func coldplug(ctx context.Context, root string, m *Modules, log *slog.Logger) (l
 	eg.SetLimit(8) // drivers mostly wait for their hardware
 	for _, n := range order {
 		eg.Go(func() error {
-			report(log, n, m.Load(n))
+			survive(log, func() { report(log, n, m.Load(n)) })
 			return nil
 		})
 	}
@@ -186,10 +186,12 @@ func (u *uevents) watch(m *Modules, busy *loads, log *slog.Logger) {
 				busy.begin()
 				go func() { // a driver may take its time; the next device should not wait for it
 					defer busy.end()
-					report(log, name, m.Load(name))
-					if name == "ipmi_si" && m.Has("ipmi_devintf") {
-						report(log, "ipmi_devintf", m.Load("ipmi_devintf"))
-					}
+					survive(log, func() {
+						report(log, name, m.Load(name))
+						if name == "ipmi_si" && m.Has("ipmi_devintf") {
+							report(log, "ipmi_devintf", m.Load("ipmi_devintf"))
+						}
+					})
 				}()
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -55,7 +56,7 @@ func Run(cfg Config) error {
 	go func() {
 		defer close(plugged)
 		defer busy.end()
-		devices(ctx, busy, log, con)
+		survive(log, func() { devices(ctx, busy, log, con) })
 		if exists(efiFirmware) {
 			if err := efiMount.do(); err != nil {
 				log.Warn("boot entries can't be written", "err", err)
@@ -65,7 +66,7 @@ func Run(cfg Config) error {
 	entropy(plugged, log, con)
 
 	ends := make(chan ending, 4)
-	go watchKeys(ends, log)
+	go survive(log, func() { watchKeys(ends, log) })
 	shell(ctx, options["ingot.shell"] == "1", con, reap, log)
 
 	argv := cfg.Worker
@@ -88,6 +89,16 @@ func Run(cfg Config) error {
 	return fmt.Errorf("%s: %w", e.what, err)
 }
 
+// survive runs a part of the first process whose panic must not be the kernel's.
+func survive(log *slog.Logger, f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("a part of the first process broke down", "err", fmt.Sprint(p), "stack", string(debug.Stack()))
+		}
+	}()
+	f()
+}
+
 // ending is a wish of somebody at the machine, or of its BMC, that this boot ends.
 type ending struct {
 	why, what string
@@ -102,9 +113,11 @@ func watchKeys(ends chan<- ending, log *slog.Logger) {
 	signal.Notify(sig, unix.SIGINT, unix.SIGTERM, unix.SIGPWR)
 	button := make(chan struct{}, 1)
 	go func() {
-		if err := powerButton(button); err != nil {
-			log.Debug("the power button is not watched", "err", err)
-		}
+		survive(log, func() {
+			if err := powerButton(button); err != nil {
+				log.Debug("the power button is not watched", "err", err)
+			}
+		})
 	}()
 	for {
 		select {
@@ -133,7 +146,7 @@ func devices(ctx context.Context, busy *loads, log *slog.Logger, con io.Writer) 
 	if err != nil {
 		log.Error("devices that appear late will have no driver", "err", err)
 	} else {
-		go u.watch(m, busy, log)
+		go survive(log, func() { u.watch(m, busy, log) })
 	}
 	n := coldplug(ctx, "/", m, log)
 	touch(DevicesFile)
