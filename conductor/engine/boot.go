@@ -218,7 +218,7 @@ func endAgent(ctx context.Context, p *pass) (bool, verdict, error) {
 			if st == power.Off {
 				return true, verdict{}, nil
 			}
-			if e.askAgain(p.n.UUID, 3*e.cfg.AgentOff) {
+			if now, _ := e.askAgain(p.n.UUID, 3*e.cfg.AgentOff); now {
 				if err := e.agents().Power(ctx, p.n.UUID, node.AgentOff); err == nil {
 					return false, again(e.cfg.PowerPoll), nil
 				}
@@ -227,6 +227,7 @@ func endAgent(ctx context.Context, p *pass) (bool, verdict, error) {
 				return false, again(e.cfg.PowerPoll), nil
 			}
 		}
+		e.forgetAsked(p.n.UUID)
 		return false, again(0), p.note(ctx, "off")
 	}
 	return p.reach(ctx, "off", power.Off, power.TurnOff, e.cfg.PowerTimeout)

@@ -94,7 +94,7 @@ type Engine struct {
 	inStep   map[string]string        // step that runs
 	alive    map[string]time.Time     // last sign of life of an agent
 	holds    map[string]string        // plan that the agent said it holds
-	asked    map[string]time.Time     // when a power action was last asked for
+	asked    map[string]ask           // when power actions were asked for
 	syncing  map[string]bool          // nodes whose power is to be read
 	badReads map[string]int           // failed reads of power in a row
 }
@@ -108,7 +108,7 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
 		queue: newQueue(), bmcs: newLockTable(),
 		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{}, holds: map[string]string{},
-		asked: map[string]time.Time{}, syncing: map[string]bool{}, badReads: map[string]int{},
+		asked: map[string]ask{}, syncing: map[string]bool{}, badReads: map[string]int{},
 	}
 }
 

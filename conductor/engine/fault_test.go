@@ -100,7 +100,7 @@ func TestController(t *testing.T) {
 // TestStaysOff: a controller that takes the request and does nothing is asked three times, then told apart from all else.
 func TestStaysOff(t *testing.T) {
 	w := newWorld(t)
-	w.cfg.PowerTimeout = 60 * time.Millisecond
+	w.cfg.PowerTimeout = time.Second
 	w.start(nil)
 	m := w.add("n1")
 	w.walk(m, node.Available)

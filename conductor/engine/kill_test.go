@@ -3,19 +3,19 @@ package engine
 import (
 	"context"
 	"fmt"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// flow takes one node through the whole main job with a conductor that dies at its k-th write (0: never), replaced by another.
+// flow takes a new node through the whole main job with a conductor that dies at its k-th write (0: never), replaced by another.
 // It returns how many writes the first one made.
-func flow(t *testing.T, k int, commit bool) (writes int, m *machine) {
-	w := newWorld(t)
+func flow(w *world, name string, k int, commit bool) (writes int, m *machine) {
 	c := &crash{at: k, commit: commit}
 	first := w.start(c)
-	m = w.add("n1")
+	m = w.add(name)
 	replaced := make(chan struct{})
 	go func() {
 		defer close(replaced)
@@ -28,6 +28,7 @@ func flow(t *testing.T, k int, commit bool) (writes int, m *machine) {
 	w.walk(m, node.Active)
 	first.die()
 	<-replaced
+	w.kill()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.count, m
@@ -36,27 +37,36 @@ func flow(t *testing.T, k int, commit bool) (writes int, m *machine) {
 // TestDieAtEveryWrite kills the conductor at each write of the whole main job, once with the write lost and once with the write
 // done but never learned of. Between two writes the engine does one act at most, so these are all the moments that differ.
 func TestDieAtEveryWrite(t *testing.T) {
-	total, m := flow(t, 0, false)
+	total, m := flow(newWorld(t), "n", 0, false)
 	checkDeployed(t, m, 1)
 	if total < 40 {
 		t.Fatalf("only %d writes in the whole flow: the count is wrong", total)
 	}
 	step := 1
-	if testing.Short() {
-		step = 5
+	if raceOn && os.Getenv("INGOT_FULL") == "" {
+		step = 6
 	}
-	for k := 1; k <= total; k += step {
-		for _, commit := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%d/committed=%v", k, commit), func(t *testing.T) {
-				t.Parallel()
-				writes, m := flow(t, k, commit)
-				checkDeployed(t, m, 1)
-				// The number of writes differs a little from run to run (power may be read earlier or later), so the last may not come.
-				if writes < k && k < total-5 {
-					t.Errorf("the conductor did not die: only %d writes", writes)
+	// Many flows share a store: opening one costs more than a flow.
+	const worlds = 4
+	for i := range worlds {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			for k := 1 + i*step; k <= total; k += worlds * step {
+				for _, commit := range []bool{false, true} {
+					name := fmt.Sprintf("write-%d-committed-%v", k, commit)
+					writes, m := flow(w, name, k, commit)
+					checkDeployed(t, m, 1)
+					// The number of writes differs a little from run to run (power may be read earlier or later), so the last may not come.
+					if writes < k && k < total-5 {
+						t.Errorf("%s: the conductor did not die: only %d writes", name, writes)
+					}
+					if t.Failed() {
+						t.Fatalf("in the flow %s", name)
+					}
 				}
-			})
-		}
+			}
+		})
 	}
 }
 
@@ -236,7 +246,11 @@ func TestDieElsewhere(t *testing.T) {
 			w := newWorld(t)
 			co := w.start(nil)
 			m := w.add("n1")
-			for k := 1; ; k++ {
+			step := 1
+			if raceOn && os.Getenv("INGOT_FULL") == "" {
+				step = 6
+			}
+			for k := 1; ; k += step {
 				w.walk(m, c.from)
 				m.mu.Lock()
 				if c.setup != nil {
@@ -292,4 +306,54 @@ func TestDieElsewhere(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLongAbsence: a conductor that was away for longer than any limit goes on all the same; limits count from its return.
+func TestLongAbsence(t *testing.T) {
+	for _, note := range []string{"off asked", "on asked", "wait"} {
+		t.Run(note, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			seen := make(chan struct{})
+			w.walkWith(t, &crash{moment: func(n *node.Node) bool {
+				if n.Job != nil && n.Job.Phase == node.PhaseDeploy && n.Job.Note == note {
+					close(seen)
+					return true
+				}
+				return false
+			}}, seen)
+		})
+	}
+}
+
+// walkWith walks a node whose conductor dies at a moment and whose record is then made to look hours old.
+func (w *world) walkWith(t *testing.T, c *crash, seen chan struct{}) {
+	first := w.start(c)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	m.mu.Lock()
+	m.on = true // so that it has to be turned off, too
+	m.mu.Unlock()
+	go func() {
+		<-seen
+		<-first.ended
+		_, err := w.store.UpdateNode(context.Background(), m.id, func(n *node.Node) error {
+			const hours = 5 * time.Hour
+			n.Job.BegunAt = n.Job.BegunAt.Add(-hours)
+			if b := n.Boot; b != nil {
+				b.OpenedAt, b.ClosesAt = b.OpenedAt.Add(-hours), b.ClosesAt.Add(-hours)
+				if !b.LostAt.IsZero() {
+					b.LostAt = b.LostAt.Add(-hours)
+				}
+			}
+			n.LeaseUntil = n.LeaseUntil.Add(-hours)
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+		w.start(nil)
+	}()
+	w.walk(m, node.Active)
+	checkDeployed(t, m, 1)
 }

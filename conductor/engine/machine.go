@@ -127,11 +127,11 @@ func (p *pass) reach(ctx context.Context, name string, want power.State, action 
 		}
 		e.forgetAsked(p.n.UUID)
 	}
-	begun := p.n.Job.BegunAt
-	if time.Since(begun) > limit {
+	now, over := e.askAgain(p.n.UUID, limit)
+	if over {
 		return false, verdict{}, p.stays(want, st, limit)
 	}
-	if e.askAgain(p.n.UUID, limit) {
+	if now {
 		err := p.call(ctx, "power "+string(action), func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, action) })
 		if power.KindOf(err) == power.Unsupported && st == power.Unknown {
 			// No controller: a person does it. Nobody can tell when it is done.
@@ -144,7 +144,6 @@ func (p *pass) reach(ctx context.Context, name string, want power.State, action 
 			return err == nil, verdict{}, err
 		}
 		if err != nil {
-			e.forgetAsked(p.n.UUID)
 			return false, verdict{}, err
 		}
 	}
@@ -163,17 +162,27 @@ func (p *pass) calm(ctx context.Context) error {
 	return err
 }
 
-// askAgain tells whether a power action is to be asked for now: the first time, after a restart of the conductor, and when a third
-// of the limit has passed without effect.
-func (e *Engine) askAgain(id string, limit time.Duration) bool {
+// ask is when a power action was asked for: first and last, by this conductor. One that took over asks again and waits anew, since
+// nobody knows whether the request before it got through.
+type ask struct{ first, last time.Time }
+
+// askAgain tells whether a power action is to be asked for now, the first time or because a third of the limit has passed without
+// effect, and whether the limit is over.
+func (e *Engine) askAgain(id string, limit time.Duration) (now, over bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	last, ok := e.asked[id]
-	if ok && time.Since(last) < limit/3 {
-		return false
+	a, asked := e.asked[id]
+	switch {
+	case !asked:
+		a.first = time.Now()
+	case time.Since(a.first) > limit:
+		return false, true
+	case time.Since(a.last) < limit/3:
+		return false, false
 	}
-	e.asked[id] = time.Now()
-	return true
+	a.last = time.Now()
+	e.asked[id] = a
+	return true, false
 }
 
 func (e *Engine) forgetAsked(id string) {

@@ -77,9 +77,13 @@ func (e *Engine) claim(ctx context.Context, id string) (uint64, error) {
 		if n.Reservation != "" {
 			n.Reservation, n.ReservedAt = e.cfg.Hostname, now
 		}
-		// Whoever was connected was connected to the owner before. Its time to come back starts now.
-		if n.Boot != nil && n.Boot.Connected {
-			n.Boot.Connected, n.Boot.LostAt = false, now
+		// Whoever was connected was connected to the owner before: its time to come back starts now. So does that of a machine
+		// that could not boot because nobody answered.
+		if b := n.Boot; b != nil && !b.Ended {
+			if b.Connected || !b.LostAt.IsZero() {
+				b.Connected, b.LostAt = false, now
+			}
+			b.ClosesAt = now.Add(e.cfg.BootTimeout)
 		}
 		return nil
 	})

@@ -235,7 +235,7 @@ func (w *world) until(m *machine, what string, ok func(*node.Node) bool) *node.N
 			boot, _ := json.Marshal(n.Boot)
 			w.t.Fatalf("node %s did not come to %s: state %q (target %q), power %q, last error %q\njob %s\nboot %s", n.Name, what, n.Provision, n.TargetProvision, n.Power, n.LastError, job, boot)
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(3 * time.Millisecond)
 	}
 }
 
@@ -278,6 +278,6 @@ func (w *world) walk(m *machine, to node.State) *node.Node {
 				w.t.Fatalf("request in state %s: %v", n.Provision, err)
 			}
 		}
-		time.Sleep(time.Millisecond)
+		time.Sleep(3 * time.Millisecond)
 	}
 }

@@ -1,0 +1,7 @@
+//go:build race
+
+package engine
+
+// raceOn: under the race detector, ten times slower, the exhaustive tests take every third moment; without it, or with INGOT_FULL,
+// all of them.
+const raceOn = true
