@@ -34,6 +34,7 @@ images: build ## Build the tiny and the Debian 12 image into build/images/
 
 demo: ## The main job in a virtual rack, live: power-on to a running Debian (FIRMWARE=bios or uefi)
 	@sh tools/deps.sh build lab images
+	@echo 'Building ingot, ingotd and ingot-agent; the first time takes a few minutes.'
 	@$(MAKE) --no-print-directory -s build
 	@bin/ingot lab demo --firmware $(FIRMWARE)
 
