@@ -14,9 +14,6 @@ group() {
 	case $1 in
 	build)
 		need ca-certificates "to fetch Go modules"
-		need zstd "to look into ramdisks and images"
-		need xz-utils "to unpack the kernel package"
-		need dpkg-dev "to unpack the kernel package"
 		;;
 	lab)
 		need qemu-system-x86 "the machines of the virtual rack"
@@ -32,14 +29,9 @@ group() {
 		need e2fsprogs "makes its file system"
 		need dosfstools "makes its EFI system partition"
 		need mtools "fills it"
-		need fdisk "makes the partition table"
-		need cpio "makes the tiny image's initrd"
 		need busybox-static "the tiny image's programs"
-		need kmod "module dependencies"
 		need grub-common "boot loader, BIOS and UEFI"
-		need grub2-common "boot loader, BIOS and UEFI"
 		need grub-pc-bin "boot loader, BIOS"
-		need grub-efi-amd64-bin "boot loader, UEFI"
 		need grub-efi-amd64-signed "boot loader, Secure Boot"
 		need shim-signed "boot loader, Secure Boot"
 		;;
@@ -53,6 +45,12 @@ group() {
 		need python3-ironicclient "its baremetal part"
 		need genisoimage "reads config drives back"
 		need gdisk "checks partition tables"
+		need fdisk "checks partition tables"
+		need zstd "makes and unpacks images"
+		need kmod "checks the ramdisk's module indices"
+		need bsdutils "a terminal for serial over LAN"
+		need util-linux "loop devices, and what it sees on a disk"
+		need mount "loop devices"
 		need xfsprogs "makes file systems to erase"
 		;;
 	*)
@@ -65,12 +63,20 @@ group() {
 missing=
 list=$(for g in "$@"; do group "$g"; done; echo "=$missing")
 missing=$(printf "%s\n" "$list" | sed -n "s/^= *//p")
-[ -n "$missing" ] || exit 0
+# Kernels for the ramdisk are downloaded, not installed: for that apt has to know what there is.
+known() { apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1; }
+if [ -z "$missing" ] && known; then
+	exit 0
+fi
 
-echo "Installing with apt:"
-printf '%s\n' "$list" | grep -v '^=' | sort -u
+if [ -n "$missing" ]; then
+	echo "Installing with apt:"
+	printf '%s\n' "$list" | grep -v '^=' | sort -u
+else
+	echo "Fetching apt's list of packages, for the ramdisk's kernel."
+fi
 if [ "$(id -u)" != 0 ]; then
-	echo "deps.sh: this needs root: run it with sudo, or: sudo apt-get install" $missing >&2
+	echo "deps.sh: this needs root: run it with sudo, or: sudo apt-get update && sudo apt-get install" $missing >&2
 	exit 1
 fi
 export DEBIAN_FRONTEND=noninteractive
@@ -87,4 +93,4 @@ run() {
 run $apt update
 # A half-upgraded machine refuses every installation until its own packages are consistent again.
 apt-get check >/dev/null 2>&1 || run $apt -f install
-run $apt install --no-install-recommends $missing
+[ -z "$missing" ] || run $apt install --no-install-recommends $missing

@@ -53,7 +53,7 @@ const initramfsConf = "MODULES=most\nCOMPRESS=zstd\n"
 // Packages come from the apt sources of this machine, or from o.Sources. What they are is not part of the inputs: an image that is
 // there is used until o.Fresh asks for a new one.
 func Debian(ctx context.Context, o Options) (*Result, error) {
-	tools := needed{"mmdebstrap": "mmdebstrap", "chroot": "coreutils", "systemctl": "systemd"}
+	tools := needed{"mmdebstrap": "mmdebstrap", "chroot": "coreutils"}
 	for k, v := range diskTools {
 		tools[k] = v
 	}
@@ -209,10 +209,10 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 	if err := os.Symlink("../run/systemd/resolve/stub-resolv.conf", in("etc/resolv.conf")); err != nil {
 		return "", err
 	}
-	if err := run(ctx, nil, "systemctl", append([]string{"--root=" + root, "--quiet", "mask"}, debianMasked...)...); err != nil {
+	if err := run(ctx, nil, "chroot", append([]string{root, "systemctl", "--quiet", "mask"}, debianMasked...)...); err != nil {
 		return "", err
 	}
-	if err := run(ctx, nil, "systemctl", "--root="+root, "--quiet", "enable", "systemd-networkd.service", "systemd-resolved.service"); err != nil {
+	if err := run(ctx, nil, "chroot", root, "systemctl", "--quiet", "enable", "systemd-networkd.service", "systemd-resolved.service"); err != nil {
 		return "", err
 	}
 	if password != "" {

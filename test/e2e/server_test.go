@@ -38,7 +38,7 @@ func TestServerProfile(t *testing.T) {
 	r.provision("srv", "inspect", nil)
 	ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
 	defer cancel()
-	if err := m.WaitConsole(ctx, from, "# "); err != nil {
+	if err := m.WaitConsole(ctx, from, "$ "); err != nil {
 		t.Errorf("no shell on the console, although the boot parameters open it: %v", err)
 	}
 	r.wait("srv", "manageable", bootLimit)
