@@ -63,8 +63,10 @@ group() {
 missing=
 list=$(for g in "$@"; do group "$g"; done; echo "=$missing")
 missing=$(printf "%s\n" "$list" | sed -n "s/^= *//p")
-# Kernels for the ramdisk are downloaded, not installed: for that apt has to know what there is.
-known() { apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1; }
+# Kernels for the ramdisk are downloaded, not installed: for that apt has to know what there is, and not that of long ago.
+known() {
+	[ -n "$(find /var/lib/apt/lists -maxdepth 0 -mtime -7)" ] && apt-cache show linux-image-cloud-amd64 >/dev/null 2>&1
+}
 if [ -z "$missing" ] && known; then
 	exit 0
 fi
