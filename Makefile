@@ -20,7 +20,7 @@ deps: ## Install with apt what all targets need
 build: ## Build ingot, ingotd and ingot-agent into bin/
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingot ./tools/cmd/ingot
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
-	$(GO) build -trimpath -ldflags '$(LDFLAGS) -buildid=' -o bin/ingot-agent ./agent/cmd/ingot-agent
+	$(GO) build -trimpath -ldflags '$(LDFLAGS) -buildid= -X main.version=$(VERSION)' -o bin/ingot-agent ./agent/cmd/ingot-agent
 
 ramdisk: build ## Build the agent's ramdisks, lab and server profile, into build/ramdisk/
 	@sh tools/deps.sh build
@@ -29,8 +29,8 @@ ramdisk: build ## Build the agent's ramdisks, lab and server profile, into build
 
 images: build ## Build the tiny and the Debian 12 image into build/images/
 	@sh tools/deps.sh build images
-	bin/ingot image build tiny --out build/images/tiny
-	bin/ingot image build debian --out build/images/debian
+	bin/ingot image build tiny --qcow2 --out build/images/tiny
+	bin/ingot image build debian --qcow2 --out build/images/debian
 
 demo: ## The main job in a virtual rack, live: power-on to a running Debian (FIRMWARE=bios or uefi)
 	@sh tools/deps.sh build lab images
@@ -49,13 +49,13 @@ test-full: ## The same tests with bigger numbers, and what takes hours
 	@sh tools/deps.sh build lab images test
 	@CGO_ENABLED=1 INGOT_FULL=1 sh tools/test.sh
 
-test-fast: ## Only the tests that need neither root nor machines
-	$(GO) test $$($(GO) list ./... | grep -v -e /test/e2e -e /test/compat -e /tools/lab -e /images/build -e /initramfs/build)
+test-fast: ## The tests that need neither root nor machines, nor long
+	$(GO) test $$($(GO) list ./... | grep -Ev "/test/(e2e|compat)$$|/tools/(lab|cli)$$|/(images|initramfs)/build$$|/agent/image$$|/conductor/(netboot|app|engine)$$")
 
 lint: ## Formatting, vet, staticcheck
 	@sh tools/lint.sh
 
-generate: ## Make generated code and golden documents again
+generate: ## Make the generated Go, and the tables in docs/, again
 	@sh tools/deps.sh test
 	@sh tools/generate.sh
 
@@ -64,8 +64,9 @@ generate-check: ## Fail when generated code is not what its sources make
 	@sh tools/generate.sh --check
 
 bench: ## Benchmarks, as ratios against what one would use instead
-	@sh tools/deps.sh build images
-	$(GO) test -run '^$$' -bench . -benchtime 3x ./agent/image/...
+	@sh tools/deps.sh build bench
+	$(GO) test -run '^$$' -bench . -benchtime 5x ./agent/image
+	$(GO) test -run '^$$' -bench . ./conductor/store
 
 clean: ## Remove what was built
 	rm -rf bin build

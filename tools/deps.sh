@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs, with apt, the Debian packages that a make target needs: build, lab, images, test.
+# Installs, with apt, the Debian packages that a make target needs: build, lab, images, test, bench.
 # Says what is missing and what for, asks nothing, and does nothing when everything is there.
 set -eu
 
@@ -22,6 +22,7 @@ group() {
 		need ipxe-qemu "network boot ROMs of the machines"
 		need seabios "their BIOS"
 		need iproute2 "the rack's network namespace"
+		need openssh-client "to log in to the demo's new system"
 		;;
 	images)
 		need mmdebstrap "makes the Debian image"
@@ -53,8 +54,13 @@ group() {
 		need mount "loop devices"
 		need xfsprogs "makes file systems to erase"
 		;;
+	bench)
+		need curl "fetches, in the pipe that is compared with"
+		need zstd "packs the image, and unpacks it in that pipe"
+		need mount "loop devices"
+		;;
 	*)
-		echo "deps.sh: unknown group $1 (build, lab, images, test)" >&2
+		echo "deps.sh: unknown group $1 (build, lab, images, test, bench)" >&2
 		exit 2
 		;;
 	esac

@@ -12,7 +12,10 @@ protoc \
 	--go_out="$out" --go_opt=module=github.com/ingot-metal/ingot \
 	--go-grpc_out="$out" --go-grpc_opt=module=github.com/ingot-metal/ingot \
 	proto/agentv1/agent.proto
-[ "$out" = . ] && exit 0
+if [ "$out" = . ]; then
+	go test ./conductor/node ./conductor/api -run 'Diagram|Doc' -update >/dev/null
+	exit 0
+fi
 for f in agent.pb.go agent_grpc.pb.go; do
 	# The compiler's own version stands in a comment and may differ from machine to machine.
 	strip() { sed '/^\/\/.*protoc/d' "$1"; }

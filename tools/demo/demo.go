@@ -6,10 +6,6 @@ package demo
 
 import (
 	"context"
-	"crypto/ed25519"
-	"crypto/rand"
-	"encoding/base64"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -37,6 +33,8 @@ const (
 	// applied is what the config drive's user data makes the new system say on its console.
 	applied  = "Ingot demo: cloud-init has applied the config drive"
 	bootWait = 10 * time.Minute
+	// Addresses that are leased. The first goes to the only machine.
+	rangeStart, rangeEnd = "10.77.0.50", "10.77.0.99"
 )
 
 // Options of a demo.
@@ -110,7 +108,6 @@ func Down(ctx context.Context) error {
 type parts struct {
 	ramdisk string
 	image   *images.Result
-	key     string // public key, as authorized_keys has it
 }
 
 func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.Out, format+"\n", args...) }
@@ -136,10 +133,7 @@ func (d *demo) build(ctx context.Context) (*parts, error) {
 	for line := range strings.Lines(table.String()) {
 		d.say("  %s", strings.TrimRight(line, "\n"))
 	}
-	if p.key, err = keyPair(filepath.Join(d.Dir, "demo-key")); err != nil {
-		return nil, err
-	}
-	return p, nil
+	return p, keyPair(filepath.Join(d.Dir, "demo-key"))
 }
 
 // up starts the rack and a conductor in it.
@@ -161,7 +155,7 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 	conf, err := json.MarshalIndent(map[string]any{ // JSON is YAML
 		"data_dir": filepath.Join(dir, "conductor"), "hostname": "demo",
 		"netboot": map[string]any{
-			"dhcp": "server", "interface": "prov", "range_start": "10.77.0.50", "range_end": "10.77.0.99",
+			"dhcp": "server", "interface": "prov", "range_start": rangeStart, "range_end": rangeEnd,
 			"ramdisk_dir": p.ramdisk, "images_dir": p.image.Dir, "kernel_params": "quiet console=tty0 console=ttyS0,115200n8",
 		},
 		"power": map[string]any{"sync_interval": "10s"},
@@ -224,9 +218,6 @@ func (d *demo) job(ctx context.Context, p *parts) error {
 		return err
 	}
 	keyFile := filepath.Join(d.Dir, "demo-key.pub")
-	if err := os.WriteFile(keyFile, []byte(p.key+"\n"), 0o644); err != nil {
-		return err
-	}
 	zst := p.image.File(p.image.Zst)
 	for _, c := range []struct {
 		why  string
@@ -267,37 +258,24 @@ func (d *demo) around() {
 == Look around ==
 The machine is still running, and so is the conductor:
 
-  bin/ingot node list                      what the conductor knows (API: %[1]s)
-  bin/ingot node show %[2]s
+  export INGOT_ENDPOINT=%[1]s
+  bin/ingot node list                      what the conductor knows
+  bin/ingot node timeline %[2]s         where the time went, in full
   bin/ingot lab console --name %[3]s %[2]s    its console; Ctrl-] leaves
-  OS_AUTH_TYPE=none OS_ENDPOINT=%[1]s openstack baremetal node list
-  ip netns exec %[4]s ssh -i %[5]s debian@10.77.0.50
+  ip netns exec %[4]s ssh -i %[5]s debian@%[6]s
+                                           the new system
 
   make demo-down                           ends all of it
-`, d.api.Endpoint(), machine, Name, d.status.Namespace, filepath.Join(d.Dir, "demo-key"))
+`, d.api.Endpoint(), machine, Name, d.status.Namespace, filepath.Join(d.Dir, "demo-key"), rangeStart)
 }
 
-// keyPair makes an ssh key at path, unless there is one, and returns its public half.
-func keyPair(path string) (string, error) {
-	if _, err := exec.LookPath("ssh-keygen"); err == nil {
-		if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
-			out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ingot-demo", "-f", path).CombinedOutput()
-			if err != nil {
-				return "", fmt.Errorf("make an ssh key: %w: %s", err, out)
-			}
+// keyPair makes an ssh key at path and its public half at path.pub, unless there is one.
+func keyPair(path string) error {
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "ingot-demo", "-f", path).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("make an ssh key (package openssh-client): %w: %s", err, out)
 		}
-		b, err := os.ReadFile(path + ".pub")
-		return strings.TrimSpace(string(b)), err
 	}
-	// Without OpenSSH here nobody can log in by key either; the new system gets one all the same, to show that it arrives.
-	pub, _, err := ed25519.GenerateKey(rand.Reader)
-	if err != nil {
-		return "", err
-	}
-	var wire []byte
-	for _, field := range [][]byte{[]byte("ssh-ed25519"), pub} {
-		wire = binary.BigEndian.AppendUint32(wire, uint32(len(field)))
-		wire = append(wire, field...)
-	}
-	return "ssh-ed25519 " + base64.StdEncoding.EncodeToString(wire) + " ingot-demo", nil
+	return nil
 }
