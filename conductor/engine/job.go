@@ -121,6 +121,11 @@ func (e *Engine) manualClean(asked []node.JobStep) ([]node.JobStep, error) {
 // agentStep finds a step that a client names and checks its arguments.
 func (e *Engine) agentStep(a node.JobStep) (AgentStep, error) {
 	i := slices.IndexFunc(e.cfg.AgentSteps, func(s AgentStep) bool { return s.Interface == a.Interface && s.Name == a.Name })
+	if i < 0 && a.Interface == "deploy" && a.Name == "erase_devices" {
+		// Ironic's name for it is known well enough to be asked for, and must not be taken for the step that there is.
+		return AgentStep{}, invalidf("step deploy.erase_devices is not available yet, so data on the disks can't be overwritten; " +
+			"deploy.erase_devices_metadata removes partition tables and signatures only: what else is on the disks stays there and can be recovered")
+	}
 	if i < 0 {
 		var known []string
 		for _, s := range e.cfg.AgentSteps {

@@ -146,7 +146,7 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		if v := n.InstanceInfo["configdrive"]; v != nil {
 			args["configdrive"] = v
 		}
-	case "erase_devices_metadata", "erase_devices":
+	case "erase_devices_metadata":
 		if v := n.Properties["skip_block_devices"]; v != nil {
 			args["skip_block_devices"] = v
 		}

@@ -85,6 +85,17 @@ func TestRefusals(t *testing.T) {
 	if err := eng.Provision(ctx, m.id, Request{Verb: node.Clean}); !errors.As(err, &invalid) {
 		t.Errorf("clean without steps = %v", err)
 	}
+	for name, words := range map[string][]string{
+		"mine_coins":    {"no step deploy.mine_coins", "erase_devices_metadata"},
+		"erase_devices": {"not available yet", "can't be overwritten", "erase_devices_metadata removes partition tables and signatures only"},
+	} {
+		err := eng.Provision(ctx, m.id, Request{Verb: node.Clean, CleanSteps: []node.JobStep{{Interface: "deploy", Name: name}}})
+		for _, want := range words {
+			if !errors.As(err, &invalid) || !strings.Contains(err.Error(), want) {
+				t.Errorf("clean with step %s = %v, want an InvalidError with %q", name, err, want)
+			}
+		}
+	}
 	set(func(n *node.Node) { n.Retired = true })
 	if err := w.ask(m, node.Provide); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "retired") {
 		t.Errorf("provide of a retired node = %v", err)
