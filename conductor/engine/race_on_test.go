@@ -2,6 +2,6 @@
 
 package engine
 
-// raceOn: under the race detector, ten times slower, the exhaustive tests take every third moment; without it, or with INGOT_FULL,
+// raceOn: under the race detector, ten times slower, the exhaustive tests take every sixth moment; without it, or with INGOT_FULL,
 // all of them.
 const raceOn = true
