@@ -189,7 +189,7 @@ func (c Config) Validate() error {
 		bad("netboot.interface", "is needed when netboot.dhcp is %s: name the provisioning network's interface", n.DHCP)
 	}
 	if n.DHCP == "off" && n.Interface == "" && n.Address == "" && c.Agents.Advertise == "" {
-		bad("agents.advertise", "is needed when neither netboot.interface nor netboot.address says where agents reach this conductor")
+		bad("agents.advertise", "no provisioning network is configured, so machines could not reach this conductor: set netboot.interface to the provisioning network's interface (and netboot.dhcp), or agents.advertise to the HOST:PORT by which machines reach it; to try ingotd without machines: --set agents.advertise=127.0.0.1:6386")
 	}
 	address("netboot.address", n.Address)
 	address("netboot.range_start", n.RangeStart)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -105,6 +106,23 @@ func TestListenBeyondLoopbackNeedsConsent(t *testing.T) {
 		if err := c.Validate(); err != nil {
 			t.Errorf("Validate with listen %s and consent = %v", listen, err)
 		}
+	}
+}
+
+// Whoever starts ingotd with nothing configured is told how to go on, and the words for a trial do what they say.
+func TestNoProvisioningNetwork(t *testing.T) {
+	c := Default()
+	c.DataDir = "/srv/ingot"
+	err := c.Validate()
+	if err == nil {
+		t.Fatal("Validate accepts a conductor that machines can't reach")
+	}
+	trial := regexp.MustCompile(`--set (\S+)$`).FindStringSubmatch(err.Error())
+	if !strings.Contains(err.Error(), "set netboot.interface to the provisioning network's interface") || trial == nil {
+		t.Fatalf("Validate = %v", err)
+	}
+	if _, _, err := Load([]string{"--data-dir", "/srv/ingot", "--set", trial[1]}, nil, &bytes.Buffer{}); err != nil {
+		t.Errorf("Load with --set %s = %v", trial[1], err)
 	}
 }
 
