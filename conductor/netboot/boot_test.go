@@ -700,6 +700,13 @@ func TestRamdiskIsReplaced(t *testing.T) {
 			t.Errorf("manifest %s was accepted", bad)
 		}
 	}
+	dir := filepath.Join(r.dir, "ramdisk")
+	if err := os.Remove(filepath.Join(dir, "manifest.json")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.s.files.currentRamdisk(); err == nil || !strings.Contains(err.Error(), "(ingot ramdisk build --out "+dir+")") {
+		t.Errorf("no manifest: %v", err)
+	}
 }
 
 func must[T any](v T, err error) T {

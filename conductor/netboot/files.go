@@ -137,7 +137,7 @@ func (f *files) currentRamdisk() (*ramdisk, error) {
 	path := filepath.Join(f.ramdiskDir, "manifest.json")
 	info, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("netboot.ramdisk_dir: %w; build a ramdisk there (ingot ramdisk build -o %s)", err, f.ramdiskDir)
+		return nil, fmt.Errorf("netboot.ramdisk_dir: %w; build a ramdisk there (ingot ramdisk build --out %s)", err, f.ramdiskDir)
 	}
 	if r := f.ramdisk; r != nil && os.SameFile(r.manifest, info) && r.manifest.ModTime().Equal(info.ModTime()) && r.manifest.Size() == info.Size() {
 		return r, nil

@@ -63,7 +63,7 @@ func ReadManifest(dir string) (*Manifest, error) {
 	file := filepath.Join(dir, ManifestFile)
 	data, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s holds no ramdisk: %w (make one with: ingot ramdisk build -o %s)", dir, err, dir)
+		return nil, fmt.Errorf("%s holds no ramdisk: %w (make one with: ingot ramdisk build --out %s)", dir, err, dir)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the ramdisk's manifest: %w", err)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/ingot-metal/ingot/initramfs/build"
 )
 
 func TestRack(t *testing.T) {
@@ -72,4 +74,20 @@ func TestToolsAreThere(t *testing.T) {
 	u.fails(words("ramdisk build --profile toaster"), "lab, server")
 	u.fails([]string{"ramdisk", "inspect", t.TempDir()}, "inspect ramdisk")
 	u.fails(words("image build windows"), "debian or tiny")
+}
+
+// What the builder advises when there is no ramdisk is a command that this program takes. The conductor, which can't import the
+// builder, advises the same one.
+func TestAdviceForNoRamdisk(t *testing.T) {
+	dir := t.TempDir()
+	_, err := build.ReadManifest(dir)
+	if err == nil {
+		t.Fatal("an empty folder is a ramdisk")
+	}
+	_, advice, found := strings.Cut(strings.TrimSuffix(err.Error(), ")"), "make one with: ingot ")
+	if !found || advice != "ramdisk build --out "+dir {
+		t.Fatalf("ReadManifest = %v", err)
+	}
+	u := &user{t: t, url: "http://127.0.0.1:1"}
+	u.ok(words(advice + " --help")...)
 }
