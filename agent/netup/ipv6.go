@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -18,6 +17,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/net/icmp"
 	"golang.org/x/net/ipv6"
+	"golang.org/x/sys/unix"
 )
 
 // routerAdvert is what the agent takes from a router advertisement; addresses and routes are the kernel's business. RFC 4861, 8106.
@@ -88,17 +88,27 @@ func (r *raListener) run(heard func(index int, ra routerAdvert)) {
 }
 
 // advert takes a router's word for where addresses and names come from.
-func (n *Net) advert(ctx context.Context, index int, ra routerAdvert) {
+func (n *Net) advert(index int, ra routerAdvert) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	n.addDNS6(ra.dns)
-	l := n.links[index]
-	if l == nil || l.dhcp6 || !ra.managed && !ra.other || ctx.Err() != nil {
-		return
+	if l := n.links[index]; l != nil && l.ctx.Err() == nil && (ra.managed || ra.other) {
+		more := ra.managed && !l.managed
+		l.managed = l.managed || ra.managed
+		switch {
+		case !l.dhcp6:
+			l.dhcp6 = true
+			n.log.Info("the router points to DHCPv6", "link", l.name, "managed", ra.managed)
+			l.wg.Go(func() { n.serve6(l) })
+		case more:
+			n.log.Info("the router now points to DHCPv6 for addresses, too", "link", l.name)
+			select {
+			case l.ask6 <- struct{}{}:
+			default:
+			}
+		}
 	}
-	l.dhcp6 = true
-	n.log.Info("the router points to DHCPv6", "link", l.name, "managed", ra.managed)
-	l.wg.Go(func() { n.serve6(ctx, l) })
+	n.mu.Unlock()
+	n.check() // a name server may have been all that was missing
 }
 
 // addDNS6 keeps name servers; the lock is held.
@@ -114,32 +124,45 @@ func (n *Net) addDNS6(list []netip.Addr) {
 	}
 }
 
-// serve6 asks for an IPv6 address and asks again before it runs out. Like an IPv4 address it stays when the server is silent.
-func (n *Net) serve6(ctx context.Context, l *link) {
-	pause := 5 * time.Second
-	for ctx.Err() == nil {
-		life, err := n.request6(ctx, l)
+// serve6 asks for an IPv6 address (for name servers alone while the router says no more) and asks again before it runs out. Like an
+// IPv4 address it stays when the server is silent.
+func (n *Net) serve6(l *link) {
+	const first = time.Second
+	pause := first
+	for l.ctx.Err() == nil {
+		life, err := n.request6(l)
 		if err != nil {
+			// The first attempt may come before the kernel has made sure of the link's own address.
 			n.log.Debug("no DHCPv6 lease", "link", l.name, "err", err)
-			wait(ctx, nil, pause)
+			wait(l.ctx, l.ask6, pause)
 			pause = min(2*pause, maxRenew)
 			continue
 		}
-		pause = 5 * time.Second
-		wait(ctx, nil, max(life/2, 30*time.Second))
+		pause = first
+		wait(l.ctx, l.ask6, max(life/2, 30*time.Second))
 	}
 }
 
-func (n *Net) request6(ctx context.Context, l *link) (time.Duration, error) {
+// request6 asks a DHCPv6 server once, takes what it gives, and tells how long that is good for.
+func (n *Net) request6(l *link) (time.Duration, error) {
 	c, err := nclient6.New(l.name, nclient6.WithTimeout(time.Second), nclient6.WithRetry(4))
 	if err != nil {
 		return 0, fmt.Errorf("open a DHCPv6 client on %s: %w", l.name, err)
 	}
 	defer c.Close()
-	// RapidSolicit falls back to the exchange of four messages. The same DUID and IAID get the same address: a renewal in effect.
-	reply, err := c.RapidSolicit(ctx, dhcpv6.WithClientID(&dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: l.mac}))
+	n.mu.Lock()
+	managed := l.managed
+	n.mu.Unlock()
+	id := dhcpv6.WithClientID(&dhcpv6.DUIDLL{HWType: 1, LinkLayerAddr: l.mac})
+	var reply *dhcpv6.Message
+	if managed {
+		// RapidSolicit falls back to the exchange of four messages. The same DUID and IAID get the same address: a renewal in effect.
+		reply, err = c.RapidSolicit(l.ctx, id)
+	} else {
+		reply, err = inform6(l.ctx, c, id)
+	}
 	if err != nil {
-		return 0, fmt.Errorf("ask for an address by DHCPv6 on %s: %w", l.name, err)
+		return 0, fmt.Errorf("ask by DHCPv6 on %s: %w", l.name, err)
 	}
 	var dns []netip.Addr
 	for _, a := range reply.Options.DNS() {
@@ -150,25 +173,58 @@ func (n *Net) request6(ctx context.Context, l *link) (time.Duration, error) {
 	n.mu.Lock()
 	n.addDNS6(dns)
 	n.mu.Unlock()
-	ia := reply.Options.OneIANA()
-	if ia == nil {
-		return time.Hour, nil
-	}
+	defer n.check()
 	life := time.Hour
-	for _, a := range ia.Options.Addresses() {
-		nl, err := netlink.LinkByIndex(l.index)
-		if err != nil {
-			return 0, err
-		}
-		addr := &netlink.Addr{IPNet: &net.IPNet{IP: a.IPv6Addr, Mask: net.CIDRMask(128, 128)}}
-		if err := netlink.AddrReplace(nl, addr); err != nil {
-			return 0, fmt.Errorf("set address %s on %s: %w", a.IPv6Addr, l.name, err)
-		}
-		n.log.Info("lease", "link", l.name, "address", a.IPv6Addr.String(), "for", a.ValidLifetime)
-		life = min(life, a.PreferredLifetime)
+	if !managed {
+		return life, nil
 	}
-	n.check()
-	return life, nil
+	var given []netip.Addr
+	if ia := reply.Options.OneIANA(); ia != nil {
+		for _, a := range ia.Options.Addresses() {
+			if d, ok := netip.AddrFromSlice(a.IPv6Addr); ok && a.ValidLifetime > 0 {
+				given = append(given, d)
+				life = min(life, a.PreferredLifetime)
+			}
+		}
+	}
+	if len(given) == 0 {
+		return 0, fmt.Errorf("the DHCPv6 server on %s gives no address", l.name)
+	}
+	return life, n.take6(l, given)
+}
+
+// inform6 asks for name servers alone: a server without addresses to give leaves a Solicit unanswered. RFC 8415, 18.2.6.
+func inform6(ctx context.Context, c *nclient6.Client, id dhcpv6.Modifier) (*dhcpv6.Message, error) {
+	m, err := dhcpv6.NewMessage(id, dhcpv6.WithRequestedOptions(dhcpv6.OptionDNSRecursiveNameServer), dhcpv6.WithOption(dhcpv6.OptElapsedTime(0)))
+	if err != nil {
+		return nil, err
+	}
+	m.MessageType = dhcpv6.MessageTypeInformationRequest
+	return c.SendAndRead(ctx, c.RemoteAddr(), m, nclient6.IsMessageType(dhcpv6.MessageTypeReply))
+}
+
+// take6 puts the addresses to use, and then gives up those that the server gave before and does not any more.
+func (n *Net) take6(l *link, given []netip.Addr) error {
+	nl, err := netlink.LinkByIndex(l.index)
+	if err != nil {
+		return fmt.Errorf("find the link %s: %w", l.name, err)
+	}
+	for _, a := range given {
+		if err := netlink.AddrReplace(nl, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 128))}); err != nil {
+			return fmt.Errorf("set address %s on %s: %w", a, l.name, err)
+		}
+		n.log.Info("lease", "link", l.name, "address", a.String())
+	}
+	for _, a := range l.given6 {
+		if slices.Contains(given, a) {
+			continue
+		}
+		if err := netlink.AddrDel(nl, &netlink.Addr{IPNet: ipNet(netip.PrefixFrom(a, 128))}); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
+			n.log.Warn("the old address stays", "link", l.name, "address", a.String(), "err", err)
+		}
+	}
+	l.given6 = given
+	return nil
 }
 
 // writeResolv writes the resolver file from all that is known, the preferred link's name servers first. The lock is held.

@@ -6,7 +6,8 @@
 //
 // An address outlives its lease: when the server is silent the machine keeps what it has, goes on asking, and only a server's refusal
 // takes the address away. Losing the conductor over a formality in the middle of an image would be worse than the formality.
-// NTP servers are ignored: the clock comes from the conductor.
+// NTP servers are ignored: the clock comes from the conductor. u-root's dhclient is not used: it asks once and renews nothing, takes an
+// IPv6 address without regard to what the router says, and leaves out metric and MTU.
 package netup
 
 import (
@@ -63,10 +64,14 @@ type link struct {
 	index   int
 	name    string
 	mac     net.HardwareAddr
-	carrier chan struct{} // a carrier came up
+	carrier chan struct{}   // a carrier came up
+	ctx     context.Context // ends with the link
 	stop    context.CancelFunc
-	dhcp6   bool // a DHCPv6 client runs
-	on      bool // has a carrier
+	on      bool          // has a carrier
+	dhcp6   bool          // a DHCPv6 client runs
+	managed bool          // and asks for addresses
+	ask6    chan struct{} // it should ask at once
+	given6  []netip.Addr  // what it was given; its own alone
 	routes  []netlink.Route
 	lease   *lease4 // written by the link's own goroutine alone, under Net's lock
 	wg      sync.WaitGroup
@@ -122,7 +127,7 @@ func (n *Net) lack() string {
 	case len(n.order) > 0:
 		return "an address, but no route to the conductor " + n.cfg.Conductor
 	}
-	return "no answer to DHCP on " + strings.Join(silent, ", ")
+	return "no answer to DHCP, and no IPv6 router, on " + strings.Join(silent, ", ")
 }
 
 func (n *Net) say(s string) {
@@ -165,7 +170,7 @@ func (n *Net) Run(ctx context.Context) error {
 		n.log.Info("router advertisements are left to the kernel alone", "err", err)
 	} else {
 		defer ras.Close()
-		go ras.run(func(index int, ra routerAdvert) { n.advert(ctx, index, ra) })
+		go ras.run(func(index int, ra routerAdvert) { n.advert(index, ra) })
 	}
 	n.mu.Lock()
 	n.began = time.Now()
@@ -228,7 +233,7 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 	l := n.links[a.Index]
 	if l == nil {
 		lctx, stop := context.WithCancel(ctx)
-		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, carrier: make(chan struct{}, 1), stop: stop}
+		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, carrier: make(chan struct{}, 1), ask6: make(chan struct{}, 1), ctx: lctx, stop: stop}
 		n.links[a.Index] = l
 		n.log.Info("link found", "link", l.name, "mac", l.mac.String())
 		prepareIPv6(l.name)
@@ -308,7 +313,13 @@ func (n *Net) reachable() bool {
 	if err != nil || len(routes) == 0 {
 		return false
 	}
-	return routes[0].Src != nil && !routes[0].Src.IsUnspecified()
+	src := routes[0].Src
+	if src == nil || src.IsUnspecified() {
+		return false
+	}
+	// A router's advertisement brings the route before DHCPv6 brings an address. Until then the kernel would send from the link's own
+	// address, to which nothing comes back.
+	return !src.IsLinkLocalUnicast() || ip.IsLinkLocalUnicast()
 }
 
 // Rotate prefers the next link that has a lease: the conductor does not answer over the one that was preferred.
