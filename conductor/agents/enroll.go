@@ -53,20 +53,35 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 	hash := sha256.Sum256([]byte(req.Token))
 	claim := claim{token: hex.EncodeToString(hash[:]), key: hex.EncodeToString(keyHash[:]), boot: strings.ToLower(req.BootId), firmware: req.BootMode}
 
+	var m machine
 	var again bool
 	var id identity
-	n, err := s.store.Change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
+	grant := func(n *node.Node, also *node.Also) error {
 		now := s.now().UTC()
 		var err error
 		if again, err = claim.settle(n, now); err != nil {
 			return err
 		}
 		id = identity{node: n.UUID, boot: n.Boot.BootID, generation: n.Boot.Generation}
-		if !again {
-			s.record(n, also, req, from, now)
+		if again { // with the same key, so by the same machine
+			return nil
 		}
+		if err := m.contradicts(n); err != nil {
+			return err
+		}
+		s.record(n, also, req, from, now)
 		return nil
-	})
+	}
+	n, err := s.store.Node(ctx, nodeUUID)
+	if err == nil {
+		// Addresses are looked up only for who has the token, and not while others wait to write.
+		if _, err = claim.settle(n, s.now().UTC()); err == nil {
+			m, err = s.machine(ctx, nodeUUID, req)
+		}
+	}
+	if err == nil {
+		n, err = s.store.Change(ctx, nodeUUID, grant)
+	}
 	var why refusal
 	switch {
 	case errors.As(err, &why):

@@ -35,6 +35,8 @@ type records interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
+	HasPorts(ctx context.Context, nodeUUID string) (bool, error)
 }
 
 // brain is who is told what agents do. AgentUp and AgentEvent return when what they were told is stored; AgentProgress does not block.
@@ -55,7 +57,7 @@ type Config struct {
 	Names []string
 	// Hostname names this conductor in histories.
 	Hostname string
-	// NotFound tells whether an error of the store means that there is no such node.
+	// NotFound tells whether an error of the store means that there is no such node or port.
 	NotFound func(error) bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time

@@ -286,6 +286,18 @@ func TestEnrollRefused(t *testing.T) {
 		})
 	}
 
+	t.Run("the token still serves the right machine after a wrong one", func(t *testing.T) {
+		n, a := r.boot("")
+		r.port(n, "52:54:00:0a:00:01")
+		wrong := &agentstest.Agent{Addr: r.addr, Fingerprint: a.Fingerprint, Token: a.Token, MACs: []string{"52:54:00:0a:00:99"}}
+		if err := wrong.Enroll(t.Context()); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("the wrong machine: %v", err)
+		}
+		a.MACs = []string{"52:54:00:0a:00:01"}
+		if err := a.Enroll(t.Context()); err != nil {
+			t.Errorf("the right one, after it: %v", err)
+		}
+	})
 	t.Run("same key, other boot", func(t *testing.T) {
 		n, a := r.boot("")
 		if err := a.Enroll(t.Context()); err != nil {

@@ -223,11 +223,8 @@ func bootServer(cfg config.Config, st *store.Store, addr netip.Addr, reach strin
 		Mode: netboot.Mode(n.DHCP), Interface: n.Interface, Address: addr, LeaseTime: n.LeaseTime,
 		HTTPPort: n.HTTPPort, TFTP: n.TFTP, LoaderDir: n.LoaderDir, RamdiskDir: n.RamdiskDir, ImagesDir: n.ImagesDir,
 		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), Hostname: cfg.Name(),
-		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		HasPorts: func(ctx context.Context, nodeUUID string) (bool, error) {
-			ports, err := st.Ports(ctx, store.PortQuery{NodeUUID: &nodeUUID, Limit: 1})
-			return len(ports) > 0, err
-		},
+		NotFound:      func(err error) bool { return errors.Is(err, store.ErrNotFound) },
+		HasPorts:      st.HasPorts,
 		OnFlatNetwork: func(n *node.Node) bool { return driver.Interfaces(n)["network"] == "flat" },
 	}
 	var faults []error

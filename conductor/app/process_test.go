@@ -403,7 +403,7 @@ func (m *machine) agent(ctx context.Context, args map[string]string) {
 			return []byte(result), m.pass(ctx, s.Name)
 		}
 	}
-	a := &agentstest.Agent{Addr: args["conductor"], Fingerprint: args["ca"], Token: args["token"], Digest: "simulated",
+	a := &agentstest.Agent{Addr: args["conductor"], Fingerprint: args["ca"], Token: args["token"], Digest: "simulated", MACs: []string{mac}, UUID: m.uuid.String(),
 		Steps: map[string]agentstest.StepFunc{
 			"inspect": step(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + mac + `","has_carrier":true}],"cpu":{"count":2,"architecture":"x86_64"},
 				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios","pxe_interface":"` + mac + `"},"disks":[]},"boot_interface":"` + mac + `","root_disk":{"name":"/dev/vda","size":10737418240}}`),

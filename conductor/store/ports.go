@@ -127,6 +127,15 @@ func (s *Store) PortByMAC(ctx context.Context, mac string) (*node.Port, error) {
 	return p, nil
 }
 
+// HasPorts tells whether a node has ports.
+func (s *Store) HasPorts(ctx context.Context, nodeUUID string) (has bool, err error) {
+	err = s.r.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM ports WHERE node_uuid = ?)`, strings.ToLower(nodeUUID)).Scan(&has)
+	if err != nil {
+		return false, fmt.Errorf("look for ports of node %s: %w", nodeUUID, err)
+	}
+	return has, nil
+}
+
 // Ports returns the ports that q describes.
 func (s *Store) Ports(ctx context.Context, q PortQuery) ([]*node.Port, error) {
 	if q.Sort != "" && !slices.Contains(PortSortKeys(), q.Sort) {

@@ -35,9 +35,11 @@ type Agent struct {
 	Addr        string // HOST:PORT of the conductor
 	Fingerprint string // of its CA, hex
 	Token       string
-	BootID      string // empty: a new one
-	BootMode    string // empty: "bios"
-	Digest      string // of the table of steps
+	BootID      string   // empty: a new one
+	BootMode    string   // empty: "bios"
+	MACs        []string // of the machine; empty: one that is the same for all
+	UUID        string   // of the machine, from its SMBIOS
+	Digest      string   // of the table of steps
 	Steps       map[string]StepFunc
 	// Power is told what the conductor asks of the machine; nil ignores it.
 	Power func(agentv1.PowerAction)
@@ -71,6 +73,9 @@ func (a *Agent) init() {
 		}
 		if a.BootMode == "" {
 			a.BootMode = "bios"
+		}
+		if a.MACs == nil {
+			a.MACs = []string{"52:54:00:00:00:01"}
 		}
 		if a.Retry == 0 {
 			a.Retry = 50 * time.Millisecond
@@ -131,7 +136,7 @@ func (a *Agent) Request() (*agentv1.EnrollRequest, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &agentv1.EnrollRequest{Protocol: 1, BootId: a.BootID, Token: a.Token, Macs: []string{"52:54:00:00:00:01"},
+	return &agentv1.EnrollRequest{Protocol: 1, BootId: a.BootID, Token: a.Token, Macs: a.MACs, SmbiosUuid: a.UUID,
 		Csr: csr, AgentVersion: "simulated", BootMode: a.BootMode, Uptime: durationpb.New(2 * time.Second)}, nil
 }
 

@@ -398,6 +398,11 @@ func ports(t *testing.T, ctx context.Context, s *store.Store) {
 	if d := cmp.Diff(p, byMAC); d != "" {
 		t.Errorf("PortByMAC (-stored +read):\n%s", d)
 	}
+	for id, want := range map[string]bool{n.UUID: true, strings.ToUpper(m.UUID): true, create(t, s, &node.Node{}).UUID: false, "nobody": false} {
+		if has, err := s.HasPorts(ctx, id); err != nil || has != want {
+			t.Errorf("HasPorts(%s) = %v, %v, want %v", id, has, err, want)
+		}
+	}
 	var dup *store.DuplicateError
 	err = s.CreatePort(ctx, &node.Port{NodeUUID: m.UUID, Address: "52:54:00:ab:cd:ef"})
 	if !errors.As(err, &dup) || dup.NodeUUID != n.UUID {
