@@ -19,10 +19,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/agents"
 	"github.com/ingot-metal/ingot/conductor/api"
 	"github.com/ingot-metal/ingot/conductor/config"
-	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/netboot"
-	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -88,7 +86,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 
-	en := engine.New(st, drivers{powerDrivers(), log}, nil, sameNetwork{}, engineConfig(cfg, addr, ramdisk), log)
+	plugs := networkPlugs()
+	en := engine.New(st, drivers{powerDrivers(), log}, nil, plugs, engineConfig(cfg, addr, ramdisk), log)
 	reachHost, _, err := net.SplitHostPort(reach)
 	if err != nil {
 		return fmt.Errorf("agents.advertise: %w", err)
@@ -102,7 +101,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 	en.SetLink(ag)
 
-	boot, err := bootServer(cfg, st, addr, reach, ca)
+	boot, err := bootServer(cfg, st, plugs, addr, reach, ca)
 	if err != nil {
 		return err
 	}
@@ -214,7 +213,7 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 }
 
 // bootServer is the configuration of network boot; nil when this conductor boots no machines.
-func bootServer(cfg config.Config, st *store.Store, addr netip.Addr, reach string, ca *agents.CA) (*netboot.Config, error) {
+func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.Addr, reach string, ca *agents.CA) (*netboot.Config, error) {
 	n := cfg.Netboot
 	if !addr.IsValid() {
 		return nil, nil
@@ -225,7 +224,7 @@ func bootServer(cfg config.Config, st *store.Store, addr netip.Addr, reach strin
 		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), Hostname: cfg.Name(),
 		NotFound:      func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 		HasPorts:      st.HasPorts,
-		OnFlatNetwork: func(n *node.Node) bool { return driver.Interfaces(n)["network"] == "flat" },
+		OnFlatNetwork: plugs.servesInstance,
 	}
 	var faults []error
 	parse := func(key, s string) netip.Addr {

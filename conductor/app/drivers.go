@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -9,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/driver"
-	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
@@ -52,11 +50,3 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 
 // Interface tells which interface of a kind the node uses.
 func (d drivers) Interface(n *node.Node, kind string) string { return driver.Interfaces(n)[kind] }
-
-// sameNetwork is the network plug of noop and flat: machine and instance are on the provisioning network all the time, so there is
-// nothing to connect.
-type sameNetwork struct{}
-
-func (sameNetwork) Attach(ctx context.Context, _ *node.Node, _ engine.NetworkName) error {
-	return ctx.Err()
-}

@@ -1,0 +1,63 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// networkPlug is one way to bring machines to networks.
+type networkPlug interface {
+	engine.Network
+	// ServesInstance tells whether an instance stays on the provisioning network and gets its address there.
+	ServesInstance() bool
+}
+
+// networkPlugs is the table of network plugs, by the name of the node's network interface.
+func networkPlugs() networks {
+	return networks{
+		"noop": sharedNetwork{},
+		"flat": sharedNetwork{serves: true},
+	}
+}
+
+// networks picks each node's plug; to the engine it is the one network.
+type networks map[string]networkPlug
+
+func (t networks) of(n *node.Node) (networkPlug, error) {
+	name := driver.Interfaces(n)["network"]
+	if p, ok := t[name]; ok {
+		return p, nil
+	}
+	return nil, fmt.Errorf("there is no network interface %q: set the node's network_interface to one of %s", name, strings.Join(slices.Sorted(maps.Keys(t)), ", "))
+}
+
+// Attach connects the node's ports to a network.
+func (t networks) Attach(ctx context.Context, n *node.Node, to engine.NetworkName) error {
+	p, err := t.of(n)
+	if err != nil {
+		return err
+	}
+	return p.Attach(ctx, n, to)
+}
+
+// servesInstance tells whether the node's instance gets an address on the provisioning network; with an unknown plug it does not.
+func (t networks) servesInstance(n *node.Node) bool {
+	p, err := t.of(n)
+	return err == nil && p.ServesInstance()
+}
+
+// sharedNetwork leaves the switches alone: machine and instance are wherever their cables go, all the time.
+type sharedNetwork struct{ serves bool }
+
+func (sharedNetwork) Attach(ctx context.Context, _ *node.Node, _ engine.NetworkName) error {
+	return ctx.Err()
+}
+
+func (s sharedNetwork) ServesInstance() bool { return s.serves }
