@@ -72,7 +72,8 @@ func TestToolsAreThere(t *testing.T) {
 	}
 	u.fails(words("lab status --name there-is-none"), "ingot lab up --name there-is-none")
 	u.fails(words("ramdisk build --profile toaster"), "lab, server")
-	u.fails([]string{"ramdisk", "inspect", t.TempDir()}, "inspect ramdisk")
+	empty := t.TempDir()
+	u.fails([]string{"ramdisk", "inspect", empty}, "inspect ramdisk", "ingot ramdisk build --out "+empty)
 	u.fails(words("image build windows"), "debian or tiny")
 }
 
