@@ -510,10 +510,45 @@ func TestFromEnrolToActive(t *testing.T) {
 	s.cmd = nil
 }
 
+// killAt begins something, kills the conductor with SIGKILL while the machine is held at a moment, starts the next one and lets the
+// machine go on. When the moment is a step of the agent's, watch has the kill wait until its progress is shown, and the machine until its
+// agent is connected again.
+func (s *site) killAt(moment string, watch bool, begin func() error) {
+	s.t.Helper()
+	release := s.machine.hold(moment)
+	defer release()
+	if err := begin(); err != nil {
+		s.t.Fatal(err)
+	}
+	select {
+	case got := <-s.machine.held:
+		if got != moment {
+			s.t.Fatalf("held at %s, want %s", got, moment)
+		}
+	case <-time.After(2 * time.Minute):
+		s.t.Fatalf("never came to %s", moment)
+	}
+	if watch {
+		// The conductor knows how far the step is, and then knows nothing.
+		s.until("progress is shown", func() bool {
+			p, err := s.Progress(s.t.Context(), "n1")
+			return err == nil && p.Running != nil && p.Running.Bytes == 5<<20
+		})
+	}
+	s.kill()
+	s.start()
+	if watch {
+		s.until("the agent is back", func() bool {
+			p, err := s.Progress(s.t.Context(), "n1")
+			return err == nil && p.AgentConnected
+		})
+	}
+}
+
 // The real process, killed with SIGKILL, at moments all along a deployment: the next one goes on from there. What the agent has done is
 // not done again.
 func TestKilledWhileDeploying(t *testing.T) {
-	for _, moment := range []string{"boot", "enrol", "write_image", "write_configdrive", "prepare_instance_boot", "off"} {
+	for moment, watch := range map[string]bool{"boot": false, "enrol": false, "write_image": true, "write_configdrive": false, "prepare_instance_boot": false, "off": false} {
 		t.Run(moment, func(t *testing.T) {
 			s := newSite(t)
 			s.start()
@@ -523,35 +558,9 @@ func TestKilledWhileDeploying(t *testing.T) {
 			}
 			s.do("n1", "provide", "available", nil)
 			s.image()
-			release := s.machine.hold(moment)
-			defer release()
-			if err := s.Provision(t.Context(), "n1", client.ProvisionRequest{Target: "active", ConfigDrive: client.ConfigDrive{MetaData: map[string]any{"hostname": "web-1"}}}); err != nil {
-				t.Fatal(err)
-			}
-			select {
-			case got := <-s.machine.held:
-				if got != moment {
-					t.Fatalf("held at %s, want %s", got, moment)
-				}
-			case <-time.After(2 * time.Minute):
-				t.Fatalf("never came to %s", moment)
-			}
-			if moment == "write_image" {
-				// The conductor knows how far the write is, and then knows nothing.
-				s.until("progress is shown", func() bool {
-					p, err := s.Progress(t.Context(), "n1")
-					return err == nil && p.Running != nil && p.Running.Bytes == 5<<20
-				})
-			}
-			s.kill()
-			s.start()
-			if moment == "write_image" {
-				s.until("the agent is back", func() bool {
-					p, err := s.Progress(t.Context(), "n1")
-					return err == nil && p.AgentConnected
-				})
-			}
-			release()
+			s.killAt(moment, watch, func() error {
+				return s.Provision(t.Context(), "n1", client.ProvisionRequest{Target: "active", ConfigDrive: client.ConfigDrive{MetaData: map[string]any{"hostname": "web-1"}}})
+			})
 			s.wait("n1", "active")
 			for _, step := range []string{"write_image", "write_configdrive", "prepare_instance_boot"} {
 				if got := s.machine.runs(step); got != 1 {
@@ -562,6 +571,32 @@ func TestKilledWhileDeploying(t *testing.T) {
 				t.Errorf("started from %v with %d agents", boots, agents)
 			}
 		})
+	}
+}
+
+// The same on the way to a deployment: during inspection, then during the cleaning that makes the node available.
+func TestKilledBeforeDeploying(t *testing.T) {
+	s := newSite(t)
+	s.start()
+	s.enrol()
+	for i, c := range []struct{ step, target, wanted string }{
+		{"inspect", "inspect", "manageable"},
+		{"erase_devices_metadata", "provide", "available"},
+	} {
+		s.killAt(c.step, true, func() error {
+			return s.Provision(t.Context(), "n1", client.ProvisionRequest{Target: c.target})
+		})
+		s.wait("n1", c.wanted)
+		if got := s.machine.runs(c.step); got != 1 {
+			t.Errorf("%s ran %d times, want once", c.step, got)
+		}
+		if boots, agents := s.machine.seen(); len(boots) != i+1 || boots[i] != "pxe" || agents != i+1 {
+			t.Errorf("after %s: started from %v with %d agents", c.step, boots, agents)
+		}
+	}
+	// What the agent found while nobody listened has arrived.
+	if ports, err := s.Ports(t.Context(), "n1"); err != nil || len(ports) != 1 || ports[0].Address != mac {
+		t.Errorf("ports %+v, %v", ports, err)
 	}
 }
 
