@@ -54,13 +54,18 @@ type numberless struct{ disk.Device }
 func (numberless) Number() (uint32, uint32) { return 0, 0 }
 
 func deploy(t testing.TB, m machine, args map[string]any) (*Result, error) {
+	return deployPatiently(t, m, args, hasty)
+}
+
+// deployPatiently writes an image and commits it.
+func deployPatiently(t testing.TB, m machine, args map[string]any, wait patience) (*Result, error) {
 	args["root_device"] = map[string]any{"serial": "real-1"}
 	raw, err := json.Marshal(args)
 	if err != nil {
 		t.Fatal(err)
 	}
 	facts := &step.Facts{}
-	r, err := write(t.Context(), m, &step.Call{Args: raw, Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}}, hasty)
+	r, err := write(t.Context(), m, &step.Call{Args: raw, Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}}, wait)
 	if err != nil {
 		return nil, err
 	}
@@ -191,29 +196,5 @@ func TestMemoryIsBounded(t *testing.T) {
 	t.Logf("%d MiB in %s with a peak of %d MiB", size>>20, time.Since(began).Round(10*time.Millisecond), peak>>10)
 	if limit := 64 << 10; peak > limit && !raceEnabled {
 		t.Errorf("peak of %d kB, want at most %d", peak, limit)
-	}
-}
-
-func BenchmarkWrite(b *testing.B) {
-	img := gptImage(256*mib, false)
-	for _, zst := range []bool{false, true} {
-		file, name := img, "raw"
-		if zst {
-			name = "zstd"
-			file = packed(b, img)
-		}
-		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			http.ServeContent(w, r, "image", time.Time{}, bytes.NewReader(file))
-		}))
-		defer s.Close()
-		b.Run(name, func(b *testing.B) {
-			b.SetBytes(int64(len(img)))
-			m := newRealMachine(b, kit.TempDisk(b, 300*mib), 300*mib)
-			for b.Loop() {
-				if _, err := deploy(b, m, map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file)}); err != nil {
-					b.Fatal(err)
-				}
-			}
-		})
 	}
 }

@@ -46,13 +46,18 @@ func mbrImage(size int) []byte {
 		r.Read(b[off : off+n])
 		off += n + 4096*int(r.Uint64()%90)
 	}
-	clear(b[440:512])
-	e := b[446:]
+	putMBR(b, size)
+	return b
+}
+
+// putMBR puts a partition table with one partition at the head of an image of size bytes.
+func putMBR(head []byte, size int) {
+	clear(head[440:512])
+	e := head[446:]
 	e[4] = 0x83
 	binary.LittleEndian.PutUint32(e[8:], 2048)
 	binary.LittleEndian.PutUint32(e[12:], uint32(size/512-2048))
-	b[510], b[511] = 0x55, 0xaa
-	return b
+	head[510], head[511] = 0x55, 0xaa
 }
 
 func packed(t testing.TB, b []byte) []byte {

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write golden files instead of comparing
 
 // packages says which Debian package brings a program, where the name does not say it.
 var packages = map[string]string{
-	"apt-cache": "apt", "apt-get": "apt", "dpkg-deb": "dpkg", "losetup": "mount", "mount": "mount",
+	"apt-cache": "apt", "apt-get": "apt", "dpkg-deb": "dpkg", "dd": "coreutils", "sha256sum": "coreutils", "losetup": "mount", "mount": "mount",
 	"mke2fs": "e2fsprogs", "debugfs": "e2fsprogs", "e2fsck": "e2fsprogs", "mkfs.ext4": "e2fsprogs",
 	"mkfs.vfat": "dosfstools", "fsck.vfat": "dosfstools", "fsck.fat": "dosfstools", "isoinfo": "genisoimage", "blkid": "util-linux", "mkfs.xfs": "xfsprogs",
 	"mcopy": "mtools", "mmd": "mtools", "mdir": "mtools", "mtype": "mtools",
