@@ -63,7 +63,7 @@ func Run(cfg Config) error {
 			}
 		}
 	}()
-	entropy(plugged, log, con)
+	entropy(plugged, randomReady, seedRandom, log, con)
 
 	ends := make(chan ending, 4)
 	go survive(log, func() { watchKeys(ends, log) })
@@ -160,8 +160,8 @@ const (
 )
 
 // entropy makes sure that random numbers don't block. The kernel is given a moment: a virtio-rng needs one after its driver came up.
-func entropy(plugged <-chan struct{}, log *slog.Logger, con io.Writer) {
-	for deadline := time.Now().Add(entropyMax); !randomReady(); {
+func entropy(plugged <-chan struct{}, ready func() bool, seed func() (string, error), log *slog.Logger, con io.Writer) {
+	for deadline := time.Now().Add(entropyMax); !ready(); {
 		select {
 		case <-plugged:
 			plugged = nil
@@ -174,7 +174,7 @@ func entropy(plugged <-chan struct{}, log *slog.Logger, con io.Writer) {
 		if time.Now().Before(deadline) {
 			continue
 		}
-		source, err := seedRandom()
+		source, err := seed()
 		if err != nil {
 			log.Error("random numbers may take minutes", "err", err)
 			fmt.Fprintln(con, "ingot: random numbers may take minutes:", err)

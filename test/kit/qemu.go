@@ -28,6 +28,7 @@ type VM struct {
 	Kernel, Initrd, Append string // empty Kernel: boot from the first disk
 	UEFI                   bool
 	MemoryMiB              int           // default 512
+	NoRandom               bool          // without RDRAND and the random number device
 	Disks                  []string      // raw files as virtio disks; what the guest writes is kept
 	Args                   []string      // more arguments of QEMU
 	Until                  string        // regular expression on the serial console; empty: until the machine switches off
@@ -45,10 +46,16 @@ func Boot(t testing.TB, m VM) string {
 	if m.Timeout == 0 {
 		m.Timeout = 3 * time.Minute
 	}
+	cpu := "qemu64"
+	if !m.NoRandom {
+		cpu += ",+rdrand"
+	}
 	args := []string{
-		"-M", "q35,graphics=off", "-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand", "-smp", "1", "-m", strconv.Itoa(m.MemoryMiB),
+		"-M", "q35,graphics=off", "-accel", "tcg,thread=multi", "-cpu", cpu, "-smp", "1", "-m", strconv.Itoa(m.MemoryMiB),
 		"-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-serial", "stdio", "-no-reboot",
-		"-device", "virtio-rng-pci",
+	}
+	if !m.NoRandom {
+		args = append(args, "-device", "virtio-rng-pci")
 	}
 	if m.UEFI {
 		NeedFiles(t, "ovmf", ovmfCode, ovmfVars)
