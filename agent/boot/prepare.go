@@ -1,7 +1,9 @@
 // Package boot makes the installed system what the machine starts next: it commits the disk and writes the firmware's boot entry.
 //
-// The boot entry is written in pure Go through efivarfs. The EFI system partition is read with a FAT reader of our own, read-only and
-// bounded, because the image is a tenant's: nothing of it is mounted or run. (go-diskfs reads FAT32 alone, and small ESPs are FAT16.)
+// The boot entry is written in pure Go through efivarfs. u-root's package of that name is not used: it knows variables but no boot
+// entries, does not look whether the firmware kept what was written, and refuses every folder but a mounted efivarfs, also a test's.
+// The EFI system partition is read with a FAT reader of our own, read-only and bounded, because the image is a tenant's: nothing of it
+// is mounted or run. (go-diskfs reads FAT32 alone, and small ESPs are FAT16.)
 // An entry that can't be written is a warning when the image has the fallback loader \EFI\BOOT\BOOTX64.EFI, which firmware finds without
 // an entry; else it is a failure, because the machine would not boot.
 package boot
