@@ -88,6 +88,8 @@ type rig struct {
 	con    *lab.Conductor
 	images *imageServer
 	log    string // of ingotd
+	conf   map[string]any
+	file   string // with conf
 }
 
 // option changes the conductor's configuration.
@@ -130,8 +132,8 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 	r := &rig{t: t, art: art, lab: l, log: filepath.Join(dir, "ingotd.log")}
 	t.Cleanup(r.down)
 
-	conf := map[string]any{}
-	for _, o := range append([]option{
+	r.conf, r.file = map[string]any{}, filepath.Join(dir, "ingotd.yaml")
+	r.configure(append([]option{
 		set("data_dir", filepath.Join(dir, "data")), set("log_level", "debug"), set("hostname", "conductor-1"),
 		set("netboot.dhcp", "server"), set("netboot.interface", "prov"),
 		set("netboot.range_start", l.Subnet.Addr().String()[:len(l.Subnet.Addr().String())-1]+"50"),
@@ -139,18 +141,8 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 		set("netboot.ramdisk_dir", art.ramdisk), set("netboot.images_dir", art.images),
 		set("netboot.kernel_params", "console=ttyS0,115200n8"),
 		set("deploy.boot_timeout", "3m"), set("power.sync_interval", "10s"),
-	}, opts...) {
-		o(conf)
-	}
-	text, err := json.Marshal(conf) // JSON is YAML
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(dir, "ingotd.yaml")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if r.con, err = l.StartConductor(ctx, art.ingotd, file, "127.0.0.1:0", r.log); err != nil {
+	}, opts...)...)
+	if r.con, err = l.StartConductor(ctx, art.ingotd, r.file, "127.0.0.1:0", r.log); err != nil {
 		t.Fatal(err)
 	}
 	ln, err := l.Listen("tcp", l.Host.String()+":9000")
@@ -159,6 +151,21 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 	}
 	r.images = startImageServer(t, ln, art.images)
 	return r
+}
+
+// configure writes the conductor's configuration, with more options applied. It counts from the conductor's next start.
+func (r *rig) configure(opts ...option) {
+	r.t.Helper()
+	for _, o := range opts {
+		o(r.conf)
+	}
+	text, err := json.Marshal(r.conf) // JSON is YAML
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if err := os.WriteFile(r.file, text, 0o600); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // down ends everything, and shows what helps to understand a failure.

@@ -41,6 +41,12 @@ func TestServerProfile(t *testing.T) {
 	if err := m.WaitConsole(ctx, from, "$ "); err != nil {
 		t.Errorf("no shell on the console, although the boot parameters open it: %v", err)
 	}
+	keys := m.Attach()
+	defer keys.Close()
+	keys.Write([]byte(sum))
+	if err := m.WaitConsole(ctx, from, "OK2"); err != nil {
+		t.Errorf("the shell on the console does not work: %v", err)
+	}
 	r.wait("srv", "manageable", bootLimit)
 
 	inv := r.must("GET", "/v1/nodes/srv/inventory", nil)["inventory"].(map[string]any)
@@ -63,6 +69,38 @@ func TestServerProfile(t *testing.T) {
 	if len(nics) != 1 || nics[0].(map[string]any)["mac_address"] != m.MAC || nics[0].(map[string]any)["has_carrier"] != true {
 		t.Errorf("interfaces = %v", nics)
 	}
+
+	// The same ramdisk, without the boot parameter: whatever is typed, whenever, nobody reads it.
+	ctx, cancel = context.WithTimeout(t.Context(), bootLimit)
+	defer cancel()
+	if err := r.con.Terminate(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r.configure(set("netboot.kernel_params", "console=ttyS0,115200n8"))
+	if err := r.con.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	from = m.ConsoleSize()
 	r.provision("srv", "provide", nil)
+	if err := m.WaitConsole(ctx, from, "ingot: agent "); err != nil {
+		t.Fatal(err)
+	}
+	typed := 0
+	for m.On() {
+		keys.Write([]byte("\r" + sum))
+		typed++
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatal("cleaning takes too long")
+		}
+	}
 	r.wait("srv", "available", bootLimit)
+	if said := console(t, m, from); strings.Contains(said, "OK2") || strings.Contains(said, "Enter for a shell") {
+		t.Errorf("a shell answers on the console, although the boot parameters don't open it:\n%s", said)
+	}
+	t.Logf("typed at the closed console %d times", typed)
 }
+
+// sum is typed at a shell, which answers OK2; a console that only shows what is typed does not.
+const sum = "echo OK$((1+1))\r"
