@@ -325,8 +325,8 @@ func (r *rig) progress(name string, share float64) {
 	r.t.Helper()
 	kit.Eventually(r.t, bootLimit, fmt.Sprintf("node %s has written %.0f %%", name, share*100), func() bool {
 		p := r.must("GET", "/ingot/v1/nodes/"+name+"/progress", nil)
-		if p.str("provision_state") == "deploy failed" {
-			r.t.Fatalf("node %s: %s", name, p.str("last_error"))
+		if state := p.str("provision_state"); state == "deploy failed" || state == "active" {
+			r.t.Fatalf("node %s is %q before it was seen to have written %.0f %%: %s", name, state, share*100, p.str("last_error"))
 		}
 		run, _ := p["running"].(map[string]any)
 		done, _ := run["bytes"].(float64)
