@@ -207,26 +207,27 @@ func endAgent(ctx context.Context, p *pass) (bool, verdict, error) {
 			if err := p.note(ctx, "agent off"); err != nil {
 				return false, verdict{}, err
 			}
-			e.forgetAsked(p.n.UUID)
 		}
-		connected := p.n.Boot != nil && p.n.Boot.Connected
-		if connected && j.Failure == "" && time.Since(p.n.Job.BegunAt) < e.cfg.AgentOff {
-			st, err := p.power(ctx)
-			if err != nil {
-				return false, verdict{}, err
+		if p.n.Boot != nil && p.n.Boot.Connected && j.Failure == "" {
+			if err := e.agents().Power(ctx, p.n.UUID, node.AgentOff); err == nil {
+				return false, again(e.cfg.PowerPoll), p.note(ctx, "agent asked")
 			}
-			if st == power.Off {
-				return true, verdict{}, nil
-			}
-			if now, _ := e.askAgain(p.n.UUID, 3*e.cfg.AgentOff); now {
-				if err := e.agents().Power(ctx, p.n.UUID, node.AgentOff); err == nil {
-					return false, again(e.cfg.PowerPoll), nil
-				}
-				e.log.Info("the agent can't be asked to turn its machine off; its power is cut", "node", p.n.UUID)
-			} else {
-				return false, again(e.cfg.PowerPoll), nil
-			}
+			e.log.Info("the agent can't be asked to turn its machine off; its power is cut", "node", p.n.UUID)
 		}
+		e.forgetAsked(p.n.UUID)
+		return false, again(0), p.note(ctx, "off")
+	case "agent asked":
+		// The agent closes its session first and is then busy flushing and unmounting: that it is gone says nothing yet.
+		st, err := p.power(ctx)
+		switch {
+		case err != nil:
+			return false, verdict{}, err
+		case st == power.Off:
+			return true, verdict{}, nil
+		case time.Since(j.BegunAt) < e.cfg.AgentOff:
+			return false, again(e.cfg.PowerPoll), nil
+		}
+		e.log.Info("the agent did not turn its machine off in time; its power is cut", "node", p.n.UUID, "took", e.cfg.AgentOff)
 		e.forgetAsked(p.n.UUID)
 		return false, again(0), p.note(ctx, "off")
 	}

@@ -1,8 +1,10 @@
 package engine
 
 import (
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -125,5 +127,31 @@ func TestMarks(t *testing.T) {
  step started boot_instance, power on requested, power is on, step done boot_instance`
 	if g, wnt := strings.Join(got, ", "), strings.ReplaceAll(want, "\n", ""); g != wnt {
 		t.Errorf("marks of a deployment:\n%s\nwant\n%s", g, wnt)
+	}
+}
+
+// TestAgentEndsInOrder has an agent that needs a while between the end of its session and the end of its machine. It gets it: nobody
+// cuts the power meanwhile.
+func TestAgentEndsInOrder(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	m.flushTook = 200 * time.Millisecond
+	w.must(m, node.Manage)
+	w.untilState(m, node.Manageable)
+	w.must(m, node.Provide)
+	w.untilState(m, node.Available)
+	w.walk(m, node.Active)
+	checkDeployed(t, m, 1)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, ask := range m.asks {
+		if ask == "agent off" && (i+1 >= len(m.asks) || m.asks[i+1] != "agent is done") {
+			t.Errorf("the agent was asked to end its boot, then came %q; all of it: %q", m.asks[i+1:], m.asks)
+			break
+		}
+	}
+	if !slices.Contains(m.asks, "agent off") {
+		t.Errorf("the agent was never asked to end its boot: %q", m.asks)
 	}
 }

@@ -385,6 +385,16 @@ func (l link) Power(_ context.Context, id string, action node.PowerAction) error
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()
 	a.m.asks = append(a.m.asks, "agent "+string(action))
+	if a.m.flushTook > 0 {
+		a.m.stopAgent()
+		time.AfterFunc(a.m.flushTook, func() {
+			a.m.mu.Lock()
+			defer a.m.mu.Unlock()
+			a.m.asks = append(a.m.asks, "agent is done")
+			a.m.turnOff()
+		})
+		return nil
+	}
 	a.m.turnOff()
 	if action == node.AgentReboot {
 		a.m.turnOn()

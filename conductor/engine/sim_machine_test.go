@@ -51,6 +51,7 @@ type machine struct {
 	noNetBoot  bool
 	digest     string // of the agent's steps
 	stepTook   time.Duration
+	flushTook  time.Duration                                                      // between the end of the agent's session and its turning the machine off
 	behave     map[string]func(a *agent, s node.PlanStep) (node.StepResult, bool) // steps that do something else than usual
 	asks       []string                                                           // what the controller was asked for
 	inUse      int                                                                // calls at once
