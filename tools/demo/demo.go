@@ -76,6 +76,9 @@ func Run(ctx context.Context, o Options) (err error) {
 			return
 		}
 		fmt.Fprintln(d.Out, "\nTaking the rack down.")
+		if ctx.Err() != nil {
+			err = errors.New("the demo was interrupted; nothing of it is left running")
+		}
 		if derr := lab.TakeDown(context.WithoutCancel(ctx), Name, err == nil); derr != nil {
 			err = errors.Join(err, derr)
 		} else if err != nil && ctx.Err() == nil {
