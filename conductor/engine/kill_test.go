@@ -140,6 +140,9 @@ func TestAgentCarriesOnAlone(t *testing.T) {
 	w.start(nil)
 	m := w.add("n1")
 	w.walk(m, node.Available)
+	m.mu.Lock()
+	m.stepTook = 300 * time.Millisecond // long enough to be seen at it
+	m.mu.Unlock()
 	w.must(m, node.Deploy)
 	w.until(m, "write_image", func(n *node.Node) bool {
 		s := n.Job.Current()
