@@ -181,8 +181,11 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // rescan looks for unfinished work that nobody told this engine of, such as that of a conductor that died.
-func (e *Engine) rescan(ctx context.Context) {
-	tick := time.NewTicker(e.cfg.Rescan)
+func (e *Engine) rescan(ctx context.Context) { e.every(ctx, e.cfg.Rescan, true, func([]string) {}) }
+
+// every wakes all nodes, or all with unfinished work, each time so long has passed, and calls before with them first.
+func (e *Engine) every(ctx context.Context, interval time.Duration, busy bool, before func(ids []string)) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -190,13 +193,14 @@ func (e *Engine) rescan(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		ids, err := e.db.UUIDs(ctx, true)
+		ids, err := e.db.UUIDs(ctx, busy)
 		if err != nil {
 			if ctx.Err() == nil {
-				e.log.Error("find work", "err", err)
+				e.log.Error("nodes can't be listed: unfinished work and power states are not looked at", "err", err)
 			}
 			continue
 		}
+		before(ids)
 		for _, id := range ids {
 			e.wake(id)
 		}

@@ -92,30 +92,13 @@ func reset(ctx context.Context, p *pass) (verdict, error) {
 
 // syncLoop has every machine's power read from time to time.
 func (e *Engine) syncLoop(ctx context.Context) {
-	tick := time.NewTicker(e.cfg.PowerSync)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		ids, err := e.db.UUIDs(ctx, false)
-		if err != nil {
-			if ctx.Err() == nil {
-				e.log.Error("power of the machines is not being read", "err", err)
-			}
-			continue
-		}
+	e.every(ctx, e.cfg.PowerSync, false, func(ids []string) {
 		e.mu.Lock()
+		defer e.mu.Unlock()
 		for _, id := range ids {
 			e.syncing[id] = true
 		}
-		e.mu.Unlock()
-		for _, id := range ids {
-			e.wake(id)
-		}
-	}
+	})
 }
 
 // badReadsBeforeFault is how many readings of a machine's power must fail in a row before that is a fault.
