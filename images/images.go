@@ -38,10 +38,14 @@ func refuse(remedy, format string, args ...any) error {
 	return &Error{Err: fmt.Errorf(format, args...), Remedy: remedy}
 }
 
-// Extent is a piece of an image. Data is in the buffer that Next was given; nil stands for a hole, Len zeros.
+// Extent is a piece of an image: data, data that is still packed, or a hole.
 type Extent struct {
 	Off, Len int64
-	Data     []byte
+	// Data is in the buffer that Next was given. Nil, without Decode, stands for a hole: Len zeros.
+	Data []byte
+	// Decode, instead of Data, unpacks the piece into exactly Len bytes. Any goroutine may call it, once; it must be over before Close.
+	// Len is not more than the buffer that Next was given.
+	Decode func(dst []byte) error
 }
 
 // Extents reads an image piece by piece.
@@ -65,8 +69,11 @@ type Input struct {
 	// Cancel ends a Read of Stream that waits; nil when none ever waits for long. It is called before a decoder, which reads ahead, is
 	// waited for: when Open fails, and by Close.
 	Cancel func()
-	// At reads anywhere in the file, for formats whose tables are not where they are needed; nil when the server can't do that.
+	// At reads anywhere in the file, for formats whose tables are not where they are needed; nil when that is not possible. It may be slow
+	// anywhere but in ascending order.
 	At io.ReaderAt
+	// Again opens the file once more from its beginning, for such tables in a compressed file; nil when that is not possible.
+	Again func() (io.ReadCloser, error)
 }
 
 // Limits bound what an image may ask for. Zero values mean the defaults.
@@ -83,17 +90,18 @@ type Info struct {
 	Compression Compression
 	Format      Format
 	Head        Content // of the disk that the image describes
+	Start       []byte  // the disk's first MiB, or all of it when it is smaller
 }
 
 // format is one way to describe a disk. Without open it is recognised and refused.
 type format struct {
 	name   Format
 	remedy string
-	open   func(decoded io.Reader, in Input, info Info, l Limits) (Extents, error)
+	open   func(decoded io.Reader, in Input, info *Info, l Limits) (Extents, error)
 }
 
-// peekSize is enough for the farthest magic number, that of btrfs.
-const peekSize = 68 << 10
+// peekSize is more than enough for the farthest magic number, that of btrfs: it is what a partition table takes.
+const peekSize = 1 << 20
 
 // Open finds out what an image is and reads it.
 func Open(in Input, l Limits) (Extents, Info, error) {
@@ -135,10 +143,11 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 		return nil, info, refuse("check what the URL serves", "the image is empty once it is unpacked")
 	}
 	info.Format, info.Head = Detect(head)
+	info.Start = head
 	f, err := lookUp(info)
 	if err == nil {
 		var e Extents
-		if e, err = f.open(decoded, in, info, l); err == nil {
+		if e, err = f.open(decoded, in, &info, l); err == nil {
 			return &closing{e, closer}, info, nil
 		}
 	}
@@ -182,6 +191,9 @@ func peek(r io.Reader) ([]byte, io.Reader, error) {
 		n += m
 		if err == io.EOF {
 			return buf[:n], bytes.NewReader(buf[:n]), nil
+		}
+		if err == io.ErrUnexpectedEOF {
+			return nil, nil, refuse(remedyTruncated, "the image is truncated after %d bytes: %w", n, err)
 		}
 		if err != nil {
 			return nil, nil, err
@@ -293,7 +305,7 @@ type raw struct {
 	err  error
 }
 
-func openRaw(decoded io.Reader, in Input, info Info, l Limits) (Extents, error) {
+func openRaw(decoded io.Reader, in Input, info *Info, l Limits) (Extents, error) {
 	size := int64(-1)
 	if info.Compression == Plain {
 		size = in.Size

@@ -115,13 +115,16 @@ func TestTruncationIsNeverAnEnd(t *testing.T) {
 			t.Errorf("zstd cut at %d of %d: %v", cut, len(packed), err)
 		}
 	}
-	cut := io.MultiReader(bytes.NewReader(img[:300<<10]), iotest.ErrReader(io.ErrUnexpectedEOF))
-	e, _, err := Open(Input{Stream: cut, Size: int64(len(img))}, Limits{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := readAll(e, 64<<10); err == nil || !strings.Contains(err.Error(), "truncated after 307200 bytes") {
-		t.Errorf("raw cut off: %v", err)
+	for _, at := range []int{300 << 10, 1<<20 + 4096} { // within what Open looks at, and behind it
+		img := disk(2 << 20)
+		cut := io.MultiReader(bytes.NewReader(img[:at]), iotest.ErrReader(io.ErrUnexpectedEOF))
+		e, _, err := Open(Input{Stream: cut, Size: int64(len(img))}, Limits{})
+		if err == nil {
+			_, err = readAll(e, 64<<10)
+		}
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("truncated after %d bytes", at)) {
+			t.Errorf("raw cut off at %d: %v", at, err)
+		}
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/linux"
 	"github.com/ingot-metal/ingot/test/kit"
 )
@@ -51,7 +52,7 @@ func BenchmarkAgainstPipe(b *testing.B) {
 		defer s.Close()
 		ours := func(b *testing.B) {
 			args := map[string]any{"image_source": s.URL, "image_os_hash_value": sum}
-			if _, err := deployPatiently(b, m, args, defaultPatience); err != nil {
+			if _, err := deployPatiently(b, m, args, fetch.DefaultPatience); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -113,7 +114,7 @@ func BenchmarkWrite(b *testing.B) {
 			b.SetBytes(int64(len(img)))
 			m := newRealMachine(b, kit.TempDisk(b, 300*mib), 300*mib)
 			for b.Loop() {
-				if _, err := deployPatiently(b, m, map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file)}, defaultPatience); err != nil {
+				if _, err := deployPatiently(b, m, map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file)}, fetch.DefaultPatience); err != nil {
 					b.Fatal(err)
 				}
 			}

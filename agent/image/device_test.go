@@ -20,6 +20,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/linux"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/test/kit"
@@ -58,7 +59,7 @@ func deploy(t testing.TB, m machine, args map[string]any) (*Result, error) {
 }
 
 // deployPatiently writes an image and commits it.
-func deployPatiently(t testing.TB, m machine, args map[string]any, wait patience) (*Result, error) {
+func deployPatiently(t testing.TB, m machine, args map[string]any, wait fetch.Patience) (*Result, error) {
 	args["root_device"] = map[string]any{"serial": "real-1"}
 	raw, err := json.Marshal(args)
 	if err != nil {

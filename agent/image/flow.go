@@ -7,6 +7,8 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
+
+	"github.com/ingot-metal/ingot/agent/fetch"
 )
 
 // flow fetches and hashes ahead of whoever reads it.
@@ -28,7 +30,7 @@ type flow struct {
 type chunk struct{ mem, data []byte }
 
 // startFlow begins to fetch. The flow must be closed.
-func startFlow(ctx context.Context, s *source, h hash.Hash) *flow {
+func startFlow(ctx context.Context, s *fetch.File, h hash.Hash) *flow {
 	ctx, cancel := context.WithCancel(ctx)
 	f := &flow{hash: h, free: make(chan []byte, chunks), hashed: make(chan chunk, chunks), cancel: cancel}
 	for range chunks {
@@ -49,7 +51,7 @@ func startFlow(ctx context.Context, s *source, h hash.Hash) *flow {
 	return f
 }
 
-func (f *flow) fetch(ctx context.Context, s *source, out chan<- chunk) {
+func (f *flow) fetch(ctx context.Context, s *fetch.File, out chan<- chunk) {
 	for {
 		var mem []byte
 		select {
@@ -62,7 +64,7 @@ func (f *flow) fetch(ctx context.Context, s *source, out chan<- chunk) {
 		// Full chunks: a decoder works better on large pieces than on what single packets bring.
 		for n < len(mem) && err == nil {
 			var m int
-			m, err = s.read(ctx, mem[n:])
+			m, err = s.Read(ctx, mem[n:])
 			n += m
 			f.fetched.Add(int64(m))
 		}

@@ -1,6 +1,6 @@
 // Package image streams an operating system image from a web server onto a disk: one pass, no temporary file, no copy in RAM.
 //
-// The bytes flow through four stages, each in its own goroutine, with bounded buffers between them: fetch (source.go mends broken
+// The bytes flow through four stages, each in its own goroutine, with bounded buffers between them: fetch (package fetch mends broken
 // connections), digest over the bytes as fetched, decode (package images), and write. The writer takes buffers of 1 MiB, looks at
 // them in blocks of 64 KiB, punches holes where a block is zero, and writes the rest with several buffers in flight, past the page cache.
 // About 12 MiB of buffers and the decoder's window are all the memory that an image of any size takes: the whole process peaks at 41 MiB

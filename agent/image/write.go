@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 )
@@ -75,7 +76,7 @@ type WrittenDisk struct {
 // Stopped at any point, also by losing power, the disk either is untouched or has no partition table. Run again, it starts over.
 func WriteStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		r, err := write(ctx, m, c, defaultPatience)
+		r, err := write(ctx, m, c, fetch.DefaultPatience)
 		if err != nil {
 			return step.Outcome{}, explain(err)
 		}
@@ -122,7 +123,7 @@ func parseArgs(c *step.Call) (writeArgs, error) {
 	return a, err
 }
 
-func write(ctx context.Context, m machine, c *step.Call, wait patience) (*Result, error) {
+func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*Result, error) {
 	began := time.Now()
 	disk.SetPending(c.Facts, nil)
 	a, err := parseArgs(c)
@@ -137,17 +138,17 @@ func write(ctx context.Context, m machine, c *step.Call, wait patience) (*Result
 	c.Log.Info("root disk chosen", "disk", choice.Disk.Name, "why", choice.Why)
 
 	c.Report(step.Progress{Phase: "connect"})
-	src, err := newSource(a.Source, a.CA, wait, c.Log)
+	src, err := fetch.Open(a.Source, a.CA, wait, c.Log)
 	if err != nil {
 		return nil, err
 	}
-	defer src.end()
+	defer src.Close()
 	if a.checksumURL != "" {
-		if a.digest, err = fetchDigest(ctx, a, src.url.Path, wait, c.Log); err != nil {
+		if a.digest, err = fetchDigest(ctx, a, src.URL.Path, wait, c.Log); err != nil {
 			return nil, err
 		}
 	}
-	if err := src.connect(ctx); err != nil {
+	if err := src.Connect(ctx); err != nil {
 		return nil, err
 	}
 
@@ -166,7 +167,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait patience) (*Result
 	disk.SetPending(c.Facts, p.pending)
 	r.Disk = WrittenDisk{d.Identity(), choice.Why}
 	r.TookMS = time.Since(began).Milliseconds()
-	r.Resumes, r.Restarts = src.Resumes, src.restarts
+	r.Resumes, r.Restarts = src.Resumes, src.Restarts
 	c.Log.Info("image written", "disk", d.Name, "bytes", r.BytesWritten, "zero", r.BytesZero, "fetched", r.BytesFetched, "resumes", r.Resumes,
 		"took", time.Since(began).Round(time.Millisecond))
 	return r, nil
@@ -175,7 +176,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait patience) (*Result
 // pass is one image on its way to one disk.
 type pass struct {
 	c       *step.Call
-	src     *source
+	src     *fetch.File
 	dev     disk.Device
 	disk    disk.Disk
 	args    writeArgs
@@ -187,11 +188,11 @@ type pass struct {
 func (p *pass) untilDone(ctx context.Context) (*Result, error) {
 	for {
 		r, err := p.once(ctx)
-		if !errors.Is(err, errRestart) {
+		if !errors.Is(err, fetch.ErrRestart) {
 			return r, err
 		}
-		p.src.rewind()
-		if err := p.src.connect(ctx); err != nil {
+		p.src.Rewind()
+		if err := p.src.Connect(ctx); err != nil {
 			return nil, err
 		}
 	}
@@ -210,7 +211,7 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	f := startFlow(ctx, p.src, p.args.digest.New())
 	defer f.close()
 
-	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.size, Cancel: f.cancel}, images.Limits{Size: p.disk.Size})
+	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.Size, Cancel: f.cancel}, images.Limits{Size: p.disk.Size})
 	if err != nil {
 		return nil, p.told(outer, ctx, err)
 	}
@@ -218,11 +219,11 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	if want := strings.ToLower(p.args.DiskFormat); want != "" && want != string(info.Format) {
 		p.c.Log.Info("image is not in the format it is said to be in; its content decides", "said", want, "format", string(info.Format))
 	}
-	p.c.Log.Info("writing image", "disk", p.disk.Name, "url", redact(p.src.url), "format", string(info.Format), "compression", string(info.Compression),
-		"table", string(info.Head), "bytes", p.src.size)
+	p.c.Log.Info("writing image", "disk", p.disk.Name, "url", fetch.Redact(p.src.URL), "format", string(info.Format), "compression", string(info.Compression),
+		"table", string(info.Head), "bytes", p.src.Size)
 
 	var reported time.Time
-	total := uint64(max(p.src.size, 0))
+	total := uint64(max(p.src.Size, 0))
 	if err := s.take(ctx, e, func() {
 		if now := time.Now(); now.Sub(reported) >= reportEvery {
 			reported = now
@@ -302,31 +303,31 @@ func (p *pass) told(outer, inner context.Context, err error) error {
 const maxSums = 4 << 20
 
 // fetchDigest looks the image up in a checksum file.
-func fetchDigest(ctx context.Context, a writeArgs, imagePath string, wait patience, log *slog.Logger) (images.Digest, error) {
-	src, err := newSource(a.checksumURL, a.CA, wait, log)
+func fetchDigest(ctx context.Context, a writeArgs, imagePath string, wait fetch.Patience, log *slog.Logger) (images.Digest, error) {
+	src, err := fetch.Open(a.checksumURL, a.CA, wait, log)
 	if err != nil {
 		return images.Digest{}, fmt.Errorf("checksum file: %w", err)
 	}
-	defer src.end()
+	defer src.Close()
 	var text []byte
 	buf := make([]byte, 64<<10)
 	for {
-		n, err := src.read(ctx, buf)
+		n, err := src.Read(ctx, buf)
 		text = append(text, buf[:n]...)
 		switch {
-		case errors.Is(err, errRestart):
-			src.rewind()
+		case errors.Is(err, fetch.ErrRestart):
+			src.Rewind()
 			text = nil
 		case err == io.EOF:
 			d, err := images.ParseSums(string(text), imagePath)
 			if err != nil {
-				return d, fmt.Errorf("checksum file %s: %w", redact(src.url), err)
+				return d, fmt.Errorf("checksum file %s: %w", fetch.Redact(src.URL), err)
 			}
 			return d, nil
 		case err != nil:
 			return images.Digest{}, fmt.Errorf("checksum file: %w", err)
 		case len(text) > maxSums:
-			return images.Digest{}, step.Failf("correct image_checksum", "checksum file %s: longer than %d bytes", redact(src.url), maxSums)
+			return images.Digest{}, step.Failf("correct image_checksum", "checksum file %s: longer than %d bytes", fetch.Redact(src.URL), maxSums)
 		}
 	}
 }

@@ -28,14 +28,15 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
 const mib = 1 << 20
 
 // hasty is a patience for tests.
-var hasty = patience{start: 300 * time.Millisecond, outage: 300 * time.Millisecond, stall: 200 * time.Millisecond, first: time.Millisecond,
-	longest: 20 * time.Millisecond, restarts: 3}
+var hasty = fetch.Patience{Start: 300 * time.Millisecond, Outage: 300 * time.Millisecond, Stall: 200 * time.Millisecond, First: time.Millisecond,
+	Longest: 20 * time.Millisecond, Restarts: 3}
 
 // mbrImage makes a whole-disk image: one partition from 1 MiB to the end, data and holes of many sizes.
 func mbrImage(size int) []byte {

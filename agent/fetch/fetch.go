@@ -1,4 +1,11 @@
-package image
+// Package fetch gets a file from a web server, whole and in order, over connections that may break.
+//
+// A break is mended by a Range request with If-Range when the server gave a strong ETag: then the bytes are those of the same file. Without
+// one Read says ErrRestart: what was read is worth nothing, and after Rewind the file begins anew.
+//
+// Times are by lack of progress: a slow download may take for ever. Errors are step.Errors with a remedy, without user, password and query of
+// the URL.
+package fetch
 
 import (
 	"context"
@@ -21,60 +28,59 @@ import (
 )
 
 // patience is how long a source waits for what. Times are by lack of progress: a slow download may take for ever.
-type patience struct {
-	start    time.Duration // for the first answer
-	outage   time.Duration // without a new byte in the middle
-	stall    time.Duration // silence on an open connection
-	first    time.Duration // between the first two attempts; doubles
-	longest  time.Duration // between two attempts
-	restarts int           // from byte zero
+type Patience struct {
+	Start    time.Duration // for the first answer
+	Outage   time.Duration // without a new byte in the middle
+	Stall    time.Duration // silence on an open connection
+	First    time.Duration // between the first two attempts; doubles
+	Longest  time.Duration // between two attempts
+	Restarts int           // from byte zero
 }
 
-var defaultPatience = patience{
-	start: 20 * time.Second, outage: 60 * time.Second, stall: 30 * time.Second,
-	first: 250 * time.Millisecond, longest: 8 * time.Second, restarts: 5,
+var DefaultPatience = Patience{
+	Start: 20 * time.Second, Outage: 60 * time.Second, Stall: 30 * time.Second,
+	First: 250 * time.Millisecond, Longest: 8 * time.Second, Restarts: 5,
 }
 
 const maxRedirects = 5
 
-// errRestart says that what was read so far is worth nothing: the server can't go on from there, or has another file now.
-var errRestart = errors.New("the download must start again from its beginning")
+// ErrRestart says that what was read so far is worth nothing: the server can't go on from there, or has another file now.
+var ErrRestart = errors.New("the download must start again from its beginning")
 
-// source reads one URL and goes on when connections break. A break is mended by a Range request with If-Range, when the server gave a
-// strong ETag: then the bytes are those of the same file. Without one, read gives errRestart; after rewind it begins anew.
-type source struct {
-	url    *url.URL
+// File is a file at a URL, read once and in order.
+type File struct {
+	URL    *url.URL
 	client *http.Client
 	log    *slog.Logger
-	wait   patience
+	wait   Patience
 
 	body   io.ReadCloser
 	cancel context.CancelCauseFunc
 	etag   string // strong, or ""
-	size   int64  // -1 when the server does not say
+	Size   int64  // -1 when the server does not say
 	off    int64  // of the next byte
 
 	furthest int64     // highest off ever reached
 	down     time.Time // since when no new byte has come; zero while they come
 	retry    time.Duration
 	Resumes  int
-	restarts int
+	Restarts int
 }
 
-func newSource(rawURL, ca string, wait patience, log *slog.Logger) (*source, error) {
+func Open(rawURL, ca string, wait Patience, log *slog.Logger) (*File, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil {
 		// The error of url.Parse quotes the URL, which may have a password in it.
 		return nil, step.Failf("correct image_source", "the image's URL can't be understood")
 	}
 	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, step.Failf("give image_source as an http or https URL", "the image's URL %s is not of a kind that can be fetched", redact(u))
+		return nil, step.Failf("give image_source as an http or https URL", "the image's URL %s is not of a kind that can be fetched", Redact(u))
 	}
 	t := &http.Transport{
 		Proxy:                 http.ProxyFromEnvironment,
 		DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 		TLSHandshakeTimeout:   10 * time.Second,
-		ResponseHeaderTimeout: wait.stall,
+		ResponseHeaderTimeout: wait.Stall,
 		DisableCompression:    true, // offsets must be those of the file
 		ReadBufferSize:        64 << 10,
 		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
@@ -85,7 +91,7 @@ func newSource(rawURL, ca string, wait patience, log *slog.Logger) (*source, err
 			return nil, step.Failf("correct image_ca", "image_ca holds no certificate in PEM form")
 		}
 	}
-	s := &source{url: u, log: log, wait: wait, size: -1}
+	s := &File{URL: u, log: log, wait: wait, Size: -1}
 	s.client = &http.Client{Transport: t, CheckRedirect: checkRedirect}
 	return s, nil
 }
@@ -107,13 +113,13 @@ func checkRedirect(req *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// redact is a URL without what may be secret: user, password, query.
-func redact(u *url.URL) string {
+// Redact is a URL without what may be secret: user, password, query.
+func Redact(u *url.URL) string {
 	v := url.URL{Scheme: u.Scheme, Host: u.Host, Path: u.Path}
 	return v.String()
 }
 
-func (s *source) close() {
+func (s *File) close() {
 	if s.body != nil {
 		s.cancel(nil)
 		s.body.Close()
@@ -121,22 +127,22 @@ func (s *source) close() {
 	}
 }
 
-func (s *source) end() {
+func (s *File) Close() {
 	s.close()
 	s.client.CloseIdleConnections()
 }
 
 // rewind makes the next Read begin at byte zero.
-func (s *source) rewind() {
+func (s *File) Rewind() {
 	s.close()
-	s.off, s.etag, s.size = 0, "", -1
+	s.off, s.etag, s.Size = 0, "", -1
 }
 
 // read reads on, mending what breaks.
-func (s *source) read(ctx context.Context, p []byte) (int, error) {
+func (s *File) Read(ctx context.Context, p []byte) (int, error) {
 	for {
 		if s.body == nil {
-			if err := s.connect(ctx); err != nil {
+			if err := s.Connect(ctx); err != nil {
 				return 0, err
 			}
 		}
@@ -151,7 +157,7 @@ func (s *source) read(ctx context.Context, p []byte) (int, error) {
 				s.broken(err)
 			}
 			return n, nil
-		case err == io.EOF && (s.size < 0 || s.off == s.size):
+		case err == io.EOF && (s.Size < 0 || s.off == s.Size):
 			return 0, io.EOF
 		case err == nil:
 			continue
@@ -164,21 +170,21 @@ func (s *source) read(ctx context.Context, p []byte) (int, error) {
 }
 
 // broken notes that a connection was lost. What to do about it is decided when the next byte is asked for.
-func (s *source) broken(err error) {
+func (s *File) broken(err error) {
 	s.close()
 	if s.down.IsZero() {
 		s.down = time.Now()
 	}
-	s.log.Warn("download interrupted", "url", redact(s.url), "bytes", s.off, "err", plain(err))
+	s.log.Warn("download interrupted", "url", Redact(s.URL), "bytes", s.off, "err", plain(err))
 }
 
 var errSilent = errors.New("no data for too long")
 
 // readBody reads once. The clock for silence runs only while we wait for the server, not while the disk is slow.
-func (s *source) readBody(p []byte) (int, error) {
+func (s *File) readBody(p []byte) (int, error) {
 	cancel := s.cancel
 	var silent atomic.Bool
-	timer := time.AfterFunc(s.wait.stall, func() {
+	timer := time.AfterFunc(s.wait.Stall, func() {
 		silent.Store(true)
 		cancel(errSilent)
 	})
@@ -191,10 +197,10 @@ func (s *source) readBody(p []byte) (int, error) {
 }
 
 // connect asks for the file from s.off on, again and again for as long as there is hope.
-func (s *source) connect(ctx context.Context) error {
-	limit := s.wait.outage
+func (s *File) Connect(ctx context.Context) error {
+	limit := s.wait.Outage
 	if s.furthest == 0 {
-		limit = s.wait.start
+		limit = s.wait.Start
 	}
 	for {
 		err := s.request(ctx)
@@ -205,7 +211,7 @@ func (s *source) connect(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 		var se *step.Error
-		if errors.Is(err, errRestart) || errors.As(err, &se) && !se.Retryable {
+		if errors.Is(err, ErrRestart) || errors.As(err, &se) && !se.Retryable {
 			return err
 		}
 		if s.down.IsZero() {
@@ -214,12 +220,12 @@ func (s *source) connect(ctx context.Context) error {
 		if down := time.Since(s.down); down+s.retry > limit {
 			if s.furthest > 0 {
 				return step.Retryable("check the image server and the network between it and the machine, then deploy again",
-					fmt.Errorf("fetch %s: no new data for %s after %d bytes: %w", redact(s.url), down.Round(time.Second), s.furthest, err))
+					fmt.Errorf("fetch %s: no new data for %s after %d bytes: %w", Redact(s.URL), down.Round(time.Second), s.furthest, err))
 			}
 			return err
 		}
-		s.retry = min(max(2*s.retry, s.wait.first), s.wait.longest)
-		s.log.Warn("download will be tried again", "url", redact(s.url), "bytes", s.off, "in", s.retry, "err", plain(err))
+		s.retry = min(max(2*s.retry, s.wait.First), s.wait.Longest)
+		s.log.Warn("download will be tried again", "url", Redact(s.URL), "bytes", s.off, "in", s.retry, "err", plain(err))
 		t := time.NewTimer(s.retry)
 		select {
 		case <-ctx.Done():
@@ -231,15 +237,15 @@ func (s *source) connect(ctx context.Context) error {
 }
 
 // request makes one attempt. Errors that are not final are Retryable or plain.
-func (s *source) request(ctx context.Context) error {
+func (s *File) request(ctx context.Context) error {
 	if s.off > 0 && s.etag == "" {
 		return s.restart("the server gives no strong ETag, so nobody knows whether the file is still the same")
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.url.String(), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL.String(), nil)
 	if err != nil {
 		cancel(nil)
-		return step.Failf("correct image_source", "fetch %s: %s", redact(s.url), plain(err))
+		return step.Failf("correct image_source", "fetch %s: %s", Redact(s.URL), plain(err))
 	}
 	req.Header.Set("User-Agent", "ingot-agent")
 	req.Header.Set("Accept-Encoding", "identity")
@@ -259,14 +265,14 @@ func (s *source) request(ctx context.Context) error {
 	}
 	if s.off > 0 {
 		s.Resumes++
-		s.log.Info("download resumed", "url", redact(s.url), "bytes", s.off)
+		s.log.Info("download resumed", "url", Redact(s.URL), "bytes", s.off)
 	}
 	s.body, s.cancel = resp.Body, cancel
 	return nil
 }
 
-func (s *source) accept(resp *http.Response) error {
-	where := redact(s.url)
+func (s *File) accept(resp *http.Response) error {
+	where := Redact(s.URL)
 	if enc := resp.Header.Get("Content-Encoding"); enc != "" && enc != "identity" {
 		return step.Failf("make the server send the file as it is", "fetch %s: the server sends it with content encoding %q, which nobody asked for", where, enc)
 	}
@@ -276,11 +282,11 @@ func (s *source) accept(resp *http.Response) error {
 	}
 	switch {
 	case s.off == 0 && resp.StatusCode == http.StatusOK:
-		s.etag, s.size = etag, resp.ContentLength
+		s.etag, s.Size = etag, resp.ContentLength
 		return nil
 	case resp.StatusCode == http.StatusPartialContent:
 		first, total, ok := contentRange(resp.Header.Get("Content-Range"))
-		if s.off > 0 && ok && first == s.off && (total < 0 || s.size < 0 || total == s.size) && (etag == "" || etag == s.etag) {
+		if s.off > 0 && ok && first == s.off && (total < 0 || s.Size < 0 || total == s.Size) && (etag == "" || etag == s.etag) {
 			return nil
 		}
 		return s.restart("the server sent another part of the file than was asked for")
@@ -300,13 +306,13 @@ func (s *source) accept(resp *http.Response) error {
 }
 
 // restart gives up what was read, a few times.
-func (s *source) restart(why string) error {
-	if s.restarts++; s.restarts > s.wait.restarts {
+func (s *File) restart(why string) error {
+	if s.Restarts++; s.Restarts > s.wait.Restarts {
 		return step.Retryable("see whether the image file is being replaced on the server all the time; let the server send a strong ETag",
-			fmt.Errorf("fetch %s: started again %d times: %s", redact(s.url), s.wait.restarts, why))
+			fmt.Errorf("fetch %s: started again %d times: %s", Redact(s.URL), s.wait.Restarts, why))
 	}
-	s.log.Warn("download starts again from its beginning", "url", redact(s.url), "bytes", s.off, "why", why)
-	return errRestart
+	s.log.Warn("download starts again from its beginning", "url", Redact(s.URL), "bytes", s.off, "why", why)
+	return ErrRestart
 }
 
 func contentRange(h string) (first, total int64, ok bool) {
@@ -349,7 +355,7 @@ func statusError(code int, where string) error {
 }
 
 // unreachable says why there was no answer at all, without the URL that net/http puts into its errors.
-func (s *source) unreachable(err error) error {
+func (s *File) unreachable(err error) error {
 	err = plain(err)
 	remedy := "check that the image server runs and that the provisioning network leads to it"
 	var dns *net.DNSError
@@ -361,15 +367,15 @@ func (s *source) unreachable(err error) error {
 	case errors.As(err, &dns):
 		remedy = "check the host name in image_source and the DNS server of the provisioning network"
 	case errors.As(err, &unknown):
-		return step.Failf("give the certificate of its authority in image_ca", "fetch %s: the server's certificate is signed by an unknown authority", redact(s.url))
+		return step.Failf("give the certificate of its authority in image_ca", "fetch %s: the server's certificate is signed by an unknown authority", Redact(s.URL))
 	case errors.As(err, &host), errors.As(err, &invalid):
-		return step.Fail("correct the server's certificate, or the host name in image_source", fmt.Errorf("fetch %s: %w", redact(s.url), err))
+		return step.Fail("correct the server's certificate, or the host name in image_source", fmt.Errorf("fetch %s: %w", Redact(s.URL), err))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		remedy = "start the image server, or correct host and port in image_source"
 	case errors.As(err, &redirect):
-		return step.Fail("correct image_source: it redirects too often, or to where it must not", fmt.Errorf("fetch %s: %w", redact(s.url), err))
+		return step.Fail("correct image_source: it redirects too often, or to where it must not", fmt.Errorf("fetch %s: %w", Redact(s.URL), err))
 	}
-	return step.Retryable(remedy, fmt.Errorf("fetch %s: not reachable: %w", redact(s.url), err))
+	return step.Retryable(remedy, fmt.Errorf("fetch %s: not reachable: %w", Redact(s.URL), err))
 }
 
 // plain takes the URL out of an error of net/http.
