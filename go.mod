@@ -3,6 +3,7 @@ module github.com/ingot-metal/ingot
 go 1.26.0
 
 require (
+	aead.dev/minisign v0.3.0 // signatures of published images
 	github.com/bougou/go-ipmi v0.9.1 // IPMI client of the conductor, and the BMC of the virtual rack
 	github.com/diskfs/go-diskfs v1.9.4 // an independent reader of tables and file systems that tests compare with
 	github.com/google/go-cmp v0.7.0 // differences in tests
@@ -58,6 +59,7 @@ require (
 	github.com/vishvananda/netns v0.0.4 // indirect
 	github.com/yusufpapurcu/wmi v1.2.4 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
+	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
 	golang.org/x/mod v0.41.0 // indirect
 	golang.org/x/text v0.42.0 // indirect

@@ -192,6 +192,7 @@ func TestSource(t *testing.T) {
 
 // agentModules is all that the agent may be made of besides the standard library: everything in it runs as root on bare machines.
 var agentModules = []string{
+	"aead.dev/minisign",              // signatures of published images
 	"github.com/insomniacslk/dhcp",   // DHCP
 	"github.com/jaypipes/ghw",        // inventory
 	"github.com/jaypipes/pcidb",      // of ghw
@@ -206,6 +207,7 @@ var agentModules = []string{
 	"github.com/ulikunitz/xz",        // of u-root's kmodule
 	"github.com/vishvananda/netlink", // links and addresses
 	"github.com/vishvananda/netns",   // of netlink
+	"golang.org/x/crypto",            // of minisign
 	"golang.org/x/net",               // of grpc
 	"golang.org/x/sync",
 	"golang.org/x/sys",                          // system calls

@@ -1,0 +1,54 @@
+package index
+
+import (
+	"crypto/sha256"
+)
+
+// Blocks is an unpacked block list: the SHA-256 of each BlockSize of the disk, in order, for up to ListChunks chunks. A block of zeros
+// has a digest of zeros.
+type Blocks []byte
+
+// BlocksOf is how many blocks n bytes of the disk have.
+func BlocksOf(n int64) int { return int((n + BlockSize - 1) / BlockSize) }
+
+// ListBytes is how much of the disk block list i covers.
+func (x *Index) ListBytes(i int) int64 {
+	const whole = ListChunks * ChunkSize
+	return min(whole, x.Size-int64(i)*whole)
+}
+
+// ParseBlocks unpacks the stored bytes of a block list that covers n bytes of the disk (see ListBytes). An object with Len 0 has no
+// stored bytes: give nil, and every block is zeros.
+func ParseBlocks(stored []byte, n int64) (Blocks, error) {
+	if n <= 0 || n > ListChunks*ChunkSize {
+		panic("index: ParseBlocks of an impossible part of a disk")
+	}
+	b := make(Blocks, BlocksOf(n)*sha256.Size)
+	if stored == nil {
+		return b, nil
+	}
+	if err := DecodeChunk(stored, b); err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+// Sum is the digest of a block of a chunk, both counted from the list's beginning. All zeros stands for a block of zeros.
+func (b Blocks) Sum(chunk, block int) (sum [sha256.Size]byte) {
+	copy(sum[:], b[(chunk*blocksInChunk+block)*sha256.Size:])
+	return sum
+}
+
+// Chunk is the digests of a whole chunk, in order.
+func (b Blocks) Chunk(chunk int) Blocks {
+	b = b[chunk*blocksInChunk*sha256.Size:]
+	return b[:min(len(b), blocksInChunk*sha256.Size)]
+}
+
+// SumBlock is what a block list says of this block. Only the last block of a disk may be shorter than BlockSize.
+func SumBlock(data []byte) (sum [sha256.Size]byte) {
+	if IsZero(data) {
+		return sum
+	}
+	return sha256.Sum256(data)
+}

@@ -1,0 +1,144 @@
+package index
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"strings"
+
+	"aead.dev/minisign"
+)
+
+// SignatureSuffixes are the ends that an index's name gets for its signature's: of minisign, of cosign.
+var SignatureSuffixes = []string{".minisig", ".sig"}
+
+// MaxSignature is more than any signature file takes, in bytes.
+const MaxSignature = 16 << 10
+
+// Key is a public key that published images may be signed with: of minisign, or of cosign (ECDSA P-256).
+type Key struct {
+	mini  *minisign.PublicKey
+	ecdsa *ecdsa.PublicKey
+}
+
+const remedyKey = "give a minisign public key (the line that begins with RW) or a cosign public key (the PEM of cosign.pub)"
+
+// ParseKey reads a public key: the base64 line of minisign, with or without the comment above it, or the PEM of an ECDSA P-256 key.
+func ParseKey(s string) (Key, error) {
+	s = strings.TrimSpace(strings.ReplaceAll(s, "\r\n", "\n"))
+	if strings.HasPrefix(s, "-----BEGIN") {
+		block, rest := pem.Decode([]byte(s))
+		if block == nil || len(bytes.TrimSpace(rest)) > 0 {
+			return Key{}, refuse(remedyKey, "the trusted key is not one PEM block")
+		}
+		if block.Type != "PUBLIC KEY" {
+			return Key{}, refuse(remedyKey, "the trusted key is a %q, not a public key", block.Type)
+		}
+		pub, err := x509.ParsePKIXPublicKey(block.Bytes)
+		if err != nil {
+			return Key{}, refuse(remedyKey, "read the trusted key: %w", err)
+		}
+		k, ok := pub.(*ecdsa.PublicKey)
+		if !ok || k.Curve != elliptic.P256() {
+			return Key{}, refuse(remedyKey, "the trusted key is not of the kind ECDSA P-256")
+		}
+		return Key{ecdsa: k}, nil
+	}
+	var k minisign.PublicKey
+	if err := k.UnmarshalText([]byte(s)); err != nil {
+		return Key{}, refuse(remedyKey, "read the trusted key: %w", err)
+	}
+	return Key{mini: &k}, nil
+}
+
+// String names the key, for logs: its kind, and for minisign its ID as minisign shows it.
+func (k Key) String() string {
+	switch {
+	case k.mini != nil:
+		return fmt.Sprintf("minisign key %016X", k.mini.ID())
+	case k.ecdsa != nil:
+		der, err := x509.MarshalPKIXPublicKey(k.ecdsa)
+		if err != nil {
+			return "cosign key"
+		}
+		return fmt.Sprintf("cosign key %x", sha256.Sum256(der))[:len("cosign key ")+16]
+	}
+	return "no key"
+}
+
+// VerifySignature checks that sig, the contents of a signature file, is a signature of the index's bytes by one of the keys: one of
+// minisign (legacy or prehashed; its trusted comment is checked as well), or one of `cosign sign-blob` (base64). Nothing that is in
+// the index or in the signature may be believed before.
+func VerifySignature(index, sig []byte, keys []Key) error {
+	const remedy = "sign the index with a key that this node trusts (image_keys), or add the public key to those"
+	if len(keys) == 0 {
+		return refuse(remedy, "there are no trusted keys to check the image's signature with")
+	}
+	if len(sig) > MaxSignature {
+		return refuse(remedy, "the image's signature is %d bytes long, which no signature is", len(sig))
+	}
+	check := verifyCosign
+	if bytes.HasPrefix(sig, []byte("untrusted comment:")) {
+		check = verifyMinisign
+	}
+	if err := check(index, sig, keys); err != nil {
+		return refuse(remedy, "the image's signature does not hold: %w", err)
+	}
+	return nil
+}
+
+func verifyMinisign(index, sig []byte, keys []Key) error {
+	var s minisign.Signature
+	if err := s.UnmarshalText(sig); err != nil {
+		return err
+	}
+	// The library's base64 lets some bits and line ends pass that mean nothing. A signature has one form.
+	if text, err := s.MarshalText(); err != nil || !bytes.Equal(bytes.TrimSpace(text), bytes.TrimSpace(bytes.ReplaceAll(sig, []byte("\r\n"), []byte("\n")))) {
+		return errors.New("it is not written the way minisign does")
+	}
+	var known []string
+	for _, k := range keys {
+		if k.mini == nil {
+			continue
+		}
+		known = append(known, k.String())
+		if k.mini.ID() != s.KeyID {
+			continue
+		}
+		if minisign.Verify(*k.mini, index, sig) {
+			return nil
+		}
+		return fmt.Errorf("it was not made by the %s for this index", k)
+	}
+	if known == nil {
+		return errors.New("it is one of minisign, and none of the trusted keys is")
+	}
+	return fmt.Errorf("it was made by minisign key %016X, and trusted are %s", s.KeyID, strings.Join(known, ", "))
+}
+
+func verifyCosign(index, sig []byte, keys []Key) error {
+	der, err := base64.StdEncoding.Strict().DecodeString(strings.TrimSpace(string(sig)))
+	if err != nil {
+		return errors.New("it is neither one of minisign nor one of cosign sign-blob")
+	}
+	sum, known := sha256.Sum256(index), false
+	for _, k := range keys {
+		if k.ecdsa == nil {
+			continue
+		}
+		known = true
+		if ecdsa.VerifyASN1(k.ecdsa, sum[:], der) {
+			return nil
+		}
+	}
+	if !known {
+		return errors.New("it is one of cosign, and none of the trusted keys is")
+	}
+	return errors.New("it was not made for this index by any of the trusted keys")
+}
