@@ -373,7 +373,10 @@ type Policy struct {
 	// Least distance between two progress events of one step; zero means one second.
 	ProgressInterval *durationpb.Duration `protobuf:"bytes,1,opt,name=progress_interval,json=progressInterval,proto3" json:"progress_interval,omitempty"`
 	// Log records the agent keeps while it can't send; zero means 2000.
-	LogRecords    uint32 `protobuf:"varint,2,opt,name=log_records,json=logRecords,proto3" json:"log_records,omitempty"`
+	LogRecords uint32 `protobuf:"varint,2,opt,name=log_records,json=logRecords,proto3" json:"log_records,omitempty"`
+	// Whether agents that write the same published image give each other its chunks; absent means that they don't, and that the agent
+	// listens nowhere.
+	Swarm         *SwarmPolicy `protobuf:"bytes,3,opt,name=swarm,proto3" json:"swarm,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -422,6 +425,59 @@ func (x *Policy) GetLogRecords() uint32 {
 	return 0
 }
 
+func (x *Policy) GetSwarm() *SwarmPolicy {
+	if x != nil {
+		return x.Swarm
+	}
+	return nil
+}
+
+// SwarmPolicy lets the agent take part in swarms.
+type SwarmPolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes per second that the agent sends to its neighbours at most; zero means no limit.
+	UploadRate    uint64 `protobuf:"varint,1,opt,name=upload_rate,json=uploadRate,proto3" json:"upload_rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwarmPolicy) Reset() {
+	*x = SwarmPolicy{}
+	mi := &file_proto_agentv1_agent_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwarmPolicy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwarmPolicy) ProtoMessage() {}
+
+func (x *SwarmPolicy) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_agentv1_agent_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwarmPolicy.ProtoReflect.Descriptor instead.
+func (*SwarmPolicy) Descriptor() ([]byte, []int) {
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *SwarmPolicy) GetUploadRate() uint64 {
+	if x != nil {
+		return x.UploadRate
+	}
+	return 0
+}
+
 // AgentMessage is one message from agent to conductor.
 type AgentMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -436,7 +492,7 @@ type AgentMessage struct {
 
 func (x *AgentMessage) Reset() {
 	*x = AgentMessage{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[3]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -448,7 +504,7 @@ func (x *AgentMessage) String() string {
 func (*AgentMessage) ProtoMessage() {}
 
 func (x *AgentMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[3]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -461,7 +517,7 @@ func (x *AgentMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AgentMessage.ProtoReflect.Descriptor instead.
 func (*AgentMessage) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{3}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AgentMessage) GetBody() isAgentMessage_Body {
@@ -530,7 +586,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[4]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -542,7 +598,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[4]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -555,7 +611,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{4}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Hello) GetBootId() string {
@@ -636,8 +692,9 @@ func (x *Hello) GetRestartReason() string {
 }
 
 // Event is something that happened. Results (step_started, step_finished, plan_finished, worker_restarted) carry seq > 0,
-// strictly rising, and are sent again after every reconnect until acknowledged: they are never dropped. Progress and logs carry
-// seq 0: progress is coalesced to the newest per step, logs are a ring whose gaps are marked by LogLine.lost.
+// strictly rising, and are sent again after every reconnect until acknowledged: they are never dropped. Progress, logs and swarm
+// states carry seq 0: progress is coalesced to the newest per step, logs are a ring whose gaps are marked by LogLine.lost, swarm
+// states are gathered for a moment and begin anew with each stream.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Seq   uint64                 `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"`
@@ -652,6 +709,7 @@ type Event struct {
 	//	*Event_PlanFinished
 	//	*Event_WorkerRestarted
 	//	*Event_LogBundle
+	//	*Event_SwarmState
 	Body          isEvent_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -659,7 +717,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[5]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +729,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[5]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +742,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{5}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Event) GetSeq() uint64 {
@@ -771,6 +829,15 @@ func (x *Event) GetLogBundle() *LogBundle {
 	return nil
 }
 
+func (x *Event) GetSwarmState() *SwarmState {
+	if x != nil {
+		if x, ok := x.Body.(*Event_SwarmState); ok {
+			return x.SwarmState
+		}
+	}
+	return nil
+}
+
 type isEvent_Body interface {
 	isEvent_Body()
 }
@@ -803,6 +870,10 @@ type Event_LogBundle struct {
 	LogBundle *LogBundle `protobuf:"bytes,9,opt,name=log_bundle,json=logBundle,proto3,oneof"`
 }
 
+type Event_SwarmState struct {
+	SwarmState *SwarmState `protobuf:"bytes,10,opt,name=swarm_state,json=swarmState,proto3,oneof"`
+}
+
 func (*Event_StepStarted) isEvent_Body() {}
 
 func (*Event_Progress) isEvent_Body() {}
@@ -817,6 +888,8 @@ func (*Event_WorkerRestarted) isEvent_Body() {}
 
 func (*Event_LogBundle) isEvent_Body() {}
 
+func (*Event_SwarmState) isEvent_Body() {}
+
 type StepStarted struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	PlanId        string                 `protobuf:"bytes,1,opt,name=plan_id,json=planId,proto3" json:"plan_id,omitempty"`
@@ -829,7 +902,7 @@ type StepStarted struct {
 
 func (x *StepStarted) Reset() {
 	*x = StepStarted{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[6]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -841,7 +914,7 @@ func (x *StepStarted) String() string {
 func (*StepStarted) ProtoMessage() {}
 
 func (x *StepStarted) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[6]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -854,7 +927,7 @@ func (x *StepStarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepStarted.ProtoReflect.Descriptor instead.
 func (*StepStarted) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{6}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *StepStarted) GetPlanId() string {
@@ -902,7 +975,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[7]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +987,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[7]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1000,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{7}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Progress) GetPlanId() string {
@@ -987,7 +1060,7 @@ type LogLine struct {
 
 func (x *LogLine) Reset() {
 	*x = LogLine{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[8]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -999,7 +1072,7 @@ func (x *LogLine) String() string {
 func (*LogLine) ProtoMessage() {}
 
 func (x *LogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[8]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1012,7 +1085,7 @@ func (x *LogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
 func (*LogLine) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{8}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LogLine) GetLevel() string {
@@ -1066,7 +1139,7 @@ type StepFinished struct {
 
 func (x *StepFinished) Reset() {
 	*x = StepFinished{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[9]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1151,7 @@ func (x *StepFinished) String() string {
 func (*StepFinished) ProtoMessage() {}
 
 func (x *StepFinished) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[9]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1164,7 @@ func (x *StepFinished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepFinished.ProtoReflect.Descriptor instead.
 func (*StepFinished) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{9}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *StepFinished) GetPlanId() string {
@@ -1191,7 +1264,7 @@ type PlanFinished struct {
 
 func (x *PlanFinished) Reset() {
 	*x = PlanFinished{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[10]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1276,7 @@ func (x *PlanFinished) String() string {
 func (*PlanFinished) ProtoMessage() {}
 
 func (x *PlanFinished) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[10]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1289,7 @@ func (x *PlanFinished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanFinished.ProtoReflect.Descriptor instead.
 func (*PlanFinished) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{10}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *PlanFinished) GetPlanId() string {
@@ -1251,7 +1324,7 @@ type WorkerRestarted struct {
 
 func (x *WorkerRestarted) Reset() {
 	*x = WorkerRestarted{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[11]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1263,7 +1336,7 @@ func (x *WorkerRestarted) String() string {
 func (*WorkerRestarted) ProtoMessage() {}
 
 func (x *WorkerRestarted) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[11]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1276,7 +1349,7 @@ func (x *WorkerRestarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerRestarted.ProtoReflect.Descriptor instead.
 func (*WorkerRestarted) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{11}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WorkerRestarted) GetReason() string {
@@ -1303,7 +1376,7 @@ type LogBundle struct {
 
 func (x *LogBundle) Reset() {
 	*x = LogBundle{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[12]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1315,7 +1388,7 @@ func (x *LogBundle) String() string {
 func (*LogBundle) ProtoMessage() {}
 
 func (x *LogBundle) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[12]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1328,12 +1401,148 @@ func (x *LogBundle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogBundle.ProtoReflect.Descriptor instead.
 func (*LogBundle) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{12}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *LogBundle) GetTarGz() []byte {
 	if x != nil {
 		return x.TarGz
+	}
+	return nil
+}
+
+// SwarmState tells which chunks of a published image the agent has, verified and written, and can give to others. The first of a
+// stream tells all, later ones what came since. An agent writes one image at a time: the state of another one ends the one before.
+type SwarmState struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the image's index: names the swarm.
+	Image []byte `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	// Port of the agent's listener. Its address is the one that the session comes from.
+	Port uint32 `protobuf:"varint,2,opt,name=port,proto3" json:"port,omitempty"`
+	// How many chunks the image has.
+	Chunks uint32 `protobuf:"varint,3,opt,name=chunks,proto3" json:"chunks,omitempty"`
+	// True when have is all that the agent has; false when added comes on top of what was told before.
+	Whole bool `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
+	// Bitmap, chunk 0 is the lowest bit of the first byte; only when whole.
+	Have  []byte   `protobuf:"bytes,5,opt,name=have,proto3" json:"have,omitempty"`
+	Added []uint32 `protobuf:"varint,6,rep,packed,name=added,proto3" json:"added,omitempty"`
+	// Chunks that the agent is fetching from the image's own server now, all of them.
+	Fetching []uint32 `protobuf:"varint,7,rep,packed,name=fetching,proto3" json:"fetching,omitempty"`
+	// Bytes that have come from the image's own server so far: shows that the agent is not stuck.
+	Fetched uint64 `protobuf:"varint,8,opt,name=fetched,proto3" json:"fetched,omitempty"`
+	// The agent needs no more chunks, and still gives them.
+	Done bool `protobuf:"varint,9,opt,name=done,proto3" json:"done,omitempty"`
+	// The agent has left the swarm.
+	Left bool `protobuf:"varint,10,opt,name=left,proto3" json:"left,omitempty"`
+	// Nodes that sent bytes which are not those of the image, by UUID.
+	Liars         []string `protobuf:"bytes,11,rep,name=liars,proto3" json:"liars,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwarmState) Reset() {
+	*x = SwarmState{}
+	mi := &file_proto_agentv1_agent_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwarmState) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwarmState) ProtoMessage() {}
+
+func (x *SwarmState) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_agentv1_agent_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwarmState.ProtoReflect.Descriptor instead.
+func (*SwarmState) Descriptor() ([]byte, []int) {
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SwarmState) GetImage() []byte {
+	if x != nil {
+		return x.Image
+	}
+	return nil
+}
+
+func (x *SwarmState) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *SwarmState) GetChunks() uint32 {
+	if x != nil {
+		return x.Chunks
+	}
+	return 0
+}
+
+func (x *SwarmState) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *SwarmState) GetHave() []byte {
+	if x != nil {
+		return x.Have
+	}
+	return nil
+}
+
+func (x *SwarmState) GetAdded() []uint32 {
+	if x != nil {
+		return x.Added
+	}
+	return nil
+}
+
+func (x *SwarmState) GetFetching() []uint32 {
+	if x != nil {
+		return x.Fetching
+	}
+	return nil
+}
+
+func (x *SwarmState) GetFetched() uint64 {
+	if x != nil {
+		return x.Fetched
+	}
+	return 0
+}
+
+func (x *SwarmState) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *SwarmState) GetLeft() bool {
+	if x != nil {
+		return x.Left
+	}
+	return false
+}
+
+func (x *SwarmState) GetLiars() []string {
+	if x != nil {
+		return x.Liars
 	}
 	return nil
 }
@@ -1350,6 +1559,7 @@ type ConductorMessage struct {
 	//	*ConductorMessage_Power
 	//	*ConductorMessage_Redirect
 	//	*ConductorMessage_CollectLogs
+	//	*ConductorMessage_SwarmPeers
 	Body          isConductorMessage_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1357,7 +1567,7 @@ type ConductorMessage struct {
 
 func (x *ConductorMessage) Reset() {
 	*x = ConductorMessage{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[13]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1579,7 @@ func (x *ConductorMessage) String() string {
 func (*ConductorMessage) ProtoMessage() {}
 
 func (x *ConductorMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[13]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1592,7 @@ func (x *ConductorMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConductorMessage.ProtoReflect.Descriptor instead.
 func (*ConductorMessage) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{13}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ConductorMessage) GetBody() isConductorMessage_Body {
@@ -1455,6 +1665,15 @@ func (x *ConductorMessage) GetCollectLogs() *CollectLogs {
 	return nil
 }
 
+func (x *ConductorMessage) GetSwarmPeers() *SwarmPeers {
+	if x != nil {
+		if x, ok := x.Body.(*ConductorMessage_SwarmPeers); ok {
+			return x.SwarmPeers
+		}
+	}
+	return nil
+}
+
 type isConductorMessage_Body interface {
 	isConductorMessage_Body()
 }
@@ -1487,6 +1706,10 @@ type ConductorMessage_CollectLogs struct {
 	CollectLogs *CollectLogs `protobuf:"bytes,7,opt,name=collect_logs,json=collectLogs,proto3,oneof"`
 }
 
+type ConductorMessage_SwarmPeers struct {
+	SwarmPeers *SwarmPeers `protobuf:"bytes,8,opt,name=swarm_peers,json=swarmPeers,proto3,oneof"`
+}
+
 func (*ConductorMessage_Welcome) isConductorMessage_Body() {}
 
 func (*ConductorMessage_Plan) isConductorMessage_Body() {}
@@ -1501,6 +1724,8 @@ func (*ConductorMessage_Redirect) isConductorMessage_Body() {}
 
 func (*ConductorMessage_CollectLogs) isConductorMessage_Body() {}
 
+func (*ConductorMessage_SwarmPeers) isConductorMessage_Body() {}
+
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Clock *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=clock,proto3" json:"clock,omitempty"`
@@ -1512,7 +1737,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[14]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1524,7 +1749,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[14]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1537,7 +1762,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{14}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Welcome) GetClock() *timestamppb.Timestamp {
@@ -1570,7 +1795,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[15]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1582,7 +1807,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[15]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1595,7 +1820,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{15}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Plan) GetId() string {
@@ -1640,7 +1865,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[16]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1877,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[16]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1890,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{16}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Step) GetInterface() string {
@@ -1706,7 +1931,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[17]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1718,7 +1943,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[17]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1731,7 +1956,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{17}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Cancel) GetPlanId() string {
@@ -1751,7 +1976,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[18]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +1988,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[18]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,7 +2001,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{18}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Ack) GetSeq() uint64 {
@@ -1796,7 +2021,7 @@ type Power struct {
 
 func (x *Power) Reset() {
 	*x = Power{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[19]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +2033,7 @@ func (x *Power) String() string {
 func (*Power) ProtoMessage() {}
 
 func (x *Power) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[19]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +2046,7 @@ func (x *Power) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Power.ProtoReflect.Descriptor instead.
 func (*Power) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{19}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Power) GetAction() PowerAction {
@@ -1841,7 +2066,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[20]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1853,7 +2078,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[20]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1866,7 +2091,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{20}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Redirect) GetAddress() string {
@@ -1884,7 +2109,7 @@ type CollectLogs struct {
 
 func (x *CollectLogs) Reset() {
 	*x = CollectLogs{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[21]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +2121,7 @@ func (x *CollectLogs) String() string {
 func (*CollectLogs) ProtoMessage() {}
 
 func (x *CollectLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[21]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +2134,193 @@ func (x *CollectLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectLogs.ProtoReflect.Descriptor instead.
 func (*CollectLogs) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{21}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{23}
+}
+
+// SwarmPeers tells an agent of its neighbours: agents of the same network that write the same image. The first one after a SwarmState
+// with whole set tells all, later ones what changed. An agent gives chunks to its neighbours and to nobody else.
+type SwarmPeers struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Image []byte                 `protobuf:"bytes,1,opt,name=image,proto3" json:"image,omitempty"`
+	Whole bool                   `protobuf:"varint,2,opt,name=whole,proto3" json:"whole,omitempty"`
+	Peers []*SwarmPeer           `protobuf:"bytes,3,rep,name=peers,proto3" json:"peers,omitempty"`
+	// Neighbours that are gone, by node UUID.
+	Gone []string `protobuf:"bytes,4,rep,name=gone,proto3" json:"gone,omitempty"`
+	// UUIDs of the nodes that are to fetch from the image's own server what no neighbour has, each chunk by one of them; the others wait
+	// for a while to be given it. Empty when every chunk is in the swarm.
+	Seeds         []string `protobuf:"bytes,5,rep,name=seeds,proto3" json:"seeds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwarmPeers) Reset() {
+	*x = SwarmPeers{}
+	mi := &file_proto_agentv1_agent_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwarmPeers) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwarmPeers) ProtoMessage() {}
+
+func (x *SwarmPeers) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_agentv1_agent_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwarmPeers.ProtoReflect.Descriptor instead.
+func (*SwarmPeers) Descriptor() ([]byte, []int) {
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *SwarmPeers) GetImage() []byte {
+	if x != nil {
+		return x.Image
+	}
+	return nil
+}
+
+func (x *SwarmPeers) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *SwarmPeers) GetPeers() []*SwarmPeer {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *SwarmPeers) GetGone() []string {
+	if x != nil {
+		return x.Gone
+	}
+	return nil
+}
+
+func (x *SwarmPeers) GetSeeds() []string {
+	if x != nil {
+		return x.Seeds
+	}
+	return nil
+}
+
+// SwarmPeer is what is new about one neighbour.
+type SwarmPeer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Node and generation that its certificate names.
+	Node       string `protobuf:"bytes,1,opt,name=node,proto3" json:"node,omitempty"`
+	Generation uint64 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// host:port
+	Address string `protobuf:"bytes,3,opt,name=address,proto3" json:"address,omitempty"`
+	// True when have is all that the neighbour has; false when added comes on top.
+	Whole bool     `protobuf:"varint,4,opt,name=whole,proto3" json:"whole,omitempty"`
+	Have  []byte   `protobuf:"bytes,5,opt,name=have,proto3" json:"have,omitempty"`
+	Added []uint32 `protobuf:"varint,6,rep,packed,name=added,proto3" json:"added,omitempty"`
+	// All that it is fetching from the image's own server, and how many bytes came from there.
+	Fetching      []uint32 `protobuf:"varint,7,rep,packed,name=fetching,proto3" json:"fetching,omitempty"`
+	Fetched       uint64   `protobuf:"varint,8,opt,name=fetched,proto3" json:"fetched,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SwarmPeer) Reset() {
+	*x = SwarmPeer{}
+	mi := &file_proto_agentv1_agent_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SwarmPeer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SwarmPeer) ProtoMessage() {}
+
+func (x *SwarmPeer) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_agentv1_agent_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SwarmPeer.ProtoReflect.Descriptor instead.
+func (*SwarmPeer) Descriptor() ([]byte, []int) {
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *SwarmPeer) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *SwarmPeer) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *SwarmPeer) GetAddress() string {
+	if x != nil {
+		return x.Address
+	}
+	return ""
+}
+
+func (x *SwarmPeer) GetWhole() bool {
+	if x != nil {
+		return x.Whole
+	}
+	return false
+}
+
+func (x *SwarmPeer) GetHave() []byte {
+	if x != nil {
+		return x.Have
+	}
+	return nil
+}
+
+func (x *SwarmPeer) GetAdded() []uint32 {
+	if x != nil {
+		return x.Added
+	}
+	return nil
+}
+
+func (x *SwarmPeer) GetFetching() []uint32 {
+	if x != nil {
+		return x.Fetching
+	}
+	return nil
+}
+
+func (x *SwarmPeer) GetFetched() uint64 {
+	if x != nil {
+		return x.Fetched
+	}
+	return 0
 }
 
 var File_proto_agentv1_agent_proto protoreflect.FileDescriptor
@@ -1938,11 +2349,15 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x04 \x01(\x04R\n" +
 	"generation\x12.\n" +
-	"\x06policy\x18\x05 \x01(\v2\x16.ingot.agent.v1.PolicyR\x06policy\"q\n" +
+	"\x06policy\x18\x05 \x01(\v2\x16.ingot.agent.v1.PolicyR\x06policy\"\xa4\x01\n" +
 	"\x06Policy\x12F\n" +
 	"\x11progress_interval\x18\x01 \x01(\v2\x19.google.protobuf.DurationR\x10progressInterval\x12\x1f\n" +
 	"\vlog_records\x18\x02 \x01(\rR\n" +
-	"logRecords\"t\n" +
+	"logRecords\x121\n" +
+	"\x05swarm\x18\x03 \x01(\v2\x1b.ingot.agent.v1.SwarmPolicyR\x05swarm\".\n" +
+	"\vSwarmPolicy\x12\x1f\n" +
+	"\vupload_rate\x18\x01 \x01(\x04R\n" +
+	"uploadRate\"t\n" +
 	"\fAgentMessage\x12-\n" +
 	"\x05hello\x18\x01 \x01(\v2\x15.ingot.agent.v1.HelloH\x00R\x05hello\x12-\n" +
 	"\x05event\x18\x02 \x01(\v2\x15.ingot.agent.v1.EventH\x00R\x05eventB\x06\n" +
@@ -1962,7 +2377,7 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\fsteps_digest\x18\t \x01(\tR\vstepsDigest\x12'\n" +
 	"\x0fworker_restarts\x18\n" +
 	" \x01(\rR\x0eworkerRestarts\x12%\n" +
-	"\x0erestart_reason\x18\v \x01(\tR\rrestartReason\"\x8c\x04\n" +
+	"\x0erestart_reason\x18\v \x01(\tR\rrestartReason\"\xcb\x04\n" +
 	"\x05Event\x12\x10\n" +
 	"\x03seq\x18\x01 \x01(\x04R\x03seq\x12.\n" +
 	"\x04time\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12@\n" +
@@ -1973,7 +2388,10 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\rplan_finished\x18\a \x01(\v2\x1c.ingot.agent.v1.PlanFinishedH\x00R\fplanFinished\x12L\n" +
 	"\x10worker_restarted\x18\b \x01(\v2\x1f.ingot.agent.v1.WorkerRestartedH\x00R\x0fworkerRestarted\x12:\n" +
 	"\n" +
-	"log_bundle\x18\t \x01(\v2\x19.ingot.agent.v1.LogBundleH\x00R\tlogBundleB\x06\n" +
+	"log_bundle\x18\t \x01(\v2\x19.ingot.agent.v1.LogBundleH\x00R\tlogBundle\x12=\n" +
+	"\vswarm_state\x18\n" +
+	" \x01(\v2\x1a.ingot.agent.v1.SwarmStateH\x00R\n" +
+	"swarmStateB\x06\n" +
 	"\x04body\"w\n" +
 	"\vStepStarted\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12\x1d\n" +
@@ -2017,7 +2435,21 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05count\x18\x02 \x01(\rR\x05count\"\"\n" +
 	"\tLogBundle\x12\x15\n" +
-	"\x06tar_gz\x18\x01 \x01(\fR\x05tarGz\"\xff\x02\n" +
+	"\x06tar_gz\x18\x01 \x01(\fR\x05tarGz\"\x82\x02\n" +
+	"\n" +
+	"SwarmState\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\fR\x05image\x12\x12\n" +
+	"\x04port\x18\x02 \x01(\rR\x04port\x12\x16\n" +
+	"\x06chunks\x18\x03 \x01(\rR\x06chunks\x12\x14\n" +
+	"\x05whole\x18\x04 \x01(\bR\x05whole\x12\x12\n" +
+	"\x04have\x18\x05 \x01(\fR\x04have\x12\x14\n" +
+	"\x05added\x18\x06 \x03(\rR\x05added\x12\x1a\n" +
+	"\bfetching\x18\a \x03(\rR\bfetching\x12\x18\n" +
+	"\afetched\x18\b \x01(\x04R\afetched\x12\x12\n" +
+	"\x04done\x18\t \x01(\bR\x04done\x12\x12\n" +
+	"\x04left\x18\n" +
+	" \x01(\bR\x04left\x12\x14\n" +
+	"\x05liars\x18\v \x03(\tR\x05liars\"\xbe\x03\n" +
 	"\x10ConductorMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x17.ingot.agent.v1.WelcomeH\x00R\awelcome\x12*\n" +
 	"\x04plan\x18\x02 \x01(\v2\x14.ingot.agent.v1.PlanH\x00R\x04plan\x120\n" +
@@ -2025,7 +2457,9 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\x03ack\x18\x04 \x01(\v2\x13.ingot.agent.v1.AckH\x00R\x03ack\x12-\n" +
 	"\x05power\x18\x05 \x01(\v2\x15.ingot.agent.v1.PowerH\x00R\x05power\x126\n" +
 	"\bredirect\x18\x06 \x01(\v2\x18.ingot.agent.v1.RedirectH\x00R\bredirect\x12@\n" +
-	"\fcollect_logs\x18\a \x01(\v2\x1b.ingot.agent.v1.CollectLogsH\x00R\vcollectLogsB\x06\n" +
+	"\fcollect_logs\x18\a \x01(\v2\x1b.ingot.agent.v1.CollectLogsH\x00R\vcollectLogs\x12=\n" +
+	"\vswarm_peers\x18\b \x01(\v2\x1a.ingot.agent.v1.SwarmPeersH\x00R\n" +
+	"swarmPeersB\x06\n" +
 	"\x04body\"X\n" +
 	"\aWelcome\x120\n" +
 	"\x05clock\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05clock\x12\x1b\n" +
@@ -2050,7 +2484,25 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\x06action\x18\x01 \x01(\x0e2\x1b.ingot.agent.v1.PowerActionR\x06action\"$\n" +
 	"\bRedirect\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\"\r\n" +
-	"\vCollectLogs*\x97\x01\n" +
+	"\vCollectLogs\"\x93\x01\n" +
+	"\n" +
+	"SwarmPeers\x12\x14\n" +
+	"\x05image\x18\x01 \x01(\fR\x05image\x12\x14\n" +
+	"\x05whole\x18\x02 \x01(\bR\x05whole\x12/\n" +
+	"\x05peers\x18\x03 \x03(\v2\x19.ingot.agent.v1.SwarmPeerR\x05peers\x12\x12\n" +
+	"\x04gone\x18\x04 \x03(\tR\x04gone\x12\x14\n" +
+	"\x05seeds\x18\x05 \x03(\tR\x05seeds\"\xcf\x01\n" +
+	"\tSwarmPeer\x12\x12\n" +
+	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\x04R\n" +
+	"generation\x12\x18\n" +
+	"\aaddress\x18\x03 \x01(\tR\aaddress\x12\x14\n" +
+	"\x05whole\x18\x04 \x01(\bR\x05whole\x12\x12\n" +
+	"\x04have\x18\x05 \x01(\fR\x04have\x12\x14\n" +
+	"\x05added\x18\x06 \x03(\rR\x05added\x12\x1a\n" +
+	"\bfetching\x18\a \x03(\rR\bfetching\x12\x18\n" +
+	"\afetched\x18\b \x01(\x04R\afetched*\x97\x01\n" +
 	"\aOutcome\x12\x17\n" +
 	"\x13OUTCOME_UNSPECIFIED\x10\x00\x12\x10\n" +
 	"\fOUTCOME_DONE\x10\x01\x12\x12\n" +
@@ -2081,75 +2533,83 @@ func file_proto_agentv1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_agentv1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_proto_agentv1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_proto_agentv1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_proto_agentv1_agent_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: ingot.agent.v1.Outcome
 	(PowerAction)(0),              // 1: ingot.agent.v1.PowerAction
 	(*EnrollRequest)(nil),         // 2: ingot.agent.v1.EnrollRequest
 	(*EnrollResponse)(nil),        // 3: ingot.agent.v1.EnrollResponse
 	(*Policy)(nil),                // 4: ingot.agent.v1.Policy
-	(*AgentMessage)(nil),          // 5: ingot.agent.v1.AgentMessage
-	(*Hello)(nil),                 // 6: ingot.agent.v1.Hello
-	(*Event)(nil),                 // 7: ingot.agent.v1.Event
-	(*StepStarted)(nil),           // 8: ingot.agent.v1.StepStarted
-	(*Progress)(nil),              // 9: ingot.agent.v1.Progress
-	(*LogLine)(nil),               // 10: ingot.agent.v1.LogLine
-	(*StepFinished)(nil),          // 11: ingot.agent.v1.StepFinished
-	(*PlanFinished)(nil),          // 12: ingot.agent.v1.PlanFinished
-	(*WorkerRestarted)(nil),       // 13: ingot.agent.v1.WorkerRestarted
-	(*LogBundle)(nil),             // 14: ingot.agent.v1.LogBundle
-	(*ConductorMessage)(nil),      // 15: ingot.agent.v1.ConductorMessage
-	(*Welcome)(nil),               // 16: ingot.agent.v1.Welcome
-	(*Plan)(nil),                  // 17: ingot.agent.v1.Plan
-	(*Step)(nil),                  // 18: ingot.agent.v1.Step
-	(*Cancel)(nil),                // 19: ingot.agent.v1.Cancel
-	(*Ack)(nil),                   // 20: ingot.agent.v1.Ack
-	(*Power)(nil),                 // 21: ingot.agent.v1.Power
-	(*Redirect)(nil),              // 22: ingot.agent.v1.Redirect
-	(*CollectLogs)(nil),           // 23: ingot.agent.v1.CollectLogs
-	(*durationpb.Duration)(nil),   // 24: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 25: google.protobuf.Timestamp
+	(*SwarmPolicy)(nil),           // 5: ingot.agent.v1.SwarmPolicy
+	(*AgentMessage)(nil),          // 6: ingot.agent.v1.AgentMessage
+	(*Hello)(nil),                 // 7: ingot.agent.v1.Hello
+	(*Event)(nil),                 // 8: ingot.agent.v1.Event
+	(*StepStarted)(nil),           // 9: ingot.agent.v1.StepStarted
+	(*Progress)(nil),              // 10: ingot.agent.v1.Progress
+	(*LogLine)(nil),               // 11: ingot.agent.v1.LogLine
+	(*StepFinished)(nil),          // 12: ingot.agent.v1.StepFinished
+	(*PlanFinished)(nil),          // 13: ingot.agent.v1.PlanFinished
+	(*WorkerRestarted)(nil),       // 14: ingot.agent.v1.WorkerRestarted
+	(*LogBundle)(nil),             // 15: ingot.agent.v1.LogBundle
+	(*SwarmState)(nil),            // 16: ingot.agent.v1.SwarmState
+	(*ConductorMessage)(nil),      // 17: ingot.agent.v1.ConductorMessage
+	(*Welcome)(nil),               // 18: ingot.agent.v1.Welcome
+	(*Plan)(nil),                  // 19: ingot.agent.v1.Plan
+	(*Step)(nil),                  // 20: ingot.agent.v1.Step
+	(*Cancel)(nil),                // 21: ingot.agent.v1.Cancel
+	(*Ack)(nil),                   // 22: ingot.agent.v1.Ack
+	(*Power)(nil),                 // 23: ingot.agent.v1.Power
+	(*Redirect)(nil),              // 24: ingot.agent.v1.Redirect
+	(*CollectLogs)(nil),           // 25: ingot.agent.v1.CollectLogs
+	(*SwarmPeers)(nil),            // 26: ingot.agent.v1.SwarmPeers
+	(*SwarmPeer)(nil),             // 27: ingot.agent.v1.SwarmPeer
+	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
 }
 var file_proto_agentv1_agent_proto_depIdxs = []int32{
-	24, // 0: ingot.agent.v1.EnrollRequest.uptime:type_name -> google.protobuf.Duration
-	24, // 1: ingot.agent.v1.EnrollRequest.started:type_name -> google.protobuf.Duration
-	25, // 2: ingot.agent.v1.EnrollResponse.clock:type_name -> google.protobuf.Timestamp
+	28, // 0: ingot.agent.v1.EnrollRequest.uptime:type_name -> google.protobuf.Duration
+	28, // 1: ingot.agent.v1.EnrollRequest.started:type_name -> google.protobuf.Duration
+	29, // 2: ingot.agent.v1.EnrollResponse.clock:type_name -> google.protobuf.Timestamp
 	4,  // 3: ingot.agent.v1.EnrollResponse.policy:type_name -> ingot.agent.v1.Policy
-	24, // 4: ingot.agent.v1.Policy.progress_interval:type_name -> google.protobuf.Duration
-	6,  // 5: ingot.agent.v1.AgentMessage.hello:type_name -> ingot.agent.v1.Hello
-	7,  // 6: ingot.agent.v1.AgentMessage.event:type_name -> ingot.agent.v1.Event
-	25, // 7: ingot.agent.v1.Event.time:type_name -> google.protobuf.Timestamp
-	8,  // 8: ingot.agent.v1.Event.step_started:type_name -> ingot.agent.v1.StepStarted
-	9,  // 9: ingot.agent.v1.Event.progress:type_name -> ingot.agent.v1.Progress
-	10, // 10: ingot.agent.v1.Event.log:type_name -> ingot.agent.v1.LogLine
-	11, // 11: ingot.agent.v1.Event.step_finished:type_name -> ingot.agent.v1.StepFinished
-	12, // 12: ingot.agent.v1.Event.plan_finished:type_name -> ingot.agent.v1.PlanFinished
-	13, // 13: ingot.agent.v1.Event.worker_restarted:type_name -> ingot.agent.v1.WorkerRestarted
-	14, // 14: ingot.agent.v1.Event.log_bundle:type_name -> ingot.agent.v1.LogBundle
-	0,  // 15: ingot.agent.v1.StepFinished.outcome:type_name -> ingot.agent.v1.Outcome
-	24, // 16: ingot.agent.v1.StepFinished.after:type_name -> google.protobuf.Duration
-	18, // 17: ingot.agent.v1.StepFinished.next:type_name -> ingot.agent.v1.Step
-	24, // 18: ingot.agent.v1.StepFinished.took:type_name -> google.protobuf.Duration
-	16, // 19: ingot.agent.v1.ConductorMessage.welcome:type_name -> ingot.agent.v1.Welcome
-	17, // 20: ingot.agent.v1.ConductorMessage.plan:type_name -> ingot.agent.v1.Plan
-	19, // 21: ingot.agent.v1.ConductorMessage.cancel:type_name -> ingot.agent.v1.Cancel
-	20, // 22: ingot.agent.v1.ConductorMessage.ack:type_name -> ingot.agent.v1.Ack
-	21, // 23: ingot.agent.v1.ConductorMessage.power:type_name -> ingot.agent.v1.Power
-	22, // 24: ingot.agent.v1.ConductorMessage.redirect:type_name -> ingot.agent.v1.Redirect
-	23, // 25: ingot.agent.v1.ConductorMessage.collect_logs:type_name -> ingot.agent.v1.CollectLogs
-	25, // 26: ingot.agent.v1.Welcome.clock:type_name -> google.protobuf.Timestamp
-	18, // 27: ingot.agent.v1.Plan.steps:type_name -> ingot.agent.v1.Step
-	24, // 28: ingot.agent.v1.Step.stall:type_name -> google.protobuf.Duration
-	1,  // 29: ingot.agent.v1.Power.action:type_name -> ingot.agent.v1.PowerAction
-	2,  // 30: ingot.agent.v1.Agents.Enroll:input_type -> ingot.agent.v1.EnrollRequest
-	5,  // 31: ingot.agent.v1.Agents.Session:input_type -> ingot.agent.v1.AgentMessage
-	3,  // 32: ingot.agent.v1.Agents.Enroll:output_type -> ingot.agent.v1.EnrollResponse
-	15, // 33: ingot.agent.v1.Agents.Session:output_type -> ingot.agent.v1.ConductorMessage
-	32, // [32:34] is the sub-list for method output_type
-	30, // [30:32] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	28, // 4: ingot.agent.v1.Policy.progress_interval:type_name -> google.protobuf.Duration
+	5,  // 5: ingot.agent.v1.Policy.swarm:type_name -> ingot.agent.v1.SwarmPolicy
+	7,  // 6: ingot.agent.v1.AgentMessage.hello:type_name -> ingot.agent.v1.Hello
+	8,  // 7: ingot.agent.v1.AgentMessage.event:type_name -> ingot.agent.v1.Event
+	29, // 8: ingot.agent.v1.Event.time:type_name -> google.protobuf.Timestamp
+	9,  // 9: ingot.agent.v1.Event.step_started:type_name -> ingot.agent.v1.StepStarted
+	10, // 10: ingot.agent.v1.Event.progress:type_name -> ingot.agent.v1.Progress
+	11, // 11: ingot.agent.v1.Event.log:type_name -> ingot.agent.v1.LogLine
+	12, // 12: ingot.agent.v1.Event.step_finished:type_name -> ingot.agent.v1.StepFinished
+	13, // 13: ingot.agent.v1.Event.plan_finished:type_name -> ingot.agent.v1.PlanFinished
+	14, // 14: ingot.agent.v1.Event.worker_restarted:type_name -> ingot.agent.v1.WorkerRestarted
+	15, // 15: ingot.agent.v1.Event.log_bundle:type_name -> ingot.agent.v1.LogBundle
+	16, // 16: ingot.agent.v1.Event.swarm_state:type_name -> ingot.agent.v1.SwarmState
+	0,  // 17: ingot.agent.v1.StepFinished.outcome:type_name -> ingot.agent.v1.Outcome
+	28, // 18: ingot.agent.v1.StepFinished.after:type_name -> google.protobuf.Duration
+	20, // 19: ingot.agent.v1.StepFinished.next:type_name -> ingot.agent.v1.Step
+	28, // 20: ingot.agent.v1.StepFinished.took:type_name -> google.protobuf.Duration
+	18, // 21: ingot.agent.v1.ConductorMessage.welcome:type_name -> ingot.agent.v1.Welcome
+	19, // 22: ingot.agent.v1.ConductorMessage.plan:type_name -> ingot.agent.v1.Plan
+	21, // 23: ingot.agent.v1.ConductorMessage.cancel:type_name -> ingot.agent.v1.Cancel
+	22, // 24: ingot.agent.v1.ConductorMessage.ack:type_name -> ingot.agent.v1.Ack
+	23, // 25: ingot.agent.v1.ConductorMessage.power:type_name -> ingot.agent.v1.Power
+	24, // 26: ingot.agent.v1.ConductorMessage.redirect:type_name -> ingot.agent.v1.Redirect
+	25, // 27: ingot.agent.v1.ConductorMessage.collect_logs:type_name -> ingot.agent.v1.CollectLogs
+	26, // 28: ingot.agent.v1.ConductorMessage.swarm_peers:type_name -> ingot.agent.v1.SwarmPeers
+	29, // 29: ingot.agent.v1.Welcome.clock:type_name -> google.protobuf.Timestamp
+	20, // 30: ingot.agent.v1.Plan.steps:type_name -> ingot.agent.v1.Step
+	28, // 31: ingot.agent.v1.Step.stall:type_name -> google.protobuf.Duration
+	1,  // 32: ingot.agent.v1.Power.action:type_name -> ingot.agent.v1.PowerAction
+	27, // 33: ingot.agent.v1.SwarmPeers.peers:type_name -> ingot.agent.v1.SwarmPeer
+	2,  // 34: ingot.agent.v1.Agents.Enroll:input_type -> ingot.agent.v1.EnrollRequest
+	6,  // 35: ingot.agent.v1.Agents.Session:input_type -> ingot.agent.v1.AgentMessage
+	3,  // 36: ingot.agent.v1.Agents.Enroll:output_type -> ingot.agent.v1.EnrollResponse
+	17, // 37: ingot.agent.v1.Agents.Session:output_type -> ingot.agent.v1.ConductorMessage
+	36, // [36:38] is the sub-list for method output_type
+	34, // [34:36] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_proto_agentv1_agent_proto_init() }
@@ -2157,11 +2617,11 @@ func file_proto_agentv1_agent_proto_init() {
 	if File_proto_agentv1_agent_proto != nil {
 		return
 	}
-	file_proto_agentv1_agent_proto_msgTypes[3].OneofWrappers = []any{
+	file_proto_agentv1_agent_proto_msgTypes[4].OneofWrappers = []any{
 		(*AgentMessage_Hello)(nil),
 		(*AgentMessage_Event)(nil),
 	}
-	file_proto_agentv1_agent_proto_msgTypes[5].OneofWrappers = []any{
+	file_proto_agentv1_agent_proto_msgTypes[6].OneofWrappers = []any{
 		(*Event_StepStarted)(nil),
 		(*Event_Progress)(nil),
 		(*Event_Log)(nil),
@@ -2169,8 +2629,9 @@ func file_proto_agentv1_agent_proto_init() {
 		(*Event_PlanFinished)(nil),
 		(*Event_WorkerRestarted)(nil),
 		(*Event_LogBundle)(nil),
+		(*Event_SwarmState)(nil),
 	}
-	file_proto_agentv1_agent_proto_msgTypes[13].OneofWrappers = []any{
+	file_proto_agentv1_agent_proto_msgTypes[15].OneofWrappers = []any{
 		(*ConductorMessage_Welcome)(nil),
 		(*ConductorMessage_Plan)(nil),
 		(*ConductorMessage_Cancel)(nil),
@@ -2178,6 +2639,7 @@ func file_proto_agentv1_agent_proto_init() {
 		(*ConductorMessage_Power)(nil),
 		(*ConductorMessage_Redirect)(nil),
 		(*ConductorMessage_CollectLogs)(nil),
+		(*ConductorMessage_SwarmPeers)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2185,7 +2647,7 @@ func file_proto_agentv1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_agentv1_agent_proto_rawDesc), len(file_proto_agentv1_agent_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   22,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
