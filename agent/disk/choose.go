@@ -3,16 +3,20 @@ package disk
 import (
 	"context"
 	"encoding/json"
-	"fmt"
-	"slices"
-	"strings"
+	"errors"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 
-// MinRootSize is the least size of a disk that is chosen without hints: Ironic's 4 GiB.
-const MinRootSize = 4 << 30
+// Disk is one whole block device, Identity what makes it this one, and Hints are conditions on it. What they mean is shared with the
+// conductor.
+type (
+	Disk     = rootdevice.Disk
+	Identity = rootdevice.Identity
+	Hints    = rootdevice.Hints
+)
 
 // Choice is the root disk and why it is that one.
 type Choice struct {
@@ -22,107 +26,42 @@ type Choice struct {
 
 // MarshalJSON writes the disk's fields with "why" beside them.
 func (c Choice) MarshalJSON() ([]byte, error) {
-	return json.Marshal(struct {
-		diskJSON
-		Why string `json:"why"`
-	}{c.Disk.json(), c.Why})
+	b, err := json.Marshal(c.Disk)
+	if err != nil {
+		return nil, err
+	}
+	why, err := json.Marshal(c.Why)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(append(b[:len(b)-1], `,"why":`...), why...), '}'), nil
 }
 
-// Choose picks the root disk. Without hints it is the smallest of at least 4 GiB, by name among equals; with hints the first in
-// order of names that fits all of them. A disk that can't be told from another by serial and wwn is not chosen, nor is a
-// read-only one, and a removable one only when hints ask for it.
+// ParseHints reads a root_device object.
+func ParseHints(raw json.RawMessage) (Hints, error) {
+	h, err := rootdevice.ParseHints(raw)
+	return h, explained(err)
+}
+
+// Choose picks the root disk. Its error says what speaks against each disk.
 func Choose(disks []Disk, hints Hints) (Choice, error) {
-	if len(disks) == 0 {
-		return Choice{}, step.Retryable("check that the machine has a disk and that the ramdisk has a driver for its controller",
-			fmt.Errorf("choose the root disk: no disk found"))
+	x := rootdevice.Explain(disks, hints)
+	if x.Err != nil {
+		return Choice{}, explained(x.Err)
 	}
-	var fit []Disk
-	var not []string
-	for _, d := range disks {
-		if why := unfit(d, hints); why != "" {
-			not = append(not, fmt.Sprintf("%s (%s)", d.Name, why))
-			continue
-		}
-		fit = append(fit, d)
-	}
-	if len(fit) == 0 {
-		remedy, what := "put a disk of at least 4 GiB into the machine, or name one with root_device", "no disk is fit to be the root disk"
-		if len(hints) > 0 {
-			remedy, what = "correct root_device of the node; its inventory shows what its disks are", "no disk fits the hints "+hints.String()
-		}
-		return Choice{}, step.Failf(remedy, "choose the root disk: %s: %s", what, strings.Join(not, ", "))
-	}
-	if len(hints) == 0 {
-		slices.SortStableFunc(fit, func(a, b Disk) int {
-			switch {
-			case a.Size < b.Size:
-				return -1
-			case a.Size > b.Size:
-				return 1
-			}
-			return 0
-		})
-	}
-	chosen := fit[0]
-	for _, other := range disks {
-		if other.Name != chosen.Name && chosen.Identity().same(other.Identity()) {
-			return Choice{}, step.Failf("disconnect one of the two paths, or replace the disk with the copied serial number",
-				"choose the root disk: ambiguous: %s and %s say the same serial number and wwn (serial %q, wwn %q)",
-				chosen.Name, other.Name, chosen.Serial, chosen.Identity().WWN)
-		}
-	}
-	return Choice{Disk: chosen, Why: why(chosen, fit, not, hints)}, nil
+	return Choice{Disk: *x.Chosen, Why: x.Why}, nil
 }
 
-func unfit(d Disk, hints Hints) string {
-	if d.ReadOnly {
-		return "it is read-only"
-	}
-	if len(hints) > 0 {
-		return hints.mismatch(d)
-	}
+// explained makes a step.Error of one of package rootdevice.
+func explained(err error) error {
+	var e *rootdevice.Error
 	switch {
-	case d.Size < MinRootSize:
-		return "smaller than 4 GiB: " + humanSize(d.Size)
-	case d.Removable:
-		return "it is removable"
+	case !errors.As(err, &e):
+		return err
+	case e.NoDisk:
+		return step.Retryable(e.Remedy, e.Err)
 	}
-	return ""
-}
-
-func why(chosen Disk, fit []Disk, not []string, hints Hints) string {
-	var b strings.Builder
-	switch {
-	case len(hints) == 0 && len(fit) == 1:
-		b.WriteString("no hints: the only disk of at least 4 GiB")
-	case len(hints) == 0:
-		fmt.Fprintf(&b, "no hints: the smallest of %d disks of at least 4 GiB", len(fit))
-		if fit[1].Size == chosen.Size {
-			b.WriteString(", first by name among equals")
-		}
-	case len(fit) == 1:
-		fmt.Fprintf(&b, "the only disk that fits the hints %s", hints)
-	default:
-		fmt.Fprintf(&b, "first by name of %d disks that fit the hints %s", len(fit), hints)
-	}
-	for _, d := range fit {
-		if d.Name != chosen.Name {
-			fmt.Fprintf(&b, "; not %s (%s)", d.Name, humanSize(d.Size))
-		}
-	}
-	for _, n := range not {
-		b.WriteString("; not " + n)
-	}
-	return b.String()
-}
-
-// String shows the hints as they were given.
-func (h Hints) String() string {
-	var parts []string
-	for _, hint := range h {
-		parts = append(parts, fmt.Sprintf("%s %q", hint.Key, hint.Text))
-	}
-	return strings.Join(parts, ", ")
+	return step.Fail(e.Remedy, e.Err)
 }
 
 // Disks show up while controllers spin them up: IPA waits thirty seconds, and so do we, asking more often.

@@ -19,7 +19,6 @@ package disk
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -59,130 +58,6 @@ type settling interface {
 	Settle(ctx context.Context) error
 }
 
-// Disk is one whole block device, under the names that ironic-python-agent uses. Empty strings are null in JSON.
-type Disk struct {
-	Name               string // "/dev/sda"
-	Model              string
-	Size               int64
-	Rotational         bool
-	WWN                string
-	Serial             string
-	Vendor             string
-	WWNWithExtension   string
-	WWNVendorExtension string
-	HCTL               string
-	ByPath             string // "/dev/disk/by-path/pci-0000:00:04.0"
-	LogicalSectors     int    // size of a logical sector
-	PhysicalSectors    int
-	Tran               string // "nvme", "sata", "sas", "usb", "virtio", "fc", "iscsi", "mmc" or ""
-
-	// ByPathAlso is what older rules call the same path. ReadOnly and Removable are as the kernel says. None is in JSON.
-	ByPathAlso []string
-	ReadOnly   bool
-	Removable  bool
-
-	number string // "254:0"
-}
-
-type diskJSON struct {
-	Name               string  `json:"name"`
-	Model              *string `json:"model"`
-	Size               int64   `json:"size"`
-	Rotational         bool    `json:"rotational"`
-	WWN                *string `json:"wwn"`
-	Serial             *string `json:"serial"`
-	Vendor             *string `json:"vendor"`
-	WWNWithExtension   *string `json:"wwn_with_extension"`
-	WWNVendorExtension *string `json:"wwn_vendor_extension"`
-	HCTL               *string `json:"hctl"`
-	ByPath             *string `json:"by_path"`
-	LogicalSectors     int     `json:"logical_sectors"`
-	PhysicalSectors    int     `json:"physical_sectors"`
-	Tran               *string `json:"tran"`
-}
-
-func (d Disk) json() diskJSON {
-	null := func(s string) *string {
-		if s == "" {
-			return nil
-		}
-		return &s
-	}
-	return diskJSON{
-		Name: d.Name, Model: null(d.Model), Size: d.Size, Rotational: d.Rotational, WWN: null(d.WWN), Serial: null(d.Serial),
-		Vendor: null(d.Vendor), WWNWithExtension: null(d.WWNWithExtension), WWNVendorExtension: null(d.WWNVendorExtension),
-		HCTL: null(d.HCTL), ByPath: null(d.ByPath), LogicalSectors: d.LogicalSectors, PhysicalSectors: d.PhysicalSectors,
-		Tran: null(d.Tran),
-	}
-}
-
-// MarshalJSON writes ironic-python-agent's names, with null for what is not known.
-func (d Disk) MarshalJSON() ([]byte, error) { return json.Marshal(d.json()) }
-
-// String names the disk the way an operator can find it: name, model, size, serial.
-func (d Disk) String() string {
-	parts := []string{d.Name}
-	if m := strings.TrimSpace(d.Vendor + " " + d.Model); m != "" {
-		parts = append(parts, m)
-	}
-	parts = append(parts, humanSize(d.Size))
-	if d.Serial != "" {
-		parts = append(parts, "serial "+d.Serial)
-	}
-	return strings.Join(parts, ", ")
-}
-
-func humanSize(n int64) string {
-	switch {
-	case n >= 10<<40:
-		return fmt.Sprintf("%d TiB", n>>40)
-	case n >= 1<<30:
-		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
-	}
-	return fmt.Sprintf("%d bytes", n)
-}
-
-// Identity is what makes a disk this disk. At least one of WWN, Serial and ByPath is set.
-type Identity struct {
-	Name   string `json:"name"` // where it was; not part of the comparison
-	Serial string `json:"serial"`
-	WWN    string `json:"wwn"`
-	Size   int64  `json:"size"`
-	ByPath string `json:"by_path"`
-}
-
-// Identity gives the disk's identity.
-func (d Disk) Identity() Identity {
-	wwn := d.WWNWithExtension
-	if wwn == "" {
-		wwn = d.WWN
-	}
-	return Identity{Name: d.Name, Serial: d.Serial, WWN: wwn, Size: d.Size, ByPath: d.ByPath}
-}
-
-// differs says what is not the same about two identities, or "".
-func (id Identity) differs(other Identity) string {
-	var diffs []string
-	for _, f := range []struct{ what, want, is string }{
-		{"wwn", id.WWN, other.WWN}, {"serial", id.Serial, other.Serial}, {"path", id.ByPath, other.ByPath},
-	} {
-		if f.want != f.is {
-			diffs = append(diffs, fmt.Sprintf("%s is %q, not %q", f.what, f.is, f.want))
-		}
-	}
-	if id.Size != other.Size {
-		diffs = append(diffs, fmt.Sprintf("size is %d, not %d", other.Size, id.Size))
-	}
-	return strings.Join(diffs, ", ")
-}
-
-// same says whether two disks can't be told apart by what is burnt into them.
-func (id Identity) same(other Identity) bool {
-	return id.WWN == other.WWN && id.Serial == other.Serial && (id.WWN != "" || id.Serial != "")
-}
-
 // Find looks for the one disk with an identity. Wherever it is called now, it is found by what it is.
 func Find(disks []Disk, want Identity) (Disk, error) {
 	const remedy = "check the disk and its cabling, then start the deployment or cleaning again"
@@ -194,11 +69,11 @@ func Find(disks []Disk, want Identity) (Disk, error) {
 	var near []string
 	for _, d := range disks {
 		id := d.Identity()
-		diff := want.differs(id)
+		diff := want.Differs(id)
 		switch {
 		case diff == "":
 			twins = append(twins, d)
-		case want.same(id) || d.Name == want.Name:
+		case want.Same(id) || d.Name == want.Name:
 			near = append(near, d.Name+": "+diff)
 		}
 	}
@@ -233,8 +108,8 @@ func OpenVerified(ctx context.Context, m machine, want Identity) (Device, Disk, 
 		switch {
 		case again.Name != d.Name:
 			err = step.Failf("try again", "disk %s became %s while it was opened", d.Name, again.Name)
-		case number != again.number && number != "0:0":
-			err = step.Failf("try again", "disk %s has device number %s, but %s was opened", d.Name, again.number, number)
+		case number != again.Number && number != "0:0":
+			err = step.Failf("try again", "disk %s has device number %s, but %s was opened", d.Name, again.Number, number)
 		case dev.Size() != d.Size:
 			err = step.Failf("try again", "disk %s has %d bytes, but %d when opened", d.Name, d.Size, dev.Size())
 		}

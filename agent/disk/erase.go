@@ -62,7 +62,7 @@ func EraseMetadataStep(m settling) step.Func {
 			if err := ctx.Err(); err != nil {
 				return step.Outcome{}, err
 			}
-			if slices.ContainsFunc(skip, func(h Hints) bool { return h.mismatch(d) == "" }) {
+			if slices.ContainsFunc(skip, func(h Hints) bool { return h.Fit(d) }) {
 				c.Log.Info("disk skipped as asked for", "disk", d.Name)
 				continue
 			}

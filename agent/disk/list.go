@@ -40,7 +40,7 @@ func List(ctx context.Context, root string) ([]Disk, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read about disk %s: %w", e.Name(), err)
 		}
-		if d.Size > 0 && !d.virtualMedia() {
+		if d.Size > 0 && !virtualMedia(d) {
 			disks = append(disks, d)
 		}
 	}
@@ -53,7 +53,7 @@ var notADisk = regexp.MustCompile(`^(loop|ram|zram|sr|scd|fd|dm-|md|nbd|nullb|mt
 // virtualMediaName matches what BMCs call the drives they plug in over USB.
 var virtualMediaName = regexp.MustCompile(`(?i)virtual|idrac|\bilo\b|lifecycle|megarac|\bami\b|\bimm\b|ir-vfd|ocdrv|secupd`)
 
-func (d Disk) virtualMedia() bool {
+func virtualMedia(d Disk) bool {
 	return d.Removable && virtualMediaName.MatchString(d.Vendor+" "+d.Model)
 }
 
@@ -131,7 +131,7 @@ func read(root, name string) (Disk, error) {
 		Removable:       block.number("removable") == 1,
 		Model:           device.text("model"),
 		Vendor:          device.text("vendor"),
-		number:          block.text("dev"),
+		Number:          block.text("dev"),
 	}
 	if d.LogicalSectors == 0 {
 		d.LogicalSectors = 512
@@ -142,7 +142,7 @@ func read(root, name string) (Disk, error) {
 	if t := device.text("type"); t != "" && isNumber(t) && t != "0" && t != "14" && t != "20" {
 		return Disk{}, fs.ErrNotExist // a SCSI device that is no disk: enclosure, optical, tape
 	}
-	d.readNames(block, device)
+	readNames(&d, block, device)
 	base, err := filepath.EvalSymlinks(filepath.Join(root, "sys"))
 	if err != nil {
 		return Disk{}, err
@@ -165,18 +165,18 @@ func isNumber(s string) bool {
 
 // readNames finds serial number and world wide name. Who keeps them where: virtio in the block folder, NVMe the serial in the
 // controller's and the name in the namespace's, SCSI and SATA (which the kernel translates to SCSI) in vital product data.
-func (d *Disk) readNames(block, device attributes) {
+func readNames(d *Disk, block, device attributes) {
 	d.Serial = firstOf(block.text("serial"), device.text("serial"), serialOfPage80(device.bytes("vpd_pg80")))
 	wwid := firstOf(block.text("wwid"), device.text("wwid"))
 	switch kind, rest, _ := strings.Cut(wwid, "."); {
 	case kind == "naa":
-		d.setWWN(rest)
+		setWWN(d, rest)
 	case kind == "eui" && !strings.HasPrefix(filepath.Base(d.Name), "nvme"):
-		d.setWWN(rest)
+		setWWN(d, rest)
 	case wwid != "" && strings.HasPrefix(filepath.Base(d.Name), "nvme"):
 		d.WWN, d.WWNWithExtension = wwid, wwid
 	default:
-		d.setWWN(wwnOfPage83(device.bytes("vpd_pg83")))
+		setWWN(d, wwnOfPage83(device.bytes("vpd_pg83")))
 	}
 }
 
@@ -191,7 +191,7 @@ func firstOf(values ...string) string {
 
 // setWWN splits hexadecimal digits the way udev's ID_WWN properties do: a registered extended name has 32 digits, of which
 // the last 16 are the vendor's.
-func (d *Disk) setWWN(digits string) {
+func setWWN(d *Disk, digits string) {
 	digits = strings.ToLower(strings.TrimPrefix(digits, "0x"))
 	if digits == "" || strings.Trim(digits, "0123456789abcdef") != "" || strings.Trim(digits, "0") == "" {
 		return

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -107,6 +109,14 @@ func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
 	n.InstanceUUID = strings.ToLower(text("instance_uuid"))
 	n.Name, n.Description, n.Owner, n.Lessee = text("name"), text("description"), text("owner"), text("lessee")
 	n.ResourceClass, n.Shard = text("resource_class"), text("shard")
+	// Hints that no agent understands are refused while somebody is looking. Stored ones don't stand in the way of other changes.
+	for name, was := range map[string]map[string]any{"instance_info": n.InstanceInfo, "properties": n.Properties} {
+		if v := object(name)["root_device"]; !reflect.DeepEqual(v, was["root_device"]) {
+			if _, err := engine.RootDeviceHints(v); err != nil {
+				return rest.BadRequest("%s: %s", name, err)
+			}
+		}
+	}
 	n.DriverInfo, n.Extra, n.InstanceInfo = object("driver_info"), object("extra"), object("instance_info")
 	n.Properties, n.NetworkData = object("properties"), object("network_data")
 	n.InstanceName, _ = n.InstanceInfo["display_name"].(string)

@@ -133,8 +133,12 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 				args[k] = v
 			}
 		}
-		if v := firstOf(n.InstanceInfo["root_device"], n.Properties["root_device"]); v != nil {
-			args["root_device"] = v
+		hints, err := rootDevice(n)
+		if err != nil {
+			return nil, err
+		}
+		if hints != nil {
+			args["root_device"] = hints
 		}
 		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
 			args["image_ca"] = v
@@ -165,24 +169,6 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		return nil, fmt.Errorf("make arguments of step %s: %w", s.Name, err)
 	}
 	return b, nil
-}
-
-// firstOf returns the first value that says something. Hints may be stored as the text of a JSON object.
-func firstOf(vs ...any) any {
-	for _, v := range vs {
-		switch v := v.(type) {
-		case map[string]any:
-			if len(v) > 0 {
-				return v
-			}
-		case string:
-			var m map[string]any
-			if json.Unmarshal([]byte(v), &m) == nil && len(m) > 0 {
-				return m
-			}
-		}
-	}
-	return nil
 }
 
 // imageURL is where the agent gets an image: a URL as it is, a bare file name from the conductor; "" for anything else.

@@ -21,14 +21,15 @@ const module = "github.com/ingot-metal/ingot/"
 // may lists what a package may import of ours. A name ending in /... stands for the package and all below it. A package that is
 // not listed may import nothing of ours: add a line here, and think about whether the arrow points down.
 var may = map[string][]string{
-	"proto/agentv1": {},
+	"proto/agentv1":    {},
+	"proto/rootdevice": {},
 
 	"agent":                 {"proto/agentv1", "agent/...", "images/...", "initramfs/init"},
 	"agent/cmd/ingot-agent": {"agent/...", "initramfs/init"},
 	"agent/step":            {},
 	"agent/fetch":           {"agent/step", "images/..."},
 	"agent/image":           {"agent/step", "agent/disk", "agent/fetch", "images/..."},
-	"agent/disk":            {"agent/step"},
+	"agent/disk":            {"agent/step", "proto/rootdevice"},
 	"agent/configdrive":     {"agent/step", "agent/disk"},
 	"agent/boot":            {"agent/step", "agent/disk"},
 	"agent/inventory":       {"agent/step", "agent/disk"},
@@ -44,7 +45,7 @@ var may = map[string][]string{
 	"conductor/cmd/ingotd": {"conductor/app"},
 	"conductor/config":     {},
 	"conductor/node":       {},
-	"conductor/engine":     {"conductor/node", "conductor/power"},
+	"conductor/engine":     {"conductor/node", "conductor/power", "proto/rootdevice"},
 	"conductor/store":      {"conductor/node"},
 	"conductor/store/...":  {"conductor/node", "conductor/store"},
 	"conductor/power":      {},
@@ -61,7 +62,7 @@ var may = map[string][]string{
 	"initramfs/build":   {"initramfs/archive", "initramfs/kernel"},
 	"initramfs/kernel":  {},
 
-	"tools/cli":       {"conductor/client", "conductor/rest", "images/...", "initramfs/build", "tools/lab", "tools/demo"},
+	"tools/cli":       {"conductor/client", "conductor/rest", "images/...", "initramfs/build", "proto/rootdevice", "tools/lab", "tools/demo"},
 	"tools/demo":      {"conductor/client", "conductor/rest", "images/...", "initramfs/build", "tools/lab"},
 	"tools/cmd/ingot": {"tools/cli"},
 	"tools/lab":       {"tools/lab/bmc"},

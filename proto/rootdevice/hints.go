@@ -1,4 +1,4 @@
-package disk
+package rootdevice
 
 import (
 	"encoding/json"
@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/ingot-metal/ingot/agent/step"
 )
 
 // Hint is one condition on a disk: the value of an attribute, an operator, and what to compare with.
@@ -50,18 +48,20 @@ func ParseHints(raw json.RawMessage) (Hints, error) {
 	if t := strings.TrimSpace(string(raw)); t == "" || t == "null" {
 		return nil, nil
 	}
-	const remedy = "correct root_device of the node"
+	fail := func(format string, args ...any) error {
+		return &Error{Err: fmt.Errorf(format, args...), Remedy: "correct root_device of the node"}
+	}
 	var values map[string]any
 	dec := json.NewDecoder(strings.NewReader(string(raw)))
 	dec.UseNumber()
 	if err := dec.Decode(&values); err != nil {
-		return nil, step.Failf(remedy, "root device hints: not an object: %w", err)
+		return nil, fail("root device hints: not an object: %w", err)
 	}
 	var hints Hints
 	for key, v := range values {
 		h, err := parseHint(key, v)
 		if err != nil {
-			return nil, step.Fail(remedy, fmt.Errorf("root device hint %s: %w", key, err))
+			return nil, fail("root device hint %s: %w", key, err)
 		}
 		hints = append(hints, h)
 	}
@@ -140,6 +140,11 @@ func parseHint(key string, v any) (Hint, error) {
 			return Hint{}, fmt.Errorf("range %q is not like [ 10 20 ], with ( or ) where an end is not part of it", rest)
 		}
 		h.Values = m[1:]
+	case "<in>":
+		if strings.Contains(rest, "<in>") {
+			return Hint{}, fmt.Errorf("<in> takes one value; <all-in> takes several words")
+		}
+		h.Values = []string{strings.TrimSpace(rest)}
 	default:
 		h.Values = []string{strings.TrimSpace(rest)}
 	}
@@ -152,12 +157,26 @@ func parseHint(key string, v any) (Hint, error) {
 			numbers = h.Values[1:3]
 		}
 		for _, n := range numbers {
-			if _, err := strconv.ParseFloat(n, 64); err != nil {
+			if f, err := strconv.ParseFloat(n, 64); err != nil || !decimal.MatchString(n) {
 				return Hint{}, fmt.Errorf("%q is not a number of GiB", n)
+			} else if f <= 0 {
+				return Hint{}, fmt.Errorf("%q is not more than nothing", n)
 			}
+		}
+		if h.Op == "<range-in>" && gib(numbers[0]) > gib(numbers[1]) {
+			return Hint{}, fmt.Errorf("the range begins at %s and ends at %s", numbers[0], numbers[1])
 		}
 	}
 	return h, nil
+}
+
+// decimal leaves out what else strconv takes for a number: infinities, hexadecimal, underscores.
+var decimal = regexp.MustCompile(`^[0-9]+(\.[0-9]+)?$`)
+
+// gib is a number that parseHint has checked.
+func gib(s string) float64 {
+	f, _ := strconv.ParseFloat(s, 64)
+	return f
 }
 
 var rangeExpr = regexp.MustCompile(`^([\[(])\s*(\S+)\s+([^\s\])]+)\s*([\])])$`)
@@ -181,7 +200,7 @@ func sortedKeys[V any](m map[string]V) []string {
 	return keys
 }
 
-// value is what a disk holds under a hint's name, in lower case. Paths have more than one spelling.
+// values is what a disk holds under a hint's name, in lower case. Paths have more than one spelling.
 func (d Disk) values(key string) []string {
 	var v []string
 	switch key {
@@ -214,26 +233,6 @@ func (d Disk) values(key string) []string {
 		v[i] = strings.ToLower(strings.TrimSpace(v[i]))
 	}
 	return v
-}
-
-// mismatch says why a disk does not fit, or "".
-func (h Hints) mismatch(d Disk) string {
-	var why []string
-	for _, hint := range h {
-		values := d.values(hint.Key)
-		if slices.ContainsFunc(values, hint.match) {
-			continue
-		}
-		is := values[0]
-		switch {
-		case is == "":
-			is = "not known"
-		case hint.Key == "size":
-			is = strings.TrimSuffix(fmt.Sprintf("%.2f", float64(d.Size)/(1<<30)), ".00") + " GiB"
-		}
-		why = append(why, fmt.Sprintf("%s is %s, wanted %s", hint.Key, is, hint.Text))
-	}
-	return strings.Join(why, "; ")
 }
 
 func (h Hint) match(value string) bool {
@@ -269,11 +268,7 @@ func (h Hint) match(value string) bool {
 }
 
 func (h Hint) matchNumber(value string) bool {
-	number := func(s string) float64 {
-		f, _ := strconv.ParseFloat(s, 64) // checked by parseHint
-		return f
-	}
-	is, want := number(value), number(h.Values[0])
+	is, want := gib(value), gib(h.Values[0])
 	// Disks are hardly ever whole GiB, while local_gb and every tool show them so: a whole number means that many, rounded down.
 	equal := func(want float64) bool { return is == want || float64(int64(is)) == want }
 	switch h.Op {
@@ -290,9 +285,9 @@ func (h Hint) matchNumber(value string) bool {
 	case "<":
 		return is < want
 	case "<or>":
-		return slices.ContainsFunc(h.Values, func(s string) bool { return equal(number(s)) })
+		return slices.ContainsFunc(h.Values, func(s string) bool { return equal(gib(s)) })
 	case "<range-in>":
-		low, high := number(h.Values[1]), number(h.Values[2])
+		low, high := gib(h.Values[1]), gib(h.Values[2])
 		return (is > low || h.Values[0] == "[" && is == low) && (is < high || h.Values[3] == "]" && (is == high || equal(high)))
 	}
 	return false

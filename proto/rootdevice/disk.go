@@ -1,0 +1,180 @@
+// Package rootdevice says which disk of a machine an operating system is put on: what a disk is known by, what root device hints mean,
+// which disk they choose, and why not another.
+//
+// The agent decides with it, on the disks it sees. The conductor refuses hints with it that no agent would understand, and tools show
+// with it what the agent would decide, from the inventory of the last inspection. It reads and writes nothing.
+//
+// Keys, operators and their meaning are Ironic's (ironic_python_agent/device_hints.py and oslo.utils' specs_matcher), and hints that work
+// there choose the same disk here, but for two cases. Disks are hardly ever whole GiB, while local_gb and every tool show them so: a whole
+// number for size also means a disk that is a fraction of a GiB larger. And <or> and <range-in> for size, <all-in> for text, which Ironic
+// lists but can't evaluate, work.
+package rootdevice
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+)
+
+// Disk is one whole block device, under the names that ironic-python-agent uses. Empty strings are null in JSON.
+type Disk struct {
+	Name               string // "/dev/sda"
+	Model              string
+	Size               int64 // bytes
+	Rotational         bool
+	WWN                string
+	Serial             string
+	Vendor             string
+	WWNWithExtension   string
+	WWNVendorExtension string
+	HCTL               string
+	ByPath             string // "/dev/disk/by-path/pci-0000:00:04.0"
+	LogicalSectors     int    // size of a logical sector
+	PhysicalSectors    int
+	Tran               string // "nvme", "sata", "sas", "usb", "virtio", "fc", "iscsi", "mmc" or ""
+
+	// Beyond ironic-python-agent's; in JSON only when they are so.
+	ByPathAlso []string // what older rules call the same path
+	ReadOnly   bool     // as the kernel says
+	Removable  bool
+
+	// Number is the device's, "254:0": it is of this boot alone, and not in JSON.
+	Number string
+}
+
+type diskJSON struct {
+	Name               string   `json:"name"`
+	Model              *string  `json:"model"`
+	Size               int64    `json:"size"`
+	Rotational         bool     `json:"rotational"`
+	WWN                *string  `json:"wwn"`
+	Serial             *string  `json:"serial"`
+	Vendor             *string  `json:"vendor"`
+	WWNWithExtension   *string  `json:"wwn_with_extension"`
+	WWNVendorExtension *string  `json:"wwn_vendor_extension"`
+	HCTL               *string  `json:"hctl"`
+	ByPath             *string  `json:"by_path"`
+	LogicalSectors     int      `json:"logical_sectors"`
+	PhysicalSectors    int      `json:"physical_sectors"`
+	Tran               *string  `json:"tran"`
+	ByPathAlso         []string `json:"by_path_also,omitempty"`
+	ReadOnly           bool     `json:"read_only,omitempty"`
+	Removable          bool     `json:"removable,omitempty"`
+}
+
+func (d Disk) json() diskJSON {
+	null := func(s string) *string {
+		if s == "" {
+			return nil
+		}
+		return &s
+	}
+	return diskJSON{
+		Name: d.Name, Model: null(d.Model), Size: d.Size, Rotational: d.Rotational, WWN: null(d.WWN), Serial: null(d.Serial),
+		Vendor: null(d.Vendor), WWNWithExtension: null(d.WWNWithExtension), WWNVendorExtension: null(d.WWNVendorExtension),
+		HCTL: null(d.HCTL), ByPath: null(d.ByPath), LogicalSectors: d.LogicalSectors, PhysicalSectors: d.PhysicalSectors,
+		Tran: null(d.Tran), ByPathAlso: d.ByPathAlso, ReadOnly: d.ReadOnly, Removable: d.Removable,
+	}
+}
+
+// MarshalJSON writes ironic-python-agent's names, with null for what is not known.
+func (d Disk) MarshalJSON() ([]byte, error) { return json.Marshal(d.json()) }
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (d *Disk) UnmarshalJSON(b []byte) error {
+	var j diskJSON
+	if err := json.Unmarshal(b, &j); err != nil {
+		return err
+	}
+	text := func(s *string) string {
+		if s == nil {
+			return ""
+		}
+		return *s
+	}
+	*d = Disk{
+		Name: j.Name, Model: text(j.Model), Size: j.Size, Rotational: j.Rotational, WWN: text(j.WWN), Serial: text(j.Serial),
+		Vendor: text(j.Vendor), WWNWithExtension: text(j.WWNWithExtension), WWNVendorExtension: text(j.WWNVendorExtension),
+		HCTL: text(j.HCTL), ByPath: text(j.ByPath), LogicalSectors: j.LogicalSectors, PhysicalSectors: j.PhysicalSectors,
+		Tran: text(j.Tran), ByPathAlso: j.ByPathAlso, ReadOnly: j.ReadOnly, Removable: j.Removable,
+	}
+	return nil
+}
+
+// String names the disk the way an operator can find it: name, model, size, serial.
+func (d Disk) String() string {
+	parts := []string{d.Name}
+	if m := strings.TrimSpace(d.Vendor + " " + d.Model); m != "" {
+		parts = append(parts, m)
+	}
+	parts = append(parts, HumanSize(d.Size))
+	if d.Serial != "" {
+		parts = append(parts, "serial "+d.Serial)
+	}
+	return strings.Join(parts, ", ")
+}
+
+// HumanSize shows a size in the unit that people use for disks.
+func HumanSize(n int64) string {
+	switch {
+	case n >= 10<<40:
+		return fmt.Sprintf("%d TiB", n>>40)
+	case n >= 1<<30:
+		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+	case n >= 1<<20:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%d bytes", n)
+}
+
+// Identity is what makes a disk this disk. At least one of WWN, Serial and ByPath is set.
+type Identity struct {
+	Name   string `json:"name"` // where it was; not part of the comparison
+	Serial string `json:"serial"`
+	WWN    string `json:"wwn"`
+	Size   int64  `json:"size"`
+	ByPath string `json:"by_path"`
+}
+
+// Identity gives the disk's identity.
+func (d Disk) Identity() Identity {
+	wwn := d.WWNWithExtension
+	if wwn == "" {
+		wwn = d.WWN
+	}
+	return Identity{Name: d.Name, Serial: d.Serial, WWN: wwn, Size: d.Size, ByPath: d.ByPath}
+}
+
+// Differs says what is not the same about two identities, or "".
+func (id Identity) Differs(other Identity) string {
+	var diffs []string
+	for _, f := range []struct{ what, want, is string }{
+		{"wwn", id.WWN, other.WWN}, {"serial", id.Serial, other.Serial}, {"path", id.ByPath, other.ByPath},
+	} {
+		if f.want != f.is {
+			diffs = append(diffs, fmt.Sprintf("%s is %q, not %q", f.what, f.is, f.want))
+		}
+	}
+	if id.Size != other.Size {
+		diffs = append(diffs, fmt.Sprintf("size is %d, not %d", other.Size, id.Size))
+	}
+	return strings.Join(diffs, ", ")
+}
+
+// Same says whether two disks can't be told apart by what is burnt into them.
+func (id Identity) Same(other Identity) bool {
+	return id.WWN == other.WWN && id.Serial == other.Serial && (id.WWN != "" || id.Serial != "")
+}
+
+// Error is a failure with what an operator can do about it.
+type Error struct {
+	Err    error
+	Remedy string
+	// NoDisk tells that there is no disk at all: one may still come.
+	NoDisk bool
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }

@@ -1,0 +1,152 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/proto/rootdevice"
+)
+
+func (p *program) nodeExplainRootDevice() *cobra.Command {
+	var given []string
+	cmd := &cobra.Command{
+		Use:   "explain-root-device NAME",
+		Short: "Show which disk a deployment would take, and why not another",
+		Long: `Show which disk a deployment would take, and why not another.
+
+It looks at the disks of the last inspection with the hints that a deployment would use: root_device of the node's instance_info, else of
+its properties. With --hint it shows what other hints would do; nothing is changed.`,
+		Example: `  ingot node explain-root-device web1
+  ingot node explain-root-device web1 --hint 'size=>= 400' --hint rotational=false
+  ingot node explain-root-device web1 --hint 'serial=<or> S123 <or> S124' -o json`,
+		Args: oneNode, ValidArgsFunction: p.completeNode,
+	}
+	cmd.Flags().StringArrayVar(&given, "hint", nil, "KEY=VALUE in place of the node's root_device; may be given several times")
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		n, err := c.Node(ctx, args[0])
+		if err != nil {
+			return about(args[0], err)
+		}
+		inv, err := c.Inventory(ctx, args[0])
+		if err != nil {
+			var answer *rest.Error
+			if errors.As(err, &answer) && strings.Contains(answer.Message, "inventory") {
+				return advise(err, "Is it inspected? ingot node inspect %s", args[0])
+			}
+			return about(args[0], err)
+		}
+		var found struct {
+			Disks []rootdevice.Disk `json:"disks"`
+		}
+		if err := json.Unmarshal(inv.Inventory, &found); err != nil {
+			return fmt.Errorf("read the inventory: %w", err)
+		}
+		source, hints, err := hintsFor(n, given)
+		if err != nil {
+			return err
+		}
+		x := explained{Source: source, Explanation: rootdevice.Explain(found.Disks, hints)}
+		if p.output == "json" {
+			err = p.printJSON(x)
+		} else {
+			err = p.showExplained(x, hints, n.InspectionFinishedAt)
+		}
+		if err == nil && x.Err != nil {
+			return advise(x.Err, "%s", x.Err.Remedy)
+		}
+		return err
+	})
+	return cmd
+}
+
+// explained is an explanation with where its hints come from.
+type explained struct {
+	Source string
+	rootdevice.Explanation
+}
+
+// MarshalJSON puts the source beside the explanation's own fields.
+func (x explained) MarshalJSON() ([]byte, error) {
+	b, err := json.Marshal(x.Explanation)
+	if err != nil {
+		return nil, err
+	}
+	source, err := json.Marshal(x.Source)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(append([]byte(`{"hints_from":`), source...), ','), b[1:]...), nil
+}
+
+// hintsFor gives the hints that a deployment of the node would use, or those given, and says where they are from.
+func hintsFor(n *rest.Node, given []string) (string, rootdevice.Hints, error) {
+	if len(given) > 0 {
+		m, err := assignments("hint", given)
+		if err != nil {
+			return "", nil, err
+		}
+		raw, err := json.Marshal(m)
+		if err != nil {
+			return "", nil, err
+		}
+		hints, err := rootdevice.ParseHints(raw)
+		if err != nil {
+			return "", nil, usage("%v", err)
+		}
+		return "--hint", hints, nil
+	}
+	for _, from := range []struct {
+		name string
+		m    map[string]any
+	}{{"instance_info", n.InstanceInfo}, {"properties", n.Properties}} {
+		raw, err := json.Marshal(from.m["root_device"])
+		if err != nil {
+			return "", nil, err
+		}
+		if text, ok := from.m["root_device"].(string); ok {
+			raw = []byte(text)
+		}
+		hints, err := rootdevice.ParseHints(raw)
+		if err != nil {
+			return "", nil, advise(fmt.Errorf("%s of %s: %w", from.name, label(n), err), "Correct it with `ingot node set %s`", label(n))
+		}
+		if hints != nil {
+			return from.name, hints, nil
+		}
+	}
+	return "none", nil, nil
+}
+
+func (p *program) showExplained(x explained, hints rootdevice.Hints, inspected rest.NullTime) error {
+	from := "no hints: the smallest disk of at least 4 GiB"
+	if hints != nil {
+		from = hints.String() + " (" + x.Source + ")"
+	}
+	if _, err := fmt.Fprintf(p.stdout, "hints      %s\ninspected  %s\n\n", from, when(inspected.Time)); err != nil {
+		return err
+	}
+	var rows [][]string
+	for _, v := range x.Verdicts {
+		mark := "no"
+		if v.Chosen {
+			mark = "yes"
+		}
+		rows = append(rows, []string{mark, v.Disk.Name, rootdevice.HumanSize(v.Disk.Size), dash(strings.TrimSpace(v.Disk.Vendor + " " + v.Disk.Model)),
+			dash(v.Disk.Serial), v.Why})
+		if len(v.Checks) < 2 {
+			continue
+		}
+		for _, c := range v.Checks {
+			mark := map[bool]string{true: "fits", false: "does not fit"}[c.Fits]
+			rows = append(rows, []string{"", "", "", "", "", "  " + mark + ": " + c.String()})
+		}
+	}
+	return table(p.stdout, []string{"CHOSEN", "DISK", "SIZE", "MODEL", "SERIAL", "WHY"}, rows)
+}
