@@ -108,7 +108,7 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 		Certificate: der,
 		Clock:       timestamppb.New(s.now()),
 		Generation:  id.generation,
-		Policy:      &agentv1.Policy{},
+		Policy:      s.policy(),
 	}, nil
 }
 

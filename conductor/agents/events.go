@@ -129,6 +129,8 @@ func (s *Server) notice(ss *session, e *agentv1.Event) {
 		s.logLine(ss, e, b.Log)
 	case *agentv1.Event_LogBundle:
 		s.keepBundle(ss, b.LogBundle)
+	case *agentv1.Event_SwarmState:
+		s.swarmState(ss, b.SwarmState)
 	default:
 		ss.log.Warn("event of an unknown kind")
 	}

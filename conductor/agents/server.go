@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/swarm"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
@@ -63,6 +64,8 @@ type Config struct {
 	Now func() time.Time
 	// Keepalive is how long a connection may be silent before it is probed, and then how long the answer may take; zero is 10 s.
 	Keepalive time.Duration
+	// Swarm, unless nil, introduces agents that write the same image to each other.
+	Swarm *Swarm
 }
 
 // Server serves agents. Make it with New.
@@ -77,7 +80,8 @@ type Server struct {
 	now    func() time.Time
 	grpc   *grpc.Server
 	logs   journal
-	bundle sync.Mutex // one bundle is written at a time
+	swarms *swarm.Registry // nil: agents are not introduced to each other
+	bundle sync.Mutex      // one bundle is written at a time
 
 	mu        sync.Mutex
 	sessions  map[string]*session // by node UUID
@@ -102,6 +106,9 @@ func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Se
 	}
 	if s.cfg.NotFound == nil {
 		s.cfg.NotFound = func(error) bool { return false }
+	}
+	if cfg.Swarm != nil {
+		s.swarms = &swarm.Registry{}
 	}
 	tlsConf, err := ca.ServerTLS(cfg.Names)
 	if err != nil {

@@ -50,6 +50,7 @@ type session struct {
 	logs    budget        // log lines that go to the conductor's own log
 	skipped uint64        // lines over that budget
 	bundled chan struct{} // a log bundle has come
+	swarm   swarming      // used by the session's worker, apart from news
 }
 
 // outgoing is a message on its way; sent hears how that ended.
@@ -70,7 +71,7 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 		id: id, stream: stream, ctx: ctx, end: end, gone: make(chan struct{}),
 		log: s.log.With("node", id.node),
 		out: make(chan outgoing, 16), ackNews: make(chan struct{}, 1), bundled: make(chan struct{}, 1),
-		logs: budget{size: 500, every: 10 * time.Second},
+		logs: budget{size: 500, every: 10 * time.Second}, swarm: swarming{news: make(chan struct{}, 1)},
 	}
 	defer close(ss.gone)
 
@@ -104,9 +105,14 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	work.Go(func() { s.work(ss, hello, received) })
 	// The worker must be through with the store before the session counts as gone: a session that replaces this one reads
 	// what it wrote.
-	defer work.Wait()
+	defer func() {
+		work.Wait()
+		if ss.swarm.joined {
+			s.swarms.Leave(id.node)
+		}
+	}()
 	defer end(nil)
-	return ss.send()
+	return s.send(ss)
 }
 
 // authenticate reads the identity from the certificate that TLS has verified.
@@ -242,7 +248,16 @@ func (s *Server) unregister(ss *session, known bool) {
 }
 
 // send writes what is queued, and acknowledgements, until the session ends. It returns the status for the agent.
-func (ss *session) send() error {
+func (s *Server) send(ss *session) error {
+	var told time.Time
+	var later <-chan time.Time
+	neighbours := func() error {
+		told, later = time.Now(), nil
+		if m := s.swarmPeers(ss.id.node); m != nil {
+			return ss.stream.Send(m)
+		}
+		return nil
+	}
 	for {
 		select {
 		case <-ss.ctx.Done():
@@ -251,6 +266,19 @@ func (ss *session) send() error {
 			err := ss.stream.Send(o.msg)
 			o.sent <- err
 			if err != nil {
+				return err
+			}
+		case <-ss.swarm.news:
+			if later != nil {
+				continue
+			}
+			if wait := swarmPause - time.Since(told); wait > 0 {
+				later = time.After(wait)
+			} else if err := neighbours(); err != nil {
+				return err
+			}
+		case <-later:
+			if err := neighbours(); err != nil {
 				return err
 			}
 		case <-ss.ackNews:

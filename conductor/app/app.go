@@ -93,7 +93,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return fmt.Errorf("agents.advertise: %w", err)
 	}
 	ag, err := agents.New(st, en, ca, agents.Config{
-		Dir: cfg.DataDir, Names: []string{reachHost, cfg.Name()}, Hostname: cfg.Name(),
+		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Names: []string{reachHost, cfg.Name()}, Hostname: cfg.Name(),
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 	}, log)
 	if err != nil {

@@ -33,6 +33,15 @@ type Config struct {
 	Netboot Netboot `yaml:"netboot"`
 	Deploy  Deploy  `yaml:"deploy"`
 	Power   Power   `yaml:"power"`
+	Swarm   Swarm   `yaml:"swarm"`
+}
+
+// Swarm is what agents that write the same published image do for each other.
+type Swarm struct {
+	// Enabled has them give each other its chunks, so that the image's server sends each about once.
+	Enabled bool `yaml:"enabled"`
+	// UploadLimit is what each of them sends to others at most, in bytes per second; zero means no limit.
+	UploadLimit int `yaml:"upload_limit"`
 }
 
 // API is the REST side.
@@ -239,6 +248,11 @@ func (c Config) Validate() error {
 	}
 	if c.Power.Retries < 1 {
 		bad("power.retries", "%d is less than 1", c.Power.Retries)
+	}
+	// Less than this, and whoever is served gives up and asks another.
+	const leastUpload = 1_000_000
+	if l := c.Swarm.UploadLimit; l != 0 && l < leastUpload {
+		bad("swarm.upload_limit", "%d is less than %d bytes per second, with which nobody is served in time; 0 means no limit", l, leastUpload)
 	}
 	return errors.Join(faults...)
 }

@@ -1,0 +1,99 @@
+package agents
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"google.golang.org/grpc/peer"
+
+	"github.com/ingot-metal/ingot/conductor/swarm"
+	"github.com/ingot-metal/ingot/proto/agentv1"
+)
+
+// Swarm lets agents that write the same published image give each other its chunks.
+type Swarm struct {
+	// UploadRate is what each agent may send to others, in bytes per second; zero is no limit.
+	UploadRate uint64
+	// Network names the network that a node's machine is on: agents meet only those of the same one. Nil: there is only one.
+	Network func(ctx context.Context, nodeUUID string) (string, error)
+}
+
+// swarmPause is the least distance between two messages about neighbours to one agent: what comes in between becomes one message.
+const swarmPause = 100 * time.Millisecond
+
+// policy is what agents are told at enrolment.
+func (s *Server) policy() *agentv1.Policy {
+	p := &agentv1.Policy{}
+	if s.cfg.Swarm != nil {
+		p.Swarm = &agentv1.SwarmPolicy{UploadRate: s.cfg.Swarm.UploadRate}
+	}
+	return p
+}
+
+// swarming is a session's part in a swarm.
+type swarming struct {
+	news    chan struct{}
+	network *string // once it has been looked up
+	joined  bool
+}
+
+// swarmState takes what an agent tells of its chunks.
+func (s *Server) swarmState(ss *session, st *agentv1.SwarmState) {
+	if s.swarms == nil || len(st.Image) != len(swarm.Image{}) || st.Port > 1<<16-1 || st.Chunks > 1<<31-1 {
+		return
+	}
+	if ss.swarm.network == nil {
+		network := ""
+		if s.cfg.Swarm.Network != nil {
+			var err error
+			if network, err = s.cfg.Swarm.Network(ss.ctx, ss.id.node); err != nil {
+				ss.log.Warn("the agent's neighbours can't be found, it fetches its image alone", "err", err)
+				return
+			}
+		}
+		ss.swarm.network = &network
+	}
+	who := swarm.Member{Node: ss.id.node, Generation: ss.id.generation, Network: *ss.swarm.network, Addr: address(ss.ctx), News: func() {
+		select {
+		case ss.swarm.news <- struct{}{}:
+		default:
+		}
+	}}
+	ss.swarm.joined = true
+	accused, barred := s.swarms.Update(who, swarm.State{Image: swarm.Image(st.Image), Port: uint16(st.Port), Chunks: int(st.Chunks), Whole: st.Whole,
+		Have: st.Have, Added: st.Added, Fetching: st.Fetching, Fetched: st.Fetched, Done: st.Done, Left: st.Left, Liars: st.Liars})
+	for _, name := range accused {
+		ss.log.Warn("the agent says that a neighbour sent it wrong bytes of an image; they were thrown away", "neighbour", name)
+	}
+	for _, name := range barred {
+		ss.log.Error("a node sent wrong bytes of an image to several others and was taken out of their swarm: look at its memory and its disk", "neighbour", name)
+	}
+}
+
+// address is where a session comes from; not valid when that is no IP address.
+func address(ctx context.Context) netip.Addr {
+	p, ok := peer.FromContext(ctx)
+	if !ok || p.Addr == nil {
+		return netip.Addr{}
+	}
+	a, err := netip.ParseAddrPort(p.Addr.String())
+	if err != nil {
+		return netip.Addr{}
+	}
+	return a.Addr().Unmap()
+}
+
+// swarmPeers is the message with what is new about an agent's neighbours; nil when nothing is.
+func (s *Server) swarmPeers(nodeUUID string) *agentv1.ConductorMessage {
+	n := s.swarms.News(nodeUUID)
+	if n == nil {
+		return nil
+	}
+	m := &agentv1.SwarmPeers{Image: n.Image[:], Whole: n.Whole, Gone: n.Gone, Seeds: n.Seeds}
+	for _, p := range n.Peers {
+		m.Peers = append(m.Peers, &agentv1.SwarmPeer{Node: p.Node, Generation: p.Generation, Address: p.Addr.String(), Whole: p.Whole,
+			Have: p.Have, Added: p.Added, Fetching: p.Fetching, Fetched: p.Fetched})
+	}
+	return &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_SwarmPeers{SwarmPeers: m}}
+}
