@@ -26,9 +26,11 @@ var may = map[string][]string{
 
 	"agent":                 {"proto/agentv1", "agent/...", "images/...", "initramfs/init"},
 	"agent/cmd/ingot-agent": {"agent/...", "initramfs/init"},
+	"agent/standalone":      {"agent", "agent/...", "images/..."},
 	"agent/step":            {},
 	"agent/fetch":           {"agent/step", "images/..."},
-	"agent/image":           {"agent/step", "agent/disk", "agent/fetch", "agent/sink", "images/..."},
+	"agent/chunked":         {"agent/step", "agent/disk", "agent/fetch", "images/..."},
+	"agent/image":           {"agent/step", "agent/disk", "agent/fetch", "agent/chunked", "agent/sink", "images/..."},
 	"agent/sink":            {"agent/step", "agent/disk"},
 	"agent/disk":            {"agent/step", "proto/rootdevice"},
 	"agent/configdrive":     {"agent/step", "agent/disk"},

@@ -1,0 +1,99 @@
+package chunked
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+)
+
+// Room is a fixed amount of memory that is lent in pieces of any size. Who asks waits until there is a piece, in the order of asking, so that
+// large pieces are not starved by small ones. Whoever holds a piece must not wait for another.
+type Room struct {
+	mem []byte
+
+	mu      sync.Mutex
+	lent    []extent // in ascending order
+	waiting []*waiter
+}
+
+type extent struct{ off, n int }
+
+type waiter struct {
+	n    int
+	got  []byte
+	done chan struct{}
+}
+
+// NewRoom makes a room of n bytes.
+func NewRoom(n int) *Room { return &Room{mem: make([]byte, n)} }
+
+// Take lends n bytes, which hold whatever they held before.
+func (r *Room) Take(ctx context.Context, n int) ([]byte, error) {
+	if n <= 0 || n > len(r.mem) {
+		return nil, fmt.Errorf("%d bytes of memory are asked for where there are %d", n, len(r.mem))
+	}
+	w := &waiter{n: n, done: make(chan struct{})}
+	r.mu.Lock()
+	r.waiting = append(r.waiting, w)
+	r.serve()
+	r.mu.Unlock()
+	select {
+	case <-w.done:
+		return w.got, nil
+	case <-ctx.Done():
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if w.got != nil {
+		r.take(w.got)
+	}
+	r.waiting = slices.DeleteFunc(r.waiting, func(o *waiter) bool { return o == w })
+	r.serve()
+	return nil, context.Cause(ctx)
+}
+
+// Give takes a piece back: one that Take gave, or a beginning of it.
+func (r *Room) Give(b []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.take(b)
+	r.serve()
+}
+
+func (r *Room) take(b []byte) {
+	i := slices.IndexFunc(r.lent, func(e extent) bool { return &r.mem[e.off] == &b[0] })
+	if i < 0 {
+		panic("chunked: memory given back that was not lent")
+	}
+	r.lent = slices.Delete(r.lent, i, i+1)
+}
+
+// serve lends to those who wait for as long as there is room for the first of them.
+func (r *Room) serve() {
+	for len(r.waiting) > 0 {
+		w := r.waiting[0]
+		at, i := r.find(w.n)
+		if i < 0 {
+			return
+		}
+		r.lent = slices.Insert(r.lent, i, extent{at, w.n})
+		r.waiting = slices.Delete(r.waiting, 0, 1)
+		w.got = r.mem[at : at+w.n : at+w.n]
+		close(w.done)
+	}
+}
+
+// find looks for the first gap of n bytes, and its place among what is lent.
+func (r *Room) find(n int) (at, i int) {
+	for i, e := range r.lent {
+		if e.off-at >= n {
+			return at, i
+		}
+		at = e.off + e.n
+	}
+	if len(r.mem)-at >= n {
+		return at, len(r.lent)
+	}
+	return 0, -1
+}
