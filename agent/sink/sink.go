@@ -1,0 +1,413 @@
+// Package sink puts what an image holds onto a disk: data where it belongs, zeros as holes, and nothing that boots.
+//
+// A Sink has no goroutines and no buffers for data of its own. Its callers are the workers: each decodes a piece into memory of its own
+// (disk.Aligned, so that direct I/O copies nothing) and calls Put, which looks at the piece in blocks of 64 KiB and returns when the blocks
+// that are not zero are written. Pieces may come from any number of goroutines and in any order; two at the same place are a fault of the
+// caller. The number of callers is the number of writes in flight.
+//
+// Zeros are gathered into large ranges first, since a request to a device costs much the same for 64 KiB as for a GiB, and then punched, or
+// written where the device does not promise zeros (disk.Zeroer).
+//
+// What makes a disk bootable is held back: the image's first MiB and its last sectors stay in memory, and Pending gives them to disk.Commit.
+// Begin looks at the image's partition table before the first byte of the old disk is touched, then removes the old table; from there on a
+// disk that is given up half way has none. The first MiB that Begin saw and the one that was put must be the same, and every byte of the
+// image must have come, or Finish fails.
+//
+// The order of calls is New, Begin, Put and Hole, SetSize when Begin did not know it, Finish, Pending or ReadBack. Offsets and sizes are
+// bytes. Errors are step.Errors with a remedy, or the end of the context.
+package sink
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// Block is the grain of holes. Finer ones save a percent of the data at many times the requests.
+const Block = 64 << 10
+
+// Options of a Sink.
+type Options struct {
+	// Verify keeps what ReadBack needs: 10 bytes for each MiB of the image.
+	Verify bool
+	// Partition says that the device is not a whole disk: there is no table to look at, to remove or to hold back.
+	Partition bool
+}
+
+// Sink is one image on its way to one disk.
+type Sink struct {
+	dev    disk.Device
+	disk   disk.Disk
+	sector int64
+	o      Options
+
+	begun     bool
+	start     [sha256.Size]byte // of the head that was looked at
+	startLen  int64
+	headLen   int64 // what is held back at the beginning, when the image is that long
+	size      atomic.Int64
+	tailOff   atomic.Int64
+	mu        sync.Mutex // guards the bytes of head and tail, and holes
+	head      []byte
+	tail      []byte
+	holes     holes
+	came      atomic.Int64
+	landed    atomic.Int64
+	kept      atomic.Int64
+	busy      clock
+	ledger    *ledger
+	zeroing   sync.Mutex // guards zeroer, which is not for concurrent use
+	zeroer    *disk.Zeroer
+	zeroBlock []byte
+}
+
+type span struct{ off, n int64 }
+
+func (s span) end() int64 { return s.off + s.n }
+
+// New makes a sink for an open disk. d is what is known of the disk.
+func New(dev disk.Device, d disk.Disk, o Options) *Sink {
+	s := &Sink{dev: dev, disk: d, sector: int64(dev.SectorSize()), o: o, zeroer: disk.NewZeroer(dev), zeroBlock: disk.Aligned(Block)}
+	if !o.Partition {
+		s.headLen = disk.HeadSize
+		s.head = make([]byte, disk.HeadSize)
+	}
+	if o.Verify {
+		s.ledger = newLedger(s.sector)
+	}
+	s.size.Store(-1)
+	s.tailOff.Store(math.MaxInt64)
+	return s
+}
+
+// Begin looks at an image's beginning, its first MiB or all of a smaller one, and makes sure that nothing on the disk boots any more. Size is
+// the image's, or -1 when it is not known. An image that can't be right for this disk is refused before the disk is touched.
+func (s *Sink) Begin(ctx context.Context, start []byte, size int64) error {
+	s.begun = true
+	if size > s.dev.Size() {
+		return s.tooLarge(size)
+	}
+	if !s.o.Partition {
+		start = start[:min(int64(len(start)), s.headLen)]
+		s.start, s.startLen = sha256.Sum256(start), int64(len(start))
+		head := start
+		if int64(len(head)) < s.headLen {
+			head = make([]byte, s.headLen)
+			copy(head, start)
+		}
+		if err := disk.CheckHead(head, size, s.disk); err != nil {
+			return err
+		}
+		if err := disk.Wipe(ctx, s.dev); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return diskFault(fmt.Errorf("remove the old partition table of %s: %w", s.disk.Name, err))
+		}
+	}
+	if size >= 0 {
+		return s.SetSize(size)
+	}
+	return nil
+}
+
+// SetSize tells the size of an image that Begin did not know. The last TailSize bytes must not be put before.
+func (s *Sink) SetSize(size int64) error {
+	if size > s.dev.Size() {
+		return s.tooLarge(size)
+	}
+	off := size / s.sector * s.sector // a partition's image holds back what is not a whole sector
+	if !s.o.Partition {
+		off = max(s.headLen, (size-disk.TailSectors*s.sector)/s.sector*s.sector)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if size > off {
+		s.tail = make([]byte, size-off)
+	}
+	s.tailOff.Store(off)
+	s.size.Store(size)
+	return nil
+}
+
+// TailSize is how much of an image's end may be held back.
+func (s *Sink) TailSize() int64 { return (disk.TailSectors + 1) * s.sector }
+
+// Size of the image, or -1 while it is not known.
+func (s *Sink) Size() int64 { return s.size.Load() }
+
+func (s *Sink) tooLarge(size int64) error {
+	return step.Failf("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes onto %s with %d bytes", size, s.disk.Name, s.dev.Size())
+}
+
+func diskFault(err error) error {
+	return step.Fail("look at the disk's health; replace it if the kernel log shows medium errors", err)
+}
+
+// within checks that a piece may be there, and counts it.
+func (s *Sink) within(off, n int64) error {
+	if !s.begun {
+		return errors.New("an image is put onto a disk before its beginning was looked at")
+	}
+	if off < 0 || n < 0 || off > math.MaxInt64-n {
+		return fmt.Errorf("a piece of the image of %d bytes at byte %d", n, off)
+	}
+	if off+n > s.dev.Size() {
+		return step.Failf("use a smaller image or a larger disk", "the image is larger than the disk: more than %d bytes onto %s", s.dev.Size(), s.disk.Name)
+	}
+	if size := s.size.Load(); size >= 0 && off+n > size {
+		return fmt.Errorf("a piece of the image ends at byte %d, the image at byte %d", off+n, size)
+	}
+	s.came.Add(n)
+	return nil
+}
+
+// Put puts data at its place. It returns when the data is written, though not flushed, and does not keep it.
+func (s *Sink) Put(ctx context.Context, off int64, data []byte) error {
+	if err := s.within(off, int64(len(data))); err != nil {
+		return err
+	}
+	s.hold(off, data)
+	low, high := s.body(off, int64(len(data)))
+	if low >= high {
+		return nil
+	}
+	if low%s.sector != 0 || high%s.sector != 0 {
+		return fmt.Errorf("image data at bytes %d to %d is not in whole sectors of %d", low, high, s.sector)
+	}
+	// Runs of blocks that are of one kind.
+	run, zero := low, false
+	for at := low; at < high; {
+		n := min(Block-at%Block, high-at)
+		z := isZero(data[at-off : at-off+n])
+		if z != zero && at > run {
+			if err := s.place(ctx, run, data[run-off:at-off], zero); err != nil {
+				return err
+			}
+			run = at
+		}
+		zero = z
+		at += n
+	}
+	return s.place(ctx, run, data[run-off:high-off], zero)
+}
+
+// place writes a run of blocks, or notes it as a hole.
+func (s *Sink) place(ctx context.Context, off int64, data []byte, zero bool) error {
+	if zero {
+		return s.addHole(ctx, span{off, int64(len(data))})
+	}
+	return s.write(ctx, off, data)
+}
+
+func (s *Sink) write(ctx context.Context, off int64, data []byte) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	s.busy.enter()
+	n, err := s.dev.WriteAt(data, off)
+	s.busy.leave()
+	if err == nil && n != len(data) {
+		err = fmt.Errorf("only %d bytes were taken", n)
+	}
+	if err != nil {
+		return diskFault(fmt.Errorf("write %d bytes at byte %d of %s: %w", len(data), off, s.disk.Name, err))
+	}
+	s.landed.Add(int64(n))
+	if s.ledger != nil {
+		s.ledger.note(off, data)
+	}
+	return nil
+}
+
+// Hole says that n bytes at off are zero.
+func (s *Sink) Hole(ctx context.Context, off, n int64) error {
+	if err := s.within(off, n); err != nil {
+		return err
+	}
+	low, high := s.body(off, n)
+	if low >= high {
+		return nil
+	}
+	if low%s.sector != 0 || high%s.sector != 0 {
+		return fmt.Errorf("image hole at bytes %d to %d is not in whole sectors of %d", low, high, s.sector)
+	}
+	return s.addHole(ctx, span{low, high - low})
+}
+
+// Keep says that the disk holds n bytes at off already, whole blocks. What is held back can't be kept: it has to be put.
+func (s *Sink) Keep(off, n int64) error {
+	if err := s.within(off, n); err != nil {
+		return err
+	}
+	if low, high := s.body(off, n); high-low != n {
+		return fmt.Errorf("%d bytes at byte %d are held back and can't be kept", n, off)
+	}
+	if off%Block != 0 || n%Block != 0 && off+n != s.tailOff.Load() {
+		return fmt.Errorf("%d bytes at byte %d are not whole blocks of %d", n, off, Block)
+	}
+	s.kept.Add(n)
+	return nil
+}
+
+// Body is the part of the image that goes to the disk before the commit: all but head and tail.
+func (s *Sink) Body() (from, to int64) { return s.headLen, max(s.headLen, s.tailOff.Load()) }
+
+// body is what of a piece goes to the disk.
+func (s *Sink) body(off, n int64) (low, high int64) {
+	return max(off, s.headLen), min(off+n, s.tailOff.Load())
+}
+
+// hold copies what is held back of a piece.
+func (s *Sink) hold(off int64, data []byte) {
+	end, tailOff := off+int64(len(data)), s.tailOff.Load()
+	if off >= s.headLen && end <= tailOff {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if off < s.headLen {
+		copy(s.head[off:], data)
+	}
+	if end > tailOff {
+		from := max(off, tailOff)
+		copy(s.tail[from-tailOff:], data[from-off:])
+	}
+}
+
+// addHole gathers zeros, and makes holes of the oldest when there are many.
+func (s *Sink) addHole(ctx context.Context, h span) error {
+	s.mu.Lock()
+	old, full := s.holes.add(h)
+	s.mu.Unlock()
+	if !full {
+		return nil
+	}
+	return s.zero(ctx, old)
+}
+
+// zero makes a range of the disk zero.
+func (s *Sink) zero(ctx context.Context, h span) error {
+	s.zeroing.Lock()
+	defer s.zeroing.Unlock()
+	s.busy.enter()
+	defer s.busy.leave()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if h.n < Block { // between two clusters of a qcow2: writing costs less than asking
+		if _, err := s.dev.WriteAt(s.zeroBlock[:h.n], h.off); err != nil {
+			return diskFault(fmt.Errorf("write %d zeros at byte %d of %s: %w", h.n, h.off, s.disk.Name, err))
+		}
+		s.landed.Add(h.n)
+		return nil
+	}
+	if err := s.zeroer.Zero(ctx, h.off, h.n); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return diskFault(fmt.Errorf("%s: %w", s.disk.Name, err))
+	}
+	return nil
+}
+
+// Finish makes the holes that were not made yet, checks that all of the image came, and flushes. Nobody may put any more.
+func (s *Sink) Finish(ctx context.Context) error {
+	for _, h := range s.holes.rest() {
+		if err := s.zero(ctx, h); err != nil {
+			return err
+		}
+	}
+	size := s.size.Load()
+	if came := s.came.Load(); came != size {
+		return fmt.Errorf("the image has %d bytes, but %d came", size, came)
+	}
+	if !s.o.Partition {
+		if want := min(size, s.headLen); s.startLen != want || sha256.Sum256(s.head[:want]) != s.start {
+			return step.Failf("see whether the image file is being replaced on the server, then deploy again",
+				"the image's beginning changed while it was written")
+		}
+	} else if len(s.tail) > 0 {
+		last := disk.Aligned(int(s.sector))
+		copy(last, s.tail)
+		if err := s.write(ctx, s.tailOff.Load(), last); err != nil {
+			return err
+		}
+	}
+	s.busy.enter()
+	defer s.busy.leave()
+	if err := s.dev.Sync(); err != nil {
+		return diskFault(fmt.Errorf("flush %s: %w", s.disk.Name, err))
+	}
+	return nil
+}
+
+// Tail is the end of the image that is held back.
+func (s *Sink) Tail() []byte { return s.tail }
+
+// Pending is what disk.Commit needs to make the disk bootable.
+func (s *Sink) Pending() (*disk.Pending, error) {
+	size := s.size.Load()
+	return disk.NewPending(s.disk, s.head[:min(size, s.headLen)], s.tail, s.tailOff.Load(), size)
+}
+
+// Counts is what a Sink did, in bytes.
+type Counts struct {
+	Written int64         // data and zeros that were written
+	Zero    int64         // punched, or written as zeros because the device does not punch
+	Kept    int64         // that the disk had already
+	Busy    time.Duration // with at least one request at the device
+}
+
+// Counts may be asked for once nobody puts any more.
+func (s *Sink) Counts() Counts {
+	return Counts{
+		Written: s.landed.Load() + s.zeroer.Written, Zero: s.zeroer.Punched + s.zeroer.Written, Kept: s.kept.Load(), Busy: s.busy.total(),
+	}
+}
+
+var zeros [Block]byte
+
+func isZero(b []byte) bool { return bytes.Equal(b, zeros[:len(b)]) }
+
+// clock adds up the time during which at least one is inside.
+type clock struct {
+	mu     sync.Mutex
+	inside int
+	since  time.Time
+	sum    time.Duration
+}
+
+func (c *clock) enter() {
+	c.mu.Lock()
+	if c.inside++; c.inside == 1 {
+		c.since = time.Now()
+	}
+	c.mu.Unlock()
+}
+
+func (c *clock) leave() {
+	c.mu.Lock()
+	if c.inside--; c.inside == 0 {
+		c.sum += time.Since(c.since)
+	}
+	c.mu.Unlock()
+}
+
+func (c *clock) total() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inside > 0 {
+		return c.sum + time.Since(c.since)
+	}
+	return c.sum
+}
