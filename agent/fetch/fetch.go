@@ -9,7 +9,6 @@ package fetch
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -53,48 +52,88 @@ type File struct {
 	client *http.Client
 	log    *slog.Logger
 	wait   Patience
+	at     *Origin
 
 	body   io.ReadCloser
 	cancel context.CancelCauseFunc
 	etag   string // strong, or ""
-	Size   int64  // -1 when the server does not say
+	size   int64  // -1 when the server does not say
 	off    int64  // of the next byte
 
 	furthest int64     // highest off ever reached
 	down     time.Time // since when no new byte has come; zero while they come
 	retry    time.Duration
-	Resumes  int
-	Restarts int
+	resumes  int
+	restarts int
 }
 
-func Open(rawURL, ca string, wait Patience, log *slog.Logger) (*File, error) {
-	u, err := url.Parse(rawURL)
+// Source says where a file is.
+type Source struct {
+	URLs   []string // of the same file at several places; the first is preferred. user:password is for basic authentication
+	CA     string   // certificates in PEM form that the servers' must be signed by; empty: those of the system
+	Digest bool     // the file's digest will be compared in the end: so pieces from several mirrors may be put together
+	Local  bool     // URLs may be paths and file:// too
+	Limit  int64    // of the file's size; 0: none
+}
+
+// Open makes ready to fetch; nothing is asked of a server before Connect or Next.
+func Open(src Source, wait Patience, log *slog.Logger) (*File, error) {
+	o, err := NewOrigin(src.URLs, src.CA, wait, log)
 	if err != nil {
-		// The error of url.Parse quotes the URL, which may have a password in it.
-		return nil, step.Failf("correct image_source", "the image's URL can't be understood")
+		return nil, err
 	}
-	if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, step.Failf("give image_source as an http or https URL", "the image's URL %s is not of a kind that can be fetched", Redact(u))
-	}
-	t := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   10 * time.Second,
-		ResponseHeaderTimeout: wait.Stall,
-		DisableCompression:    true, // offsets must be those of the file
-		ReadBufferSize:        64 << 10,
-		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
-	}
-	if ca != "" {
-		t.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(ca)) {
-			return nil, step.Failf("correct image_ca", "image_ca holds no certificate in PEM form")
+	return &File{URL: o.urls[0], client: o.client, at: o, log: o.log, wait: wait, size: -1}, nil
+}
+
+// Stats says how the fetch went so far.
+type Stats struct {
+	Resumes  int
+	Restarts int
+	From     []Mirror
+}
+
+// Mirror is what one mirror gave.
+type Mirror struct {
+	URL   string // redacted
+	Bytes int64
+}
+
+// Name is the file's first URL, redacted.
+func (s *File) Name() string { return Redact(s.URL) }
+
+// Path is the path of the file's first URL.
+func (s *File) Path() string { return s.URL.Path }
+
+// Size of the file in bytes, or -1 while nobody knows.
+func (s *File) Size() int64 { return s.size }
+
+// Stats says how the fetch went so far.
+func (s *File) Stats() Stats { return Stats{Resumes: s.resumes, Restarts: s.restarts} }
+
+// Next gives the next bytes of the file, a piece of at most 1 MiB, in memory that belongs to the caller until Free. The fetch goes on while no more than
+// 16 MiB are waiting or not yet freed. io.EOF comes with no bytes.
+func (s *File) Next(ctx context.Context) ([]byte, error) {
+	b := make([]byte, 1<<20)
+	n := 0
+	for n < len(b) {
+		m, err := s.Read(ctx, b[n:])
+		n += m
+		if err == io.EOF && n > 0 {
+			break
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
-	s := &File{URL: u, log: log, wait: wait, Size: -1}
-	s.client = &http.Client{Transport: t, CheckRedirect: checkRedirect}
-	return s, nil
+	return b[:n], nil
 }
+
+// Free gives the memory of a piece back, the oldest first.
+func (s *File) Free(piece []byte) {}
+
+// Distrust tells that the bytes had a wrong digest, and asks whether another attempt can make sense: from another mirror, or without having
+// put together what nobody could know to be one file. Then the file is to be read again after Rewind.
+func (s *File) Distrust(got []byte) bool { return false }
 
 // redirectError says why a redirect was not followed.
 type redirectError string
@@ -135,7 +174,7 @@ func (s *File) Close() {
 // rewind makes the next Read begin at byte zero.
 func (s *File) Rewind() {
 	s.close()
-	s.off, s.etag, s.Size = 0, "", -1
+	s.off, s.etag, s.size = 0, "", -1
 }
 
 // read reads on, mending what breaks.
@@ -157,7 +196,7 @@ func (s *File) Read(ctx context.Context, p []byte) (int, error) {
 				s.broken(err)
 			}
 			return n, nil
-		case err == io.EOF && (s.Size < 0 || s.off == s.Size):
+		case err == io.EOF && (s.size < 0 || s.off == s.size):
 			return 0, io.EOF
 		case err == nil:
 			continue
@@ -264,7 +303,7 @@ func (s *File) request(ctx context.Context) error {
 		return err
 	}
 	if s.off > 0 {
-		s.Resumes++
+		s.resumes++
 		s.log.Info("download resumed", "url", Redact(s.URL), "bytes", s.off)
 	}
 	s.body, s.cancel = resp.Body, cancel
@@ -282,11 +321,11 @@ func (s *File) accept(resp *http.Response) error {
 	}
 	switch {
 	case s.off == 0 && resp.StatusCode == http.StatusOK:
-		s.etag, s.Size = etag, resp.ContentLength
+		s.etag, s.size = etag, resp.ContentLength
 		return nil
 	case resp.StatusCode == http.StatusPartialContent:
 		first, total, ok := contentRange(resp.Header.Get("Content-Range"))
-		if s.off > 0 && ok && first == s.off && (total < 0 || s.Size < 0 || total == s.Size) && (etag == "" || etag == s.etag) {
+		if s.off > 0 && ok && first == s.off && (total < 0 || s.size < 0 || total == s.size) && (etag == "" || etag == s.etag) {
 			return nil
 		}
 		return s.restart("the server sent another part of the file than was asked for")
@@ -307,7 +346,7 @@ func (s *File) accept(resp *http.Response) error {
 
 // restart gives up what was read, a few times.
 func (s *File) restart(why string) error {
-	if s.Restarts++; s.Restarts > s.wait.Restarts {
+	if s.restarts++; s.restarts > s.wait.Restarts {
 		return step.Retryable("see whether the image file is being replaced on the server all the time; let the server send a strong ETag",
 			fmt.Errorf("fetch %s: started again %d times: %s", Redact(s.URL), s.wait.Restarts, why))
 	}

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"strings"
 	"time"
@@ -24,6 +23,7 @@ const Stall = 5 * time.Minute
 // WriteArgs declares the arguments of write_image, under the names of Ironic's instance_info.
 var WriteArgs = []step.Arg{
 	{Name: "image_source", Type: "string", Required: true, Description: "http or https URL of a whole-disk image: raw, or raw in zstd"},
+	{Name: "image_mirrors", Type: "array", Description: "URLs of the same file at other places, asked when the first fails or is slow"},
 	{Name: "image_os_hash_algo", Type: "string", Description: "sha256 or sha512"},
 	{Name: "image_os_hash_value", Type: "string", Description: "digest of the file at image_source, in hexadecimal digits"},
 	{Name: "image_checksum", Type: "string", Description: "the same as digits alone, or the URL of a checksum file"},
@@ -36,6 +36,7 @@ var WriteArgs = []step.Arg{
 
 type writeArgs struct {
 	Source      string          `json:"image_source"`
+	Mirrors     []string        `json:"image_mirrors"`
 	HashAlgo    string          `json:"image_os_hash_algo"`
 	HashValue   string          `json:"image_os_hash_value"`
 	Checksum    string          `json:"image_checksum"`
@@ -138,13 +139,13 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	c.Log.Info("root disk chosen", "disk", choice.Disk.Name, "why", choice.Why)
 
 	c.Report(step.Progress{Phase: "connect"})
-	src, err := fetch.Open(a.Source, a.CA, wait, c.Log)
+	src, err := fetch.Open(fetch.Source{URLs: append([]string{a.Source}, a.Mirrors...), CA: a.CA, Digest: a.digest.Algo != "" || a.checksumURL != ""}, wait, c.Log)
 	if err != nil {
 		return nil, err
 	}
 	defer src.Close()
 	if a.checksumURL != "" {
-		if a.digest, err = fetchDigest(ctx, a, src.URL.Path, wait, c.Log); err != nil {
+		if a.digest, err = fetchDigest(ctx, a, src.Path(), wait, c.Log); err != nil {
 			return nil, err
 		}
 	}
@@ -167,7 +168,8 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	disk.SetPending(c.Facts, p.pending)
 	r.Disk = WrittenDisk{d.Identity(), choice.Why}
 	r.TookMS = time.Since(began).Milliseconds()
-	r.Resumes, r.Restarts = src.Resumes, src.Restarts
+	stats := src.Stats()
+	r.Resumes, r.Restarts = stats.Resumes, stats.Restarts
 	c.Log.Info("image written", "disk", d.Name, "bytes", r.BytesWritten, "zero", r.BytesZero, "fetched", r.BytesFetched, "resumes", r.Resumes,
 		"took", time.Since(began).Round(time.Millisecond))
 	return r, nil
@@ -181,6 +183,7 @@ type pass struct {
 	disk    disk.Disk
 	args    writeArgs
 	pending *disk.Pending
+	wrong   error // what the last attempt's digest was refused with
 }
 
 // untilDone runs the pass, from the beginning whenever the server can't go on where it stopped. Nothing is kept from one attempt to the
@@ -193,6 +196,9 @@ func (p *pass) untilDone(ctx context.Context) (*Result, error) {
 		}
 		p.src.Rewind()
 		if err := p.src.Connect(ctx); err != nil {
+			if p.wrong != nil && ctx.Err() == nil {
+				err = p.wrong // what the mirrors that answer have
+			}
 			return nil, err
 		}
 	}
@@ -211,7 +217,7 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	f := startFlow(ctx, p.src, p.args.digest.New())
 	defer f.close()
 
-	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.Size, Cancel: f.cancel}, images.Limits{Size: p.disk.Size})
+	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.Size(), Cancel: f.cancel}, images.Limits{Size: p.disk.Size})
 	if err != nil {
 		return nil, p.told(outer, ctx, err)
 	}
@@ -219,11 +225,11 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	if want := strings.ToLower(p.args.DiskFormat); want != "" && want != string(info.Format) {
 		p.c.Log.Info("image is not in the format it is said to be in; its content decides", "said", want, "format", string(info.Format))
 	}
-	p.c.Log.Info("writing image", "disk", p.disk.Name, "url", fetch.Redact(p.src.URL), "format", string(info.Format), "compression", string(info.Compression),
-		"table", string(info.Head), "bytes", p.src.Size)
+	p.c.Log.Info("writing image", "disk", p.disk.Name, "url", p.src.Name(), "format", string(info.Format), "compression", string(info.Compression),
+		"table", string(info.Head), "bytes", p.src.Size())
 
 	var reported time.Time
-	total := uint64(max(p.src.Size, 0))
+	total := uint64(max(p.src.Size(), 0))
 	if err := s.take(ctx, e, func() {
 		if now := time.Now(); now.Sub(reported) >= reportEvery {
 			reported = now
@@ -256,7 +262,10 @@ func (p *pass) finish(ctx context.Context, s *sink, info images.Info, fetched in
 	d := p.args.digest
 	known := d.Algo != ""
 	if known && !d.Matches(got) {
-		return nil, d.Mismatch(got)
+		if p.wrong = d.Mismatch(got); !p.src.Distrust(got) {
+			return nil, p.wrong
+		}
+		return nil, fetch.ErrRestart
 	}
 	if bytes.HasPrefix(s.tail[max(0, len(s.tail)-512):], []byte("conectix")) {
 		return nil, step.Failf("convert it: qemu-img convert -f vpc -O raw", "images in vhd format are not supported")
@@ -304,30 +313,18 @@ const maxSums = 4 << 20
 
 // fetchDigest looks the image up in a checksum file.
 func fetchDigest(ctx context.Context, a writeArgs, imagePath string, wait fetch.Patience, log *slog.Logger) (images.Digest, error) {
-	src, err := fetch.Open(a.checksumURL, a.CA, wait, log)
+	o, err := fetch.NewOrigin([]string{a.checksumURL}, a.CA, wait, log)
 	if err != nil {
 		return images.Digest{}, fmt.Errorf("checksum file: %w", err)
 	}
-	defer src.Close()
-	var text []byte
-	buf := make([]byte, 64<<10)
-	for {
-		n, err := src.Read(ctx, buf)
-		text = append(text, buf[:n]...)
-		switch {
-		case errors.Is(err, fetch.ErrRestart):
-			src.Rewind()
-			text = nil
-		case err == io.EOF:
-			d, err := images.ParseSums(string(text), imagePath)
-			if err != nil {
-				return d, fmt.Errorf("checksum file %s: %w", fetch.Redact(src.URL), err)
-			}
-			return d, nil
-		case err != nil:
-			return images.Digest{}, fmt.Errorf("checksum file: %w", err)
-		case len(text) > maxSums:
-			return images.Digest{}, step.Failf("correct image_checksum", "checksum file %s: longer than %d bytes", fetch.Redact(src.URL), maxSums)
-		}
+	defer o.Close()
+	text, err := o.GetUpTo(ctx, "", maxSums)
+	if err != nil {
+		return images.Digest{}, fmt.Errorf("checksum file: %w", err)
 	}
+	d, err := images.ParseSums(string(text), imagePath)
+	if err != nil {
+		return d, fmt.Errorf("checksum file %s: %w", o.Name(), err)
+	}
+	return d, nil
 }

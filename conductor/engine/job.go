@@ -259,6 +259,9 @@ func (e *Engine) checkImage(n *node.Node) error {
 	if e.imageURL(text("image_source")) == "" {
 		return invalidf("image_source %q is not an http or https URL", redact(text("image_source")))
 	}
+	if _, err := e.imageMirrors(n); err != nil {
+		return err
+	}
 	if _, err := rootDevice(n); err != nil {
 		return err
 	}

@@ -133,6 +133,11 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 				args[k] = v
 			}
 		}
+		if mirrors, err := e.imageMirrors(n); err != nil {
+			return nil, err
+		} else if len(mirrors) > 0 {
+			args["image_mirrors"] = mirrors
+		}
 		hints, err := rootDevice(n)
 		if err != nil {
 			return nil, err
@@ -180,6 +185,31 @@ func (e *Engine) imageURL(source string) string {
 		return strings.TrimSuffix(e.cfg.ImageBase, "/") + "/" + source
 	}
 	return ""
+}
+
+// maxMirrors is more than anybody has.
+const maxMirrors = 16
+
+// imageMirrors are the URLs of the same image at other places.
+func (e *Engine) imageMirrors(n *node.Node) ([]string, error) {
+	v := n.InstanceInfo["image_mirrors"]
+	if v == nil {
+		return nil, nil
+	}
+	list, ok := v.([]any)
+	if !ok || len(list) > maxMirrors {
+		return nil, invalidf("image_mirrors is not a list of at most %d URLs", maxMirrors)
+	}
+	var urls []string
+	for _, item := range list {
+		text, _ := item.(string)
+		u := e.imageURL(text)
+		if u == "" {
+			return nil, invalidf("image_mirrors has %q, which is not an http or https URL", redact(text))
+		}
+		urls = append(urls, u)
+	}
+	return urls, nil
 }
 
 // planAnew gives up the present plan; the next look makes a new one of the same steps. What the old one's steps left for each

@@ -76,7 +76,7 @@ func builtinSteps() []AgentStep {
 		{Interface: "deploy", Name: "erase_devices_metadata", Abortable: true, Stall: 5 * time.Minute,
 			Args: []AgentStepArg{arg("skip_block_devices", "array")}},
 		{Interface: "deploy", Name: "write_image", Stall: 5 * time.Minute, Args: []AgentStepArg{
-			arg("image_source", "string"), arg("image_os_hash_algo", "string"), arg("image_os_hash_value", "string"),
+			arg("image_source", "string"), arg("image_mirrors", "array"), arg("image_os_hash_algo", "string"), arg("image_os_hash_value", "string"),
 			arg("image_checksum", "string"), arg("image_disk_format", "string"), arg("allow_unverified", "boolean"),
 			arg("root_device", "object"), arg("image_ca", "string"), arg("verify", "boolean")}},
 		{Interface: "deploy", Name: "write_configdrive", Stall: 5 * time.Minute, Args: []AgentStepArg{arg("configdrive", "any")}},
