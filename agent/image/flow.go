@@ -7,73 +7,68 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
-
-	"github.com/ingot-metal/ingot/agent/fetch"
+	"time"
 )
 
-// flow fetches and hashes ahead of whoever reads it.
-type flow struct {
-	hash    hash.Hash
-	fetched atomic.Int64
-
-	free   chan []byte
-	hashed chan chunk
-	cancel context.CancelFunc
-	done   sync.WaitGroup
-
-	now []byte // what is left of the chunk that is being read
-	mem []byte // the chunk's memory
-	err error  // how the fetch ended
+// file is what is fetched, piece by piece: a fetch.File.
+type file interface {
+	// Next gives the next piece, in memory that stays until Free. io.EOF comes without bytes.
+	Next(ctx context.Context) ([]byte, error)
+	Free(piece []byte)
 }
 
-// chunk is fetched bytes and the memory they are in.
-type chunk struct{ mem, data []byte }
+// ahead is how many pieces may be hashed and not read yet. What is fetched and not hashed yet is the file's own affair.
+const ahead = 2
+
+// flow hashes what is fetched, ahead of whoever reads it. Pieces are read from where the network put them.
+type flow struct {
+	src     file
+	hash    hash.Hash
+	hashed  chan []byte
+	cancel  context.CancelFunc
+	done    sync.WaitGroup
+	err     error // how the fetch ended; set before hashed is closed
+	fetched atomic.Int64
+
+	now   []byte // what is left of the piece that is being read
+	piece []byte // all of it
+
+	// Where the time went.
+	waited  atomic.Int64 // for bytes, in ns
+	hashing atomic.Int64
+	starved atomic.Int64 // the reader, for hashed bytes
+}
 
 // startFlow begins to fetch. The flow must be closed.
-func startFlow(ctx context.Context, s *fetch.File, h hash.Hash) *flow {
+func startFlow(ctx context.Context, src file, h hash.Hash) *flow {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &flow{hash: h, free: make(chan []byte, chunks), hashed: make(chan chunk, chunks), cancel: cancel}
-	for range chunks {
-		f.free <- make([]byte, chunkSize)
-	}
-	fetched := make(chan chunk, chunks)
-	f.done.Go(func() {
-		defer close(fetched)
-		f.fetch(ctx, s, fetched)
-	})
+	f := &flow{src: src, hash: h, hashed: make(chan []byte, ahead), cancel: cancel}
 	f.done.Go(func() {
 		defer close(f.hashed)
-		for c := range fetched {
-			h.Write(c.data)
-			f.hashed <- c // never blocks: there are no more chunks than room
-		}
+		f.err = f.run(ctx)
 	})
 	return f
 }
 
-func (f *flow) fetch(ctx context.Context, s *fetch.File, out chan<- chunk) {
+func (f *flow) run(ctx context.Context) error {
 	for {
-		var mem []byte
-		select {
-		case <-ctx.Done():
-			return
-		case mem = <-f.free:
-		}
-		n := 0
-		var err error
-		// Full chunks: a decoder works better on large pieces than on what single packets bring.
-		for n < len(mem) && err == nil {
-			var m int
-			m, err = s.Read(ctx, mem[n:])
-			n += m
-			f.fetched.Add(int64(m))
-		}
-		if n > 0 {
-			out <- chunk{mem: mem, data: mem[:n]}
+		began := time.Now()
+		piece, err := f.src.Next(ctx)
+		came := time.Now()
+		f.waited.Add(int64(came.Sub(began)))
+		if len(piece) > 0 {
+			f.fetched.Add(int64(len(piece)))
+			f.hash.Write(piece)
+			f.hashing.Add(int64(time.Since(came)))
+			select {
+			case f.hashed <- piece:
+			case <-ctx.Done():
+				f.src.Free(piece)
+				return context.Cause(ctx)
+			}
 		}
 		if err != nil {
-			f.err = err // read after the channel is closed
-			return
+			return err
 		}
 	}
 }
@@ -81,18 +76,17 @@ func (f *flow) fetch(ctx context.Context, s *fetch.File, out chan<- chunk) {
 // Read gives the fetched bytes to a decoder.
 func (f *flow) Read(p []byte) (int, error) {
 	for len(f.now) == 0 {
-		if f.mem != nil {
-			f.free <- f.mem
-			f.mem = nil
+		if f.piece != nil {
+			f.src.Free(f.piece)
+			f.piece = nil
 		}
-		c, ok := <-f.hashed
+		began := time.Now()
+		piece, ok := <-f.hashed
+		f.starved.Add(int64(time.Since(began)))
 		if !ok {
-			if f.err == nil {
-				return 0, context.Canceled
-			}
 			return 0, f.err
 		}
-		f.now, f.mem = c.data, c.mem
+		f.now, f.piece = piece, piece
 	}
 	n := copy(p, f.now)
 	f.now = f.now[n:]
@@ -108,10 +102,15 @@ func (f *flow) finish() ([]byte, error) {
 	return f.hash.Sum(nil), nil
 }
 
-// close ends the fetch and waits for it.
+// close ends the fetch and waits for it. Nobody may read any more.
 func (f *flow) close() {
 	f.cancel()
-	for range f.hashed { // let the middle stage come to its end
+	for piece := range f.hashed {
+		f.src.Free(piece)
+	}
+	if f.piece != nil {
+		f.src.Free(f.piece)
+		f.piece = nil
 	}
 	f.done.Wait()
 }

@@ -26,14 +26,5 @@ type machine interface {
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
 }
 
-const (
-	bufferSize = 1 << 20  // of a write at most
-	writers    = 4        // goroutines that write
-	buffers    = 8        // two are held back until the image's end is known, six are in flight
-	zeroBlock  = 64 << 10 // the grain of holes
-
-	chunkSize = 256 << 10 // of fetched bytes
-	chunks    = 16
-
-	reportEvery = 200 * time.Millisecond
-)
+// reportEvery is how often progress is told.
+const reportEvery = 200 * time.Millisecond

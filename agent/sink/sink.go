@@ -62,6 +62,7 @@ type Sink struct {
 	holes     holes
 	came      atomic.Int64
 	landed    atomic.Int64
+	zeroed    atomic.Int64
 	kept      atomic.Int64
 	busy      clock
 	ledger    *ledger
@@ -111,7 +112,7 @@ func (s *Sink) Begin(ctx context.Context, start []byte, size int64) error {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
 			}
-			return diskFault(fmt.Errorf("remove the old partition table of %s: %w", s.disk.Name, err))
+			return Fault(fmt.Errorf("remove the old partition table of %s: %w", s.disk.Name, err))
 		}
 	}
 	if size >= 0 {
@@ -149,7 +150,8 @@ func (s *Sink) tooLarge(size int64) error {
 	return step.Failf("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes onto %s with %d bytes", size, s.disk.Name, s.dev.Size())
 }
 
-func diskFault(err error) error {
+// Fault gives an error of the disk the operator's remedy.
+func Fault(err error) error {
 	return step.Fail("look at the disk's health; replace it if the kernel log shows medium errors", err)
 }
 
@@ -220,7 +222,7 @@ func (s *Sink) write(ctx context.Context, off int64, data []byte) error {
 		err = fmt.Errorf("only %d bytes were taken", n)
 	}
 	if err != nil {
-		return diskFault(fmt.Errorf("write %d bytes at byte %d of %s: %w", len(data), off, s.disk.Name, err))
+		return Fault(fmt.Errorf("write %d bytes at byte %d of %s: %w", len(data), off, s.disk.Name, err))
 	}
 	s.landed.Add(int64(n))
 	if s.ledger != nil {
@@ -286,6 +288,7 @@ func (s *Sink) hold(off int64, data []byte) {
 
 // addHole gathers zeros, and makes holes of the oldest when there are many.
 func (s *Sink) addHole(ctx context.Context, h span) error {
+	s.zeroed.Add(h.n)
 	s.mu.Lock()
 	old, full := s.holes.add(h)
 	s.mu.Unlock()
@@ -306,7 +309,7 @@ func (s *Sink) zero(ctx context.Context, h span) error {
 	}
 	if h.n < Block { // between two clusters of a qcow2: writing costs less than asking
 		if _, err := s.dev.WriteAt(s.zeroBlock[:h.n], h.off); err != nil {
-			return diskFault(fmt.Errorf("write %d zeros at byte %d of %s: %w", h.n, h.off, s.disk.Name, err))
+			return Fault(fmt.Errorf("write %d zeros at byte %d of %s: %w", h.n, h.off, s.disk.Name, err))
 		}
 		s.landed.Add(h.n)
 		return nil
@@ -315,7 +318,7 @@ func (s *Sink) zero(ctx context.Context, h span) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		return diskFault(fmt.Errorf("%s: %w", s.disk.Name, err))
+		return Fault(fmt.Errorf("%s: %w", s.disk.Name, err))
 	}
 	return nil
 }
@@ -346,7 +349,7 @@ func (s *Sink) Finish(ctx context.Context) error {
 	s.busy.enter()
 	defer s.busy.leave()
 	if err := s.dev.Sync(); err != nil {
-		return diskFault(fmt.Errorf("flush %s: %w", s.disk.Name, err))
+		return Fault(fmt.Errorf("flush %s: %w", s.disk.Name, err))
 	}
 	return nil
 }
@@ -360,18 +363,22 @@ func (s *Sink) Pending() (*disk.Pending, error) {
 	return disk.NewPending(s.disk, s.head[:min(size, s.headLen)], s.tail, s.tailOff.Load(), size)
 }
 
+// Skipped is how much of the image needed no write so far: zeros and what was kept. It may be asked at any time.
+func (s *Sink) Skipped() int64 { return s.zeroed.Load() + s.kept.Load() }
+
 // Counts is what a Sink did, in bytes.
 type Counts struct {
-	Written int64         // data and zeros that were written
-	Zero    int64         // punched, or written as zeros because the device does not punch
-	Kept    int64         // that the disk had already
+	Written int64         // data, and zeros where the device does not punch
+	Zero    int64         // of the image's zeros, those that were made so
+	Skipped int64         // that needed no write: punched holes, and what the disk had already
 	Busy    time.Duration // with at least one request at the device
 }
 
 // Counts may be asked for once nobody puts any more.
 func (s *Sink) Counts() Counts {
+	z := s.zeroer
 	return Counts{
-		Written: s.landed.Load() + s.zeroer.Written, Zero: s.zeroer.Punched + s.zeroer.Written, Kept: s.kept.Load(), Busy: s.busy.total(),
+		Written: s.landed.Load() + z.Written, Zero: z.Punched + z.Written, Skipped: z.Punched + s.kept.Load(), Busy: s.busy.total(),
 	}
 }
 

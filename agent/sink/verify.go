@@ -102,7 +102,7 @@ func (s *Sink) ReadBack(ctx context.Context, progress func(done, total int64)) e
 			}
 			part := buf[:to-from]
 			if _, err := s.dev.ReadAt(part, from); err != nil {
-				return diskFault(fmt.Errorf("read back %d bytes at byte %d of %s: %w", len(part), from, s.disk.Name, err))
+				return Fault(fmt.Errorf("read back %d bytes at byte %d of %s: %w", len(part), from, s.disk.Name, err))
 			}
 			got += l.sum(from, part)
 		}

@@ -93,6 +93,8 @@ type Progress struct {
 	Bytes uint64
 	Total uint64 // zero: not known yet
 	Rate  uint64 // bytes per second; zero lets the runner compute it
+	// Skipped is bytes of the disk that needed no writing: zeros, and what was there already.
+	Skipped uint64
 }
 
 // Call is what a running step gets from its runner.

@@ -1,0 +1,153 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/fetch"
+	"github.com/ingot-metal/ingot/agent/sink"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images"
+)
+
+// pass is one image on its way to one disk.
+type pass struct {
+	c       *step.Call
+	src     *fetch.File
+	dev     disk.Device
+	disk    disk.Disk
+	args    writeArgs
+	pending *disk.Pending
+	wrong   error // what the last attempt's digest was refused with
+}
+
+// untilDone runs the pass, from the beginning whenever the server can't go on where it stopped. Nothing is kept from one attempt to the
+// next but the disk, whose head is zero all the time.
+func (p *pass) untilDone(ctx context.Context) (*Result, error) {
+	for {
+		r, err := p.once(ctx)
+		if !errors.Is(err, fetch.ErrRestart) {
+			return r, err
+		}
+		p.src.Rewind()
+		if err := p.src.Connect(ctx); err != nil {
+			if p.wrong != nil && ctx.Err() == nil {
+				err = p.wrong // what the mirrors that answer have
+			}
+			return nil, err
+		}
+	}
+}
+
+func (p *pass) once(outer context.Context) (*Result, error) {
+	began := time.Now()
+	ctx, cancel := context.WithCancelCause(outer)
+	defer cancel(nil)
+	f := startFlow(ctx, p.src, p.args.digest.New())
+	defer f.close()
+	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.Size(), Cancel: f.cancel}, images.Limits{Size: p.disk.Size})
+	if err != nil {
+		return nil, told(outer, ctx, err)
+	}
+	defer e.Close()
+	if want := strings.ToLower(p.args.DiskFormat); want != "" && want != string(info.Format) {
+		p.c.Log.Info("image is not in the format it is said to be in; its content decides", "said", want, "format", string(info.Format))
+	}
+	p.c.Log.Info("writing image", "disk", p.disk.Name, "url", p.src.Name(), "format", string(info.Format), "compression", string(info.Compression),
+		"table", string(info.Head), "bytes", p.src.Size())
+
+	s := sink.New(p.dev, p.disk, sink.Options{Verify: p.args.Verify})
+	if err := s.Begin(ctx, info.Start, e.Size()); err != nil {
+		return nil, told(outer, ctx, err)
+	}
+	info.Start = nil // a MiB that is not needed any more
+	var reported time.Time
+	report := func() {
+		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)), Skipped: uint64(s.Skipped())})
+	}
+	po := &pour{e: e, s: s}
+	if err := po.run(ctx, cancel, func() {
+		if now := time.Now(); now.Sub(reported) >= reportEvery {
+			reported = now
+			report()
+		}
+	}); err != nil {
+		return nil, told(outer, ctx, err)
+	}
+	got, err := f.finish()
+	if err != nil {
+		return nil, told(outer, ctx, err)
+	}
+	report()
+	r, err := p.finish(ctx, s, got)
+	if err != nil {
+		return nil, told(outer, ctx, err)
+	}
+	r.BytesFetched, r.Format, r.Compression = f.fetched.Load(), string(info.Format), string(info.Compression)
+	r.PhasesMS.Write = time.Since(began).Milliseconds() - r.PhasesMS.Flush - r.PhasesMS.Verify
+	r.Busy = busy(f, po, s, time.Duration(r.PhasesMS.Write)*time.Millisecond)
+	r.Limit = r.Busy.limit()
+	return r, nil
+}
+
+// finish makes what was written durable, and only then believes in it.
+func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte) (*Result, error) {
+	r := &Result{VirtualSize: s.Size(), Verified: p.args.Verify}
+	p.c.Report(step.Progress{Phase: "flush"})
+	began := time.Now()
+	if err := s.Finish(ctx); err != nil {
+		return nil, err
+	}
+	r.PhasesMS.Flush = time.Since(began).Milliseconds()
+	d := p.args.digest
+	if d.Algo != "" && !d.Matches(got) {
+		if p.wrong = d.Mismatch(got); !p.src.Distrust(got) {
+			return nil, p.wrong
+		}
+		return nil, fetch.ErrRestart
+	}
+	if tail := s.Tail(); bytes.HasPrefix(tail[max(0, len(tail)-512):], []byte("conectix")) {
+		return nil, step.Failf("convert it: qemu-img convert -f vpc -O raw", "images in vhd format are not supported")
+	}
+	pending, err := s.Pending()
+	if err != nil {
+		return nil, err
+	}
+	if p.args.Verify {
+		began = time.Now()
+		if err := s.ReadBack(ctx, func(done, total int64) {
+			p.c.Report(step.Progress{Phase: "verify", Bytes: uint64(done), Total: uint64(total)})
+		}); err != nil {
+			return nil, err
+		}
+		r.PhasesMS.Verify = time.Since(began).Milliseconds()
+	}
+	p.pending = pending
+	c := s.Counts()
+	r.BytesWritten, r.BytesZero, r.BytesSkipped = c.Written, c.Zero, c.Skipped
+	algo := d.Algo
+	if algo == "" {
+		algo = "sha256"
+	}
+	r.Digest = algo + ":" + hex.EncodeToString(got)
+	if algo == "sha256" {
+		r.SHA256 = hex.EncodeToString(got)
+	}
+	return r, nil
+}
+
+// told picks the error that matters: the end of the step's own context, then what went wrong first, then err.
+func told(outer, inner context.Context, err error) error {
+	if outer.Err() != nil {
+		return context.Cause(outer)
+	}
+	if cause := context.Cause(inner); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}

@@ -1,0 +1,60 @@
+package image
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/sink"
+)
+
+// Phases is how long the parts of write_image took, one after the other.
+type Phases struct {
+	Prepare int64 `json:"prepare"` // choosing the disk, connecting, fetching the checksum file
+	Write   int64 `json:"write"`
+	Flush   int64 `json:"flush"`
+	Verify  int64 `json:"verify"`
+}
+
+// Busy is how much of the writing's time each stage was at work, in percent. All are at work at the same time; the one near 100 is what the
+// others waited for.
+type Busy struct {
+	Link      int `json:"link"` // waiting for bytes
+	Digest    int `json:"digest"`
+	Unpacking int `json:"unpacking"`
+	Disk      int `json:"disk"` // with at least one request under way
+}
+
+// String lists them for the log.
+func (b Busy) String() string {
+	return fmt.Sprintf("link %d%% digest %d%% unpacking %d%% disk %d%%", b.Link, b.Digest, b.Unpacking, b.Disk)
+}
+
+// limit names the busiest stage.
+func (b Busy) limit() string {
+	name, most := "link", b.Link
+	for _, s := range []struct {
+		name string
+		busy int
+	}{{"digest", b.Digest}, {"unpacking", b.Unpacking}, {"disk", b.Disk}} {
+		if s.busy > most {
+			name, most = s.name, s.busy
+		}
+	}
+	return name
+}
+
+// busy adds up where the time went.
+func busy(f *flow, p *pour, s *sink.Sink, took time.Duration) Busy {
+	percent := func(d time.Duration) int {
+		if took <= 0 {
+			return 0
+		}
+		return int(min(max(100*d/took, 0), 100))
+	}
+	return Busy{
+		Link: percent(time.Duration(f.waited.Load())), Digest: percent(time.Duration(f.hashing.Load())),
+		// A stream is unpacked behind Next; what waits there for bytes is not unpacking.
+		Unpacking: percent(max(p.next-time.Duration(f.starved.Load()), time.Duration(p.decode.Load())/time.Duration(workers()))),
+		Disk:      percent(s.Counts().Busy),
+	}
+}
