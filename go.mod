@@ -10,13 +10,16 @@ require (
 	github.com/google/uuid v1.6.0 // UUIDs
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae // DHCP packets, server and client
 	github.com/jaypipes/ghw v0.26.0 // inventory of CPUs and memory
-	github.com/klauspost/compress v1.20.3 // zstd
+	github.com/klauspost/compress v1.20.3 // zstd and gzip
+	github.com/mikelolasagasti/xz v1.0.1 // unpacks images in xz: half again as fast as ulikunitz/xz, with a bound for its memory
+	github.com/pierrec/lz4/v4 v4.1.29 // unpacks images in lz4
 	github.com/pin/tftp/v3 v3.2.0 // TFTP server
 	github.com/pressly/goose/v3 v3.28.0 // migrations of the store
 	github.com/spf13/cobra v1.10.2 // command line
 	github.com/u-root/u-root v0.16.0 // cpio archives, kernel modules
 	github.com/ulikunitz/xz v0.5.15 // Debian packages
 	github.com/vishvananda/netlink v1.3.0 // links and addresses
+	github.com/zeebo/blake3 v0.2.4 // digests of images; the fastest with AVX2
 	golang.org/x/net v0.60.0 // ICMPv6 for router advertisements
 	golang.org/x/sync v0.23.0 // errgroup
 	golang.org/x/sys v0.48.0 // system calls
@@ -33,9 +36,11 @@ require (
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/fatih/color v1.15.0 // indirect
 	github.com/go-ole/go-ole v1.3.0 // indirect
+	github.com/hanwen/go-fuse/v2 v2.12.1 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jaypipes/pcidb v1.1.1 // indirect
 	github.com/josharian/native v1.1.0 // indirect
+	github.com/klauspost/cpuid/v2 v2.0.12 // indirect
 	github.com/klauspost/pgzip v1.2.6 // indirect
 	github.com/kr/pretty v0.3.0 // indirect
 	github.com/kr/text v0.2.0 // indirect
@@ -49,7 +54,8 @@ require (
 	github.com/olekukonko/errors v1.1.0 // indirect
 	github.com/olekukonko/ll v0.0.9 // indirect
 	github.com/olekukonko/tablewriter v1.0.9 // indirect
-	github.com/pierrec/lz4/v4 v4.1.29 // indirect
+	github.com/opencontainers/go-digest v1.0.0 // indirect
+	github.com/opencontainers/image-spec v1.1.1 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/rivo/uniseg v0.4.4 // indirect
 	github.com/rogpeppe/go-internal v1.6.1 // indirect
@@ -71,6 +77,7 @@ require (
 	modernc.org/libc v1.77.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
+	oras.land/oras-go/v2 v2.6.0 // indirect
 )
 
 tool (

@@ -2,6 +2,7 @@ package images
 
 import (
 	"bytes"
+	"crypto/md5"
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/hex"
@@ -9,12 +10,44 @@ import (
 	"hash"
 	"path"
 	"regexp"
+	"slices"
 	"strings"
+
+	"github.com/zeebo/blake3"
 )
+
+// Algorithms of digests, as Ironic spells them.
+const (
+	SHA256 = "sha256"
+	SHA512 = "sha512"
+	BLAKE3 = "blake3"
+	MD5    = "md5" // protects from accidents alone: only where it is allowed
+)
+
+// algorithms are ordered: of two kinds of digest for one file the later one is taken.
+var algorithms = []struct {
+	name  string
+	bytes int
+	make  func() hash.Hash
+}{
+	{MD5, md5.Size, md5.New},
+	{SHA256, sha256.Size, sha256.New},
+	{BLAKE3, 32, func() hash.Hash { return blake3.New() }},
+	{SHA512, sha512.Size, sha512.New},
+}
+
+func rank(algo string) int {
+	for i, a := range algorithms {
+		if a.name == algo {
+			return i
+		}
+	}
+	return -1
+}
 
 // Digest is what an image file must hash to.
 type Digest struct {
-	Algo string // "sha256" or "sha512"
+	Algo string // SHA256, SHA512, BLAKE3 or MD5
 	Sum  []byte
 }
 
@@ -26,63 +59,108 @@ func (d Digest) String() string {
 	return d.Algo + ":" + hex.EncodeToString(d.Sum)
 }
 
-// New makes a hash of the digest's kind.
+// New makes a hash of the digest's kind, SHA-256 for no digest.
 func (d Digest) New() hash.Hash {
-	if d.Algo == "sha512" {
-		return sha512.New()
+	if i := rank(d.Algo); i >= 0 {
+		return algorithms[i].make()
 	}
 	return sha256.New()
 }
 
 // Matches says whether sum is the wanted one.
-func (d Digest) Matches(sum []byte) bool { return bytes.Equal(d.Sum, sum) }
+func (d Digest) Matches(sum []byte) bool { return d.Algo != "" && bytes.Equal(d.Sum, sum) }
 
-const remedyDigest = "give image_os_hash_algo (sha256 or sha512) and image_os_hash_value of the image file"
+const (
+	remedyDigest = "give image_os_hash_algo (sha256, sha512 or blake3) and image_os_hash_value of the image file"
+	remedyMD5    = remedyDigest + "; if there is nothing but MD5, the conductor's setting images.allow_md5 accepts it"
+)
 
-// ParseDigest makes a digest of an algorithm's name and hexadecimal digits.
-func ParseDigest(algo, value string) (Digest, error) {
-	algo = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(algo)), "-", "")
-	want := map[string]int{"sha256": sha256.Size, "sha512": sha512.Size}[algo]
-	if want == 0 {
+// algorithm finds the algorithm of a name: case, hyphens and openssl's "SHA2-256" make no difference.
+func algorithm(name string) string {
+	name = strings.ReplaceAll(strings.ToLower(strings.TrimSpace(name)), "-", "")
+	switch name {
+	case "sha2256":
+		return SHA256
+	case "sha2512":
+		return SHA512
+	case "b3":
+		return BLAKE3
+	}
+	return name
+}
+
+// ParseDigest makes a digest of an algorithm's name and hexadecimal digits. MD5 is accepted only when allow names it.
+func ParseDigest(algo, value string, allow ...string) (Digest, error) {
+	algo = algorithm(algo)
+	i := rank(algo)
+	switch {
+	case algo == MD5 && !slices.Contains(allow, MD5):
+		return Digest{}, refuse(remedyMD5, "an MD5 sum does not protect an image and is not accepted")
+	case algo == "":
+		return Digest{}, refuse(remedyDigest, "the digest's algorithm is not given")
+	case i < 0:
 		return Digest{}, refuse(remedyDigest, "digests of kind %q are not accepted", algo)
 	}
 	sum, err := hex.DecodeString(strings.TrimSpace(value))
-	if err != nil || len(sum) != want {
+	if want := algorithms[i].bytes; err != nil || len(sum) != want {
 		return Digest{}, refuse(remedyDigest, "%q is not a %s digest of %d hexadecimal digits", value, algo, 2*want)
 	}
 	return Digest{algo, sum}, nil
 }
 
-// DigestOf makes a digest of digits alone, whose number tells the kind.
-func DigestOf(value string) (Digest, error) {
-	switch value = strings.TrimSpace(value); len(value) {
+// DigestOf makes a digest of digits alone, whose number tells the kind, or of "sha256:<digits>". BLAKE3, which looks like SHA-256, has to
+// be named so.
+func DigestOf(value string, allow ...string) (Digest, error) {
+	value = strings.TrimSpace(value)
+	if algo, digits, ok := strings.Cut(value, ":"); ok {
+		return ParseDigest(algo, digits, allow...)
+	}
+	switch len(value) {
+	case 2 * md5.Size:
+		return ParseDigest(MD5, value, allow...)
 	case 2 * sha256.Size:
-		return ParseDigest("sha256", value)
+		return ParseDigest(SHA256, value)
 	case 2 * sha512.Size:
-		return ParseDigest("sha512", value)
-	case 32:
-		return Digest{}, refuse(remedyDigest, "an MD5 sum does not protect an image and is not accepted")
+		return ParseDigest(SHA512, value)
 	case 40:
 		return Digest{}, refuse(remedyDigest, "a SHA-1 sum does not protect an image and is not accepted")
 	}
 	return Digest{}, refuse(remedyDigest, "%q is not a SHA-256 or SHA-512 digest", value)
 }
 
+// Sums says how a checksum file is to be understood.
+type Sums struct {
+	Algo  string   // of lines that don't name theirs; "": what their length and Name tell
+	Name  string   // of the checksum file, or its URL: lines of B3SUMS or disk.raw.b3 are of BLAKE3, which looks like SHA-256
+	Allow []string // MD5, or nothing
+}
+
 var (
-	gnuLine = regexp.MustCompile(`^\\?([0-9A-Fa-f]{64}|[0-9A-Fa-f]{128})(?:\s+\*?(\S.*))?$`)
-	bsdLine = regexp.MustCompile(`^(SHA-?256|SHA-?512)\s*\((.*)\)\s*=\s*([0-9A-Fa-f]+)$`)
+	gnuLine = regexp.MustCompile(`^\\?([0-9A-Fa-f]{32,128})(?:\s+\*?(\S.*))?$`)
+	bsdLine = regexp.MustCompile(`^(SHA-?256|SHA-?512|SHA2-256|SHA2-512|BLAKE3|MD5)\s*\((.*)\)\s*=\s*([0-9A-Fa-f]+)$`)
+	b3Name  = regexp.MustCompile(`(?i)(^|[^a-z0-9])(b3|b3sums?|blake3|blake3sums?)([^a-z0-9]|$)`)
 )
 
-// ParseSums finds the digest of a file in the text of a checksum file: lines of sha256sum or sha512sum, of BSD's "SHA256 (name) =
-// digest", or one digest alone. The file is known by its name without folders; of two kinds the longer digest is taken.
-func ParseSums(text, file string) (Digest, error) {
+// ParseSums finds the digest of a file in the text of a checksum file, of which no more is known.
+func ParseSums(text, file string, allow ...string) (Digest, error) {
+	return Sums{Allow: allow}.Find(text, file)
+}
+
+// Find finds the digest of a file in the text of a checksum file: lines of sha256sum, sha512sum, b3sum or md5sum, of BSD's and openssl's
+// "SHA256 (name) = digest", or one digest alone, also within a clear-signed message, whose signature is not looked at. The file is known by
+// its name without folders; of two kinds the stronger digest is taken.
+func (s Sums) Find(text, file string) (Digest, error) {
 	file = path.Base(file)
 	const remedy = "correct image_checksum: it must be a digest, or the URL of a checksum file that names the image"
 	var found, alone Digest
+	var weak error // why a digest of this file was not taken
 	var lines, named int
 	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(line)
-		if line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "-----") {
+		line = strings.TrimPrefix(strings.TrimSpace(line), "- ") // as clear-signing escapes
+		if strings.HasPrefix(line, "-----BEGIN PGP SIGNATURE-----") {
+			break
+		}
+		if line == "" || strings.HasPrefix(line, "#") || strings.HasPrefix(line, "-----") || strings.HasPrefix(line, "Hash: ") {
 			continue
 		}
 		lines++
@@ -91,28 +169,29 @@ func ParseSums(text, file string) (Digest, error) {
 		var err error
 		if m := gnuLine.FindStringSubmatch(line); m != nil {
 			name = m[2]
-			d, err = DigestOf(m[1])
+			d, err = s.bare(m[1])
 		} else if m := bsdLine.FindStringSubmatch(line); m != nil {
 			name = m[2]
-			d, err = ParseDigest(m[1], m[3])
+			d, err = ParseDigest(m[1], m[3], s.Allow...)
 		} else {
 			continue
 		}
-		if err != nil {
-			return Digest{}, err
-		}
 		if name == "" {
-			alone = d
+			alone, weak = d, err
 			continue
 		}
 		named++
 		if path.Base(strings.TrimSpace(name)) != file {
 			continue
 		}
+		if err != nil { // there may be a better one of the same file
+			weak = err
+			continue
+		}
 		if found.Algo == d.Algo && !found.Matches(d.Sum) {
 			return Digest{}, refuse(remedy, "the checksum file has two different digests for %s", file)
 		}
-		if len(d.Sum) > len(found.Sum) {
+		if rank(d.Algo) > rank(found.Algo) {
 			found = d
 		}
 	}
@@ -121,10 +200,24 @@ func ParseSums(text, file string) (Digest, error) {
 		return found, nil
 	case alone.Algo != "" && lines == 1:
 		return alone, nil
+	case weak != nil:
+		return Digest{}, weak
 	case named > 0:
 		return Digest{}, refuse(remedy, "the checksum file names %d files, but not %s", named, file)
 	}
-	return Digest{}, refuse(remedy, "the checksum file has no SHA-256 or SHA-512 digest in it")
+	return Digest{}, refuse(remedy, "the checksum file has no digest of %s in it", file)
+}
+
+// bare makes a digest of a line that does not say its kind.
+func (s Sums) bare(value string) (Digest, error) {
+	algo := s.Algo
+	if algo == "" && len(value) == 64 && b3Name.MatchString(path.Base(s.Name)) {
+		algo = BLAKE3
+	}
+	if i := rank(algorithm(algo)); i >= 0 && len(value) == 2*algorithms[i].bytes {
+		return ParseDigest(algo, value, s.Allow...)
+	}
+	return DigestOf(value, s.Allow...)
 }
 
 // Mismatch says that an image has another digest, and what to do.

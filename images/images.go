@@ -2,8 +2,8 @@
 // checks digests. It knows no network and no devices.
 //
 // Open takes the bytes of an image as they are fetched and gives Extents: pieces of the disk that the image describes, each at its
-// place, holes left out. Raw images, plain or compressed by zstd, are read; everything else is recognised and refused, with what to do
-// about it. Names and content types are never looked at: servers and people get them wrong.
+// place, holes left out. What can't be read is recognised and refused, with what to do about it. Names and content types are never
+// looked at: servers and people get them wrong.
 //
 // An image is hostile until its digest is known, and it is decoded before that. So sizes that a header claims are only compared,
 // never allocated, memory is bounded by Limits, and a stream that ends early is an error, never an end.
@@ -13,14 +13,8 @@ package images
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"io"
-	"math/bits"
-	"runtime"
-	"sync/atomic"
-
-	"github.com/klauspost/compress/zstd"
 )
 
 // Error says what is wrong with an image and what its owner can do.
@@ -79,10 +73,10 @@ type Input struct {
 // Limits bound what an image may ask for. Zero values mean the defaults.
 type Limits struct {
 	Size   int64  // of the disk; 0: none
-	Window uint64 // of a zstd decoder, in bytes; 0: DefaultWindow
+	Window uint64 // of a decoder, in bytes; 0: DefaultWindow
 }
 
-// DefaultWindow is how far back a zstd stream may refer: what "zstd -19" and "--long=25" need. It is what bounds a decoder's memory.
+// DefaultWindow is how far back packed data may refer: what "zstd -19" and "--long=25", and "xz -8" need. It is what bounds a decoder's memory.
 const DefaultWindow = 32 << 20
 
 // Info is what Open found out.
@@ -91,6 +85,17 @@ type Info struct {
 	Format      Format
 	Head        Content // of the disk that the image describes
 	Start       []byte  // the disk's first MiB, or all of it when it is smaller
+	Partition   bool    // the disk is a bare file system: a partition's, not one that a machine boots from
+	Unchecked   bool    // the packed data has no check sum: only a digest of the file tells damage
+	Twice       bool    // the file was opened a second time, for tables inside the packed file
+}
+
+// WholeDisk refuses an image of a partition.
+func (i Info) WholeDisk() error {
+	if i.Partition {
+		return refuse("give a whole-disk image, with a partition table", "the image is not of a whole disk: it holds %s without a partition table", i.Head)
+	}
+	return nil
 }
 
 // format is one way to describe a disk. Without open it is recognised and refused.
@@ -117,42 +122,89 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 		return nil, info, refuse("check what the URL serves", "the image is empty")
 	}
 	info.Compression = DetectCompression(head)
-	decoded, closer := stream, func() {}
-	switch info.Compression {
-	case Plain:
-	case Zstd:
-		var end func()
-		if decoded, end, err = openZstd(stream, head, l); err != nil {
+	decoded, done := stream, func() {}
+	if info.Compression != Plain {
+		info.Unchecked = unchecked(info.Compression, head)
+		claimed := claimedSize(info.Compression, head)
+		if decoded, done, err = decompress(info.Compression, stream, head, in.Cancel, l); err != nil {
 			return nil, info, err
-		}
-		closer = func() {
-			if in.Cancel != nil {
-				in.Cancel()
-			}
-			end()
 		}
 		if head, decoded, err = peek(decoded); err != nil {
-			closer()
+			done()
 			return nil, info, err
 		}
-	default:
-		return nil, info, refuse("unpack it, or pack it with zstd", "images compressed with %s are not supported", info.Compression)
-	}
-	if len(head) == 0 {
-		closer()
-		return nil, info, refuse("check what the URL serves", "the image is empty once it is unpacked")
-	}
-	info.Format, info.Head = Detect(head)
-	info.Start = head
-	f, err := lookUp(info)
-	if err == nil {
-		var e Extents
-		if e, err = f.open(decoded, in, &info, l); err == nil {
-			return &closing{e, closer}, info, nil
+		if in, decoded, err = unpacked(in, decoded, head, claimed, &info, l); err != nil {
+			done()
+			return nil, info, err
 		}
 	}
-	closer()
-	return nil, info, err
+	e, err := openFormat(decoded, in, head, &info, l)
+	if r, ok := in.At.(*replay); ok {
+		r.Close() // tables are read by now: a second decoder's memory is wanted back
+	}
+	if err != nil {
+		done()
+		return nil, info, err
+	}
+	return &closing{e, done}, info, nil
+}
+
+// openFormat opens what is found once no compression is around it.
+func openFormat(decoded io.Reader, in Input, head []byte, info *Info, l Limits) (Extents, error) {
+	info.Format, info.Head = Detect(head)
+	info.Start = head // a format puts its disk's beginning here
+	f, err := lookUp(*info)
+	if err != nil {
+		return nil, err
+	}
+	if info.Partition = info.Format == FileSystem; info.Partition {
+		info.Format = Raw
+	}
+	e, err := f.open(decoded, in, info, l)
+	if err != nil || info.Format == Raw {
+		return e, err
+	}
+	// A format describes a disk: what is on it is looked at as it is in a raw image.
+	inner, content := Detect(info.Start)
+	switch info.Head = content; inner {
+	case Raw:
+	case FileSystem:
+		info.Partition = true
+	case NotAnImage:
+		err = refuse(content.remedy(), "the disk in the %s image holds no system: %s", info.Format, content)
+	default:
+		err = refuse("convert the image once more", "the disk in the %s image holds an image in %s format, not a system", info.Format, inner)
+	}
+	if err != nil {
+		e.Close()
+		return nil, err
+	}
+	return e, nil
+}
+
+// unpacked prepares for a format what a compression leaves of the input.
+func unpacked(in Input, decoded io.Reader, head []byte, claimed uint64, info *Info, l Limits) (Input, io.Reader, error) {
+	if len(head) == 0 {
+		return in, nil, refuse("check what the URL serves", "the image is empty once it is unpacked")
+	}
+	if c := DetectCompression(head); c != Plain {
+		return in, nil, refuse("unpack it once", "the image is packed twice, with %s in %s", c, info.Compression)
+	}
+	again, start := in.Again, head
+	in.Size, in.At, in.Again = -1, nil, nil
+	if f, _ := Detect(head); f == Raw || f == FileSystem {
+		if l.Size > 0 && claimed > uint64(l.Size) {
+			return in, nil, tooLarge(claimed, l)
+		}
+		return in, decoded, nil
+	}
+	if again != nil {
+		in.At = &replay{open: again, c: info.Compression, start: start, l: l, left: maxReplays, used: &info.Twice}
+	}
+	if l.Size > 0 {
+		decoded = &bounded{r: decoded, left: containerLimit(l.Size)}
+	}
+	return in, decoded, nil
 }
 
 func lookUp(info Info) (format, error) {
@@ -202,81 +254,6 @@ func peek(r io.Reader) ([]byte, io.Reader, error) {
 	return buf, io.MultiReader(bytes.NewReader(buf), r), nil
 }
 
-const remedyTruncated = "check that the image file on the server is complete"
-
-// decoding is a decoder and the stream below it, whose errors pass untouched: they are the fetcher's and say enough.
-type decoding struct {
-	io.Reader
-	below *watched
-	l     Limits
-}
-
-func (d *decoding) Read(p []byte) (int, error) {
-	n, err := d.Reader.Read(p)
-	if err != nil && err != io.EOF {
-		if below := d.below.err.Load(); below != nil && *below != io.EOF && !errors.Is(*below, io.ErrUnexpectedEOF) {
-			return n, *below
-		}
-		err = decodeError(err, d.l)
-	}
-	return n, err
-}
-
-// watched remembers how a stream ended. The decoder reads it from a goroutine of its own.
-type watched struct {
-	io.Reader
-	err atomic.Pointer[error]
-}
-
-func (w *watched) Read(p []byte) (int, error) {
-	n, err := w.Reader.Read(p)
-	if err != nil {
-		w.err.Store(&err)
-	}
-	return n, err
-}
-
-// decodeError gives a decoder's faults the operator's words.
-func decodeError(err error, l Limits) error {
-	switch {
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return refuse(remedyTruncated, "the image is truncated: %w", err)
-	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeTooSmall):
-		return windowError(0, l)
-	case errors.Is(err, zstd.ErrMagicMismatch):
-		return refuse("pack the image again", "the image is damaged: something that is not zstd follows within it")
-	}
-	return refuse("pack the image again", "the image is damaged: %w", err)
-}
-
-func windowError(asked uint64, l Limits) error {
-	const remedy = "pack the image again with a smaller window, for example zstd -19 --long=%d"
-	if asked == 0 {
-		return refuse(fmt.Sprintf(remedy, bits.Len64(l.Window)-1), "unpacking the image needs more than the %d MiB of memory that are allowed for it", l.Window>>20)
-	}
-	return refuse(fmt.Sprintf(remedy, bits.Len64(l.Window)-1), "unpacking the image needs a window of %d MiB, more than the %d MiB that are allowed for it", asked>>20, l.Window>>20)
-}
-
-// openZstd starts a decoder for one or more frames. What the first frame says about itself is checked before anything is decoded.
-func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
-	var h zstd.Header
-	if err := h.Decode(head); err == nil && !h.Skippable {
-		switch {
-		case h.WindowSize > l.Window:
-			return nil, nil, windowError(h.WindowSize, l)
-		case h.HasFCS && l.Size > 0 && h.FrameContentSize > uint64(l.Size):
-			return nil, nil, tooLarge(h.FrameContentSize, l)
-		}
-	}
-	below := &watched{Reader: r}
-	d, err := zstd.NewReader(below, zstd.WithDecoderConcurrency(min(4, runtime.GOMAXPROCS(0))), zstd.WithDecoderLowmem(true),
-		zstd.WithDecoderMaxWindow(l.Window))
-	if err != nil {
-		return nil, nil, decodeError(err, l)
-	}
-	return &decoding{d, below, l}, d.Close, nil
-}
-
 func tooLarge(size uint64, l Limits) error {
 	return refuse("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes, the disk has %d", size, l.Size)
 }
@@ -293,7 +270,7 @@ var formats = []format{
 	{name: Parallels, remedy: "convert it: qemu-img convert -f parallels -O raw"},
 	{name: LUKS, remedy: "decrypt it: qemu-img convert -O raw"},
 	{name: ISO9660, remedy: "give a disk image; an installation medium can't be written to a disk as a system"},
-	{name: FileSystem, remedy: "give a whole-disk image, with a partition table"},
+	{name: FileSystem, open: openRaw}, // of a partition: Info says so, and who opened it decides
 }
 
 // raw is a disk, byte for byte.

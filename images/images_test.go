@@ -2,12 +2,13 @@ package images
 
 import (
 	"bytes"
-	"compress/gzip"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -154,10 +155,6 @@ func TestCancelFreesADecoderThatWaits(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	img := disk(1 << 20)
-	var gz bytes.Buffer
-	w := gzip.NewWriter(&gz)
-	w.Write(img)
-	w.Close()
 	pad := func(s string) []byte { return append([]byte(s), make([]byte, 70<<10)...) }
 	at := func(off int, s string) []byte {
 		b := make([]byte, 70<<10)
@@ -168,16 +165,21 @@ func TestOpenRefuses(t *testing.T) {
 	for i := range 40 {
 		damaged[len(damaged)/2+i] ^= 0xff
 	}
+	dictionary := pad("\x04\x22\x4d\x18\x61\x40\x01\x00\x00\x00")
+	dictionary[10] = byte(xxh32(dictionary[4:10]) >> 8)
 	cases := []struct {
 		name string
 		file []byte
 		want string
 	}{
 		{"empty", nil, "empty"},
-		{"gzip", gz.Bytes(), "compressed with gzip"},
-		{"xz", pad("\xfd7zXZ\x00"), "compressed with xz"},
-		{"lz4", pad("\x04\x22\x4d\x18"), "compressed with lz4"},
-		{"bzip2", pad("BZh91AY"), "compressed with bzip2"},
+		{"gzip header alone", pad("\x1f\x8b\x08"), "damaged"},
+		{"xz header alone", pad("\xfd7zXZ\x00"), "damaged"},
+		{"lz4 header alone", pad("\x04\x22\x4d\x18"), "damaged"},
+		{"bzip2 header alone", pad("BZh91AY"), "damaged"},
+		{"lz4 with a dictionary", dictionary, "dictionary"},
+		{"zstd in zstd", pack(t, pack(t, img)), "packed twice, with zstd in zstd"},
+		{"gzip in zstd", pack(t, pad("\x1f\x8b\x08")), "packed twice, with gzip in zstd"},
 		{"qcow2", pad("QFI\xfb\x00\x00\x00\x03"), "qcow2 format"},
 		{"qcow2 in zstd", pack(t, pad("QFI\xfb\x00\x00\x00\x03")), "qcow2 format"},
 		{"vhd", pad("conectix"), "vhd format"},
@@ -187,9 +189,6 @@ func TestOpenRefuses(t *testing.T) {
 		{"vdi", at(0x40, "\x7f\x10\xda\xbe"), "vdi format"},
 		{"luks", pad("LUKS\xba\xbe"), "luks format"},
 		{"iso", at(0x8001, "CD001"), "iso9660 format"},
-		{"ext4", at(0x438, "\x53\xef"), "bare file system"},
-		{"btrfs", at(0x10040, "_BHRfS_M"), "bare file system"},
-		{"fat with boot sector", at(82, "FAT32   \xfa\xfc the code goes on and on over the place of the table"+strings.Repeat("x", 400)+"\x55\xaa"), "bare file system"},
 		{"html", []byte("\n <!DOCTYPE html><title>404</title>"), "not an image: it is an HTML page"},
 		{"xhtml", []byte("<?xml version=\"1.0\"?><!DOCTYPE html PUBLIC>"), "HTML page"},
 		{"s3 error", []byte("<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code></Error>"), "XML document"},
@@ -217,6 +216,37 @@ func TestOpenRefuses(t *testing.T) {
 		} else if refused.Remedy == "" {
 			t.Errorf("%s: no remedy", c.name)
 		}
+	}
+}
+
+// TestPartitionImages: a bare file system is read, and said to be one.
+func TestPartitionImages(t *testing.T) {
+	at := func(off int, s string) []byte {
+		b := make([]byte, 128<<10)
+		copy(b[off:], s)
+		return b
+	}
+	for _, c := range []struct {
+		name string
+		disk []byte
+	}{
+		{"ext2, ext3 or ext4", at(0x438, "\x53\xef")},
+		{"btrfs", at(0x10040, "_BHRfS_M")},
+		{"FAT", at(82, "FAT32   \xfa\xfc the code goes on and on over the place of the table"+strings.Repeat("x", 400)+"\x55\xaa")},
+	} {
+		for _, file := range [][]byte{c.disk, pack(t, c.disk)} {
+			got, info, err := unpack(bytes.NewReader(file), Limits{})
+			if err != nil || !bytes.Equal(got, c.disk) || !info.Partition || info.Format != Raw || !strings.Contains(string(info.Head), c.name) {
+				t.Errorf("%s: %+v, %v", c.name, info, err)
+			}
+			var refused *Error
+			if err := info.WholeDisk(); !errors.As(err, &refused) || !strings.Contains(err.Error(), c.name) || refused.Remedy == "" {
+				t.Errorf("%s as a whole disk: %v", c.name, err)
+			}
+		}
+	}
+	if _, info, err := unpack(bytes.NewReader(disk(1<<20)), Limits{}); err != nil || info.Partition || info.WholeDisk() != nil {
+		t.Errorf("a whole disk: %+v, %v", info, err)
 	}
 }
 
@@ -252,6 +282,45 @@ func TestDigests(t *testing.T) {
 			t.Errorf("%s: %s, %v, want %s", c.name, d, err, c.want)
 		}
 	}
+	for _, c := range []struct {
+		name, text string
+		how        Sums
+		want       string
+	}{
+		{"b3sum by name", a + "  disk.raw\n", Sums{Name: "http://x/B3SUMS?x=y"}, "blake3:" + a},
+		{"b3 file", a + "\n", Sums{Name: "disk.raw.b3"}, "blake3:" + a},
+		{"b3 said", a + "  disk.raw\n", Sums{Algo: "blake3"}, "blake3:" + a},
+		{"tagged", "BLAKE3 (disk.raw) = " + a + "\n", Sums{}, "blake3:" + a},
+		{"openssl", "SHA2-512(disk.raw)= " + long + "\n", Sums{}, "sha512:" + long},
+		{"said, but of another length", long + "  disk.raw\n", Sums{Algo: "blake3"}, "sha512:" + long},
+		{"md5 beside better", strings.Repeat("a1", 16) + "  disk.raw\n" + a + "  disk.raw\n", Sums{}, "sha256:" + a},
+		{"md5 allowed", "MD5 (disk.raw) = " + strings.Repeat("a1", 16) + "\n", Sums{Allow: []string{MD5}}, "md5:" + strings.Repeat("a1", 16)},
+		{"md5 allowed beside better", strings.Repeat("a1", 16) + "  disk.raw\n" + a + "  disk.raw\n", Sums{Allow: []string{MD5}}, "sha256:" + a},
+		{"md5 not allowed", "MD5 (disk.raw) = " + strings.Repeat("a1", 16) + "\n", Sums{}, "not accepted"},
+		{"sha1", strings.Repeat("a1", 20) + "  disk.raw\n", Sums{}, "SHA-1"},
+		{"clear-signed, escaped", "-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n- " + a + "\n-----BEGIN PGP SIGNATURE-----\n\n" + b + "\n", Sums{}, "sha256:" + a},
+		{"digest in the signature", "-----BEGIN PGP SIGNATURE-----\n" + b + "  disk.raw\n", Sums{}, "no digest"},
+	} {
+		d, err := c.how.Find(c.text, "disk.raw")
+		if d.String() != c.want && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %s, %v, want %s", c.name, d, err, c.want)
+		}
+	}
+	for algo, want := range map[string]string{
+		"md5": "900150983cd24fb0d6963f7d28e17f72", "SHA-256": "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
+		"blake3": "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
+		"sha512": "ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
+	} {
+		d, err := ParseDigest(algo, want, MD5)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := d.New()
+		h.Write([]byte("abc"))
+		if got := h.Sum(nil); !d.Matches(got) {
+			t.Errorf("%s of abc is %x", algo, got)
+		}
+	}
 	for _, bad := range [][2]string{{"md5", strings.Repeat("a", 32)}, {"sha256", "xyz"}, {"sha256", long}, {"", a}} {
 		if _, err := ParseDigest(bad[0], bad[1]); err == nil {
 			t.Errorf("ParseDigest(%q, %q) was accepted", bad[0], bad[1])
@@ -278,24 +347,69 @@ func FuzzOpen(f *testing.F) {
 	f.Add([]byte("\x28\xb5\x2f\xfd\x00\x00"))
 	f.Add([]byte("\x50\x2a\x4d\x18\xff\xff\xff\xff"))
 	f.Add([]byte("QFI\xfb\x00\x00\x00\x03"))
+	packed, err := filepath.Glob("testdata/packed/*")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, name := range packed {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(b)
+	}
 	f.Fuzz(func(t *testing.T, file []byte) {
-		e, _, err := Open(Input{Stream: bytes.NewReader(file), Size: int64(len(file))}, Limits{Size: 1 << 20, Window: 1 << 20})
+		again := func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(file)), nil }
+		e, _, err := Open(Input{Stream: bytes.NewReader(file), Size: int64(len(file)), At: bytes.NewReader(file), Again: again}, Limits{Size: 1 << 20, Window: 8 << 20})
 		if err != nil {
 			return
 		}
 		defer e.Close()
-		if got, err := readAll(e, 4096); err == nil && len(got) > 1<<20 {
-			t.Fatalf("%d bytes from an image for a disk of 1 MiB", len(got))
+		var end, sum int64
+		buf := make([]byte, 64<<10)
+		for {
+			x, err := e.Next(buf)
+			if err != nil {
+				break
+			}
+			if x.Decode != nil {
+				x.Decode(make([]byte, x.Len))
+			}
+			end, sum = max(end, x.Off+x.Len), sum+x.Len
+			if x.Off < 0 || x.Len <= 0 || end > 1<<20 || sum > 1<<20 || x.Data != nil && int64(len(x.Data)) != x.Len {
+				t.Fatalf("extent at %d of %d bytes, %d in all, from an image for a disk of 1 MiB", x.Off, x.Len, sum)
+			}
 		}
+	})
+}
+
+func FuzzDetect(f *testing.F) {
+	f.Add(disk(4096))
+	f.Add([]byte("\xef\xbb\xbf <?xml version=\"1.0\"?><Error>"))
+	f.Add([]byte("\x04\x22\x4d\x18\x61\x40\x01\x00\x00\x00"))
+	f.Add(make([]byte, 512))
+	f.Fuzz(func(t *testing.T, head []byte) {
+		format, content := Detect(head)
+		if format == "" || format == NotAnImage && (content == "" || content.remedy() == "") {
+			t.Fatalf("%q, %q", format, content)
+		}
+		c := DetectCompression(head)
+		unchecked(c, head)
+		claimedSize(c, head)
 	})
 }
 
 func FuzzParseSums(f *testing.F) {
 	f.Add(strings.Repeat("a1", 32)+"  disk.raw\n", "disk.raw")
 	f.Add("SHA512 (x) = "+strings.Repeat("c3", 64), "x")
+	f.Add("-----BEGIN PGP SIGNED MESSAGE-----\nHash: SHA256\n\n- "+strings.Repeat("a1", 32)+"\n", "x")
+	f.Add("MD5(x)= "+strings.Repeat("c3", 16), "x")
 	f.Fuzz(func(t *testing.T, text, file string) {
-		if d, err := ParseSums(text, file); err == nil && d.String() == "" {
-			t.Fatal("no digest and no error")
+		for _, s := range []Sums{{}, {Name: file}, {Algo: file}, {Allow: []string{MD5}}} {
+			d, err := s.Find(text, file)
+			if err == nil && (rank(d.Algo) < 0 || d.New().Size() != len(d.Sum) || d.Algo == MD5 && s.Allow == nil) {
+				t.Fatalf("%q and no error", d)
+			}
 		}
 	})
 }

@@ -181,6 +181,145 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	return r, nil
 }
 
+<<<<<<< theirs
+// pass is one image on its way to one disk.
+type pass struct {
+	c       *step.Call
+	src     *fetch.File
+	dev     disk.Device
+	disk    disk.Disk
+	args    writeArgs
+	pending *disk.Pending
+	wrong   error // what the last attempt's digest was refused with
+}
+
+// untilDone runs the pass, from the beginning whenever the server can't go on where it stopped. Nothing is kept from one attempt to the
+// next but the disk, whose head is zero all the time.
+func (p *pass) untilDone(ctx context.Context) (*Result, error) {
+	for {
+		r, err := p.once(ctx)
+		if !errors.Is(err, fetch.ErrRestart) {
+			return r, err
+		}
+		p.src.Rewind()
+		if err := p.src.Connect(ctx); err != nil {
+			if p.wrong != nil && ctx.Err() == nil {
+				err = p.wrong // what the mirrors that answer have
+			}
+			return nil, err
+		}
+	}
+}
+
+func (p *pass) once(outer context.Context) (*Result, error) {
+	s, ctx := newSink(outer, p.dev, p.disk, p.args.Verify)
+	stopped := false
+	stop := func() {
+		if !stopped {
+			stopped = true
+			s.stop()
+		}
+	}
+	defer stop()
+	f := startFlow(ctx, p.src, p.args.digest.New())
+	defer f.close()
+
+	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.Size(), Cancel: f.cancel}, images.Limits{Size: p.disk.Size})
+	if err != nil {
+		return nil, p.told(outer, ctx, err)
+	}
+	defer e.Close()
+	if err := info.WholeDisk(); err != nil {
+		return nil, err
+	}
+	if want := strings.ToLower(p.args.DiskFormat); want != "" && want != string(info.Format) {
+		p.c.Log.Info("image is not in the format it is said to be in; its content decides", "said", want, "format", string(info.Format))
+	}
+	p.c.Log.Info("writing image", "disk", p.disk.Name, "url", p.src.Name(), "format", string(info.Format), "compression", string(info.Compression),
+		"table", string(info.Head), "bytes", p.src.Size())
+
+	var reported time.Time
+	total := uint64(max(p.src.Size(), 0))
+	if err := s.take(ctx, e, func() {
+		if now := time.Now(); now.Sub(reported) >= reportEvery {
+			reported = now
+			p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: total})
+		}
+	}); err != nil {
+		return nil, p.told(outer, ctx, err)
+	}
+	got, err := f.finish()
+	if err != nil {
+		return nil, p.told(outer, ctx, err)
+	}
+	p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: total})
+	stop()
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return nil, err // of a writer that was still at work
+	}
+	if err := outer.Err(); err != nil {
+		return nil, context.Cause(outer)
+	}
+	return p.finish(outer, s, info, f.fetched.Load(), got)
+}
+
+// finish makes what was written durable, and only then believes in it.
+func (p *pass) finish(ctx context.Context, s *sink, info images.Info, fetched int64, got []byte) (*Result, error) {
+	p.c.Report(step.Progress{Phase: "flush"})
+	if err := p.dev.Sync(); err != nil {
+		return nil, diskFault(fmt.Errorf("flush %s: %w", p.disk.Name, err))
+	}
+	d := p.args.digest
+	known := d.Algo != ""
+	if known && !d.Matches(got) {
+		if p.wrong = d.Mismatch(got); !p.src.Distrust(got) {
+			return nil, p.wrong
+		}
+		return nil, fetch.ErrRestart
+	}
+	if bytes.HasPrefix(s.tail[max(0, len(s.tail)-512):], []byte("conectix")) {
+		return nil, step.Failf("convert it: qemu-img convert -f vpc -O raw", "images in vhd format are not supported")
+	}
+	pending, err := disk.NewPending(p.disk, s.head[:min(s.size, disk.HeadSize)], s.tail, s.tailOff, s.size)
+	if err != nil {
+		return nil, err
+	}
+	if p.args.Verify {
+		if err := s.readBack(ctx, func(done int64) {
+			p.c.Report(step.Progress{Phase: "verify", Bytes: uint64(done), Total: uint64(s.written)})
+		}); err != nil {
+			return nil, err
+		}
+	}
+	p.pending = pending
+	r := &Result{
+		BytesFetched: fetched, BytesWritten: s.written + s.zeroer.Written, BytesZero: s.zeroer.Punched + s.zeroer.Written, VirtualSize: s.size,
+		Verified: p.args.Verify, Format: string(info.Format), Compression: string(info.Compression),
+	}
+	algo := d.Algo
+	if algo == "" {
+		algo = "sha256"
+	}
+	r.Digest = algo + ":" + hex.EncodeToString(got)
+	if algo == "sha256" {
+		r.SHA256 = hex.EncodeToString(got)
+	}
+	return r, nil
+}
+
+// told picks the error that matters: the end of the step's own context, then what a writer said, then err.
+func (p *pass) told(outer, inner context.Context, err error) error {
+	if outer.Err() != nil {
+		return context.Cause(outer)
+	}
+	if cause := context.Cause(inner); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}
+
+=======
+>>>>>>> engine
 // maxSums is the largest checksum file that is read: those of whole distributions have some thousand lines.
 const maxSums = 4 << 20
 

@@ -30,8 +30,9 @@ var may = map[string][]string{
 	"agent/step":            {},
 	"agent/fetch":           {"agent/step", "images/..."},
 	"agent/chunked":         {"agent/step", "agent/disk", "agent/fetch", "images/..."},
-	"agent/image":           {"agent/step", "agent/disk", "agent/fetch", "agent/chunked", "agent/sink", "images/..."},
+	"agent/image":           {"agent/step", "agent/disk", "agent/fetch", "agent/swarm", "agent/chunked", "agent/sink", "images/..."},
 	"agent/sink":            {"agent/step", "agent/disk"},
+	"agent/swarm":           {"agent/step", "images/index"},
 	"agent/disk":            {"agent/step", "proto/rootdevice"},
 	"agent/configdrive":     {"agent/step", "agent/disk"},
 	"agent/boot":            {"agent/step", "agent/disk"},
@@ -202,11 +203,13 @@ var agentModules = []string{
 	"github.com/jaypipes/ghw",        // inventory
 	"github.com/jaypipes/pcidb",      // of ghw
 	"github.com/josharian/native",    // of dhcp
-	"github.com/klauspost/compress",  // zstd
+	"github.com/klauspost/compress",  // zstd and gzip
+	"github.com/klauspost/cpuid/v2",  // of blake3
 	"github.com/klauspost/pgzip",     // of u-root's kmodule
 	"github.com/mdlayher/packet",     // of dhcp
 	"github.com/mdlayher/socket",     // of dhcp
-	"github.com/pierrec/lz4/v4",      // of u-root
+	"github.com/mikelolasagasti/xz",  // xz
+	"github.com/pierrec/lz4/v4",      // lz4
 	"github.com/u-root/u-root",       // kernel modules
 	"github.com/u-root/uio",          // of dhcp
 	"github.com/ulikunitz/xz",        // of u-root's kmodule
@@ -220,6 +223,7 @@ var agentModules = []string{
 	"google.golang.org/genproto/googleapis/rpc", // of grpc
 	"google.golang.org/grpc",                    // the session
 	"google.golang.org/protobuf",                // the session
+	"github.com/zeebo/blake3",                   // digests
 	"gopkg.in/yaml.v3",                          // of ghw
 }
 

@@ -1,0 +1,263 @@
+package images
+
+import (
+	"bufio"
+	"bytes"
+	"compress/bzip2"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/bits"
+	"runtime"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/gzip"
+	"github.com/klauspost/compress/zstd"
+	"github.com/mikelolasagasti/xz"
+)
+
+// What a decoder may take besides Limits.Window: gzip 0.2 MiB, bzip2 4 MiB, lz4 two blocks of at most 8 MiB. All of them are one stream and
+// are unpacked by one goroutine, that of the reader; only zstd has more.
+
+// decompressors is every compression that is told apart. It gives the unpacked stream, and what ends its goroutines if it has any.
+var decompressors = map[Compression]func(r io.Reader, head []byte, l Limits) (io.Reader, func(), error){
+	Zstd:  openZstd,
+	Gzip:  openGzip,
+	XZ:    openXZ,
+	LZ4:   openLZ4,
+	Bzip2: openBzip2,
+}
+
+// decompress starts the decoder of a compression. done frees what it needed; cancel, which may be nil, ends a Read of r that waits.
+func decompress(c Compression, r io.Reader, head []byte, cancel func(), l Limits) (decoded io.Reader, done func(), err error) {
+	below := &watched{Reader: r}
+	d, end, err := decompressors[c](below, head, l)
+	if err != nil {
+		return nil, nil, below.explain(err, c, l)
+	}
+	done = func() {
+		if cancel != nil {
+			cancel()
+		}
+		if end != nil {
+			end()
+		}
+	}
+	return &decoding{d, below, c, l}, done, nil
+}
+
+// unchecked says whether the packed data has no check sum of its own, by the beginning of the file.
+func unchecked(c Compression, head []byte) bool {
+	switch c {
+	case Zstd:
+		var h zstd.Header
+		return h.Decode(head) == nil && !h.Skippable && !h.HasCheckSum
+	case XZ:
+		return len(head) > 7 && head[7] == 0
+	case LZ4:
+		return len(head) > 4 && (head[0] == lz4Legacy&0xff || head[0] == lz4Frame&0xff && head[4]&(lz4ContentSum|lz4BlockSum) == 0)
+	}
+	return false
+}
+
+// decoding is a decoder and the stream below it, whose errors pass untouched: they are the fetcher's and say enough.
+type decoding struct {
+	io.Reader
+	below *watched
+	c     Compression
+	l     Limits
+}
+
+func (d *decoding) Read(p []byte) (int, error) {
+	n, err := d.Reader.Read(p)
+	if err != nil && err != io.EOF {
+		err = d.below.explain(err, d.c, d.l)
+	}
+	return n, err
+}
+
+// watched remembers how a stream ended. The decoder may read it from a goroutine of its own.
+type watched struct {
+	io.Reader
+	err atomic.Pointer[error]
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.Reader.Read(p)
+	if err != nil {
+		w.err.Store(&err)
+	}
+	return n, err
+}
+
+// explain gives a decoder's faults the operator's words.
+func (w *watched) explain(err error, c Compression, l Limits) error {
+	if below := w.err.Load(); below != nil && *below != io.EOF && !errors.Is(*below, io.ErrUnexpectedEOF) {
+		return *below
+	}
+	var known *Error
+	switch {
+	case errors.As(err, &known):
+		return err
+	case errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, io.EOF), errors.Is(err, xz.ErrBuf):
+		return refuse(remedyTruncated, "the image is truncated: the %s data in it has no end", c)
+	case errors.Is(err, zstd.ErrWindowSizeExceeded), errors.Is(err, zstd.ErrDecoderSizeExceeded), errors.Is(err, zstd.ErrWindowSizeTooSmall),
+		errors.Is(err, xz.ErrMemlimit):
+		return windowError(c, 0, l)
+	case errors.Is(err, zstd.ErrUnknownDictionary):
+		return refuse("pack the image again without a dictionary file", "unpacking the image needs a dictionary that does not come with it")
+	case errors.Is(err, xz.ErrOptions), errors.Is(err, xz.ErrUnsupportedCheck):
+		return refuse("pack the image again with xz or zstd without special options", "the image is packed with options of xz that are not supported")
+	case errors.Is(err, zstd.ErrMagicMismatch):
+		return trailing(c)
+	}
+	return refuse(remedyDamaged, "the image is damaged: %w", err)
+}
+
+const (
+	remedyTruncated = "check that the image file on the server is complete"
+	remedyDamaged   = "compare the file with its origin, and publish or pack it again"
+)
+
+func trailing(c Compression) error {
+	return refuse(remedyDamaged, "the image is damaged: something that is not %s follows within it", c)
+}
+
+func windowError(c Compression, asked uint64, l Limits) error {
+	remedy := fmt.Sprintf("pack the image again with a smaller window, for example zstd -19 --long=%d", bits.Len64(l.Window)-1)
+	switch c {
+	case XZ:
+		remedy = fmt.Sprintf("pack the image again: with zstd -19, or with xz --lzma2=dict=%dMiB", l.Window>>20)
+	case LZ4:
+		remedy = "pack the image again with smaller blocks: lz4 -B4"
+	}
+	if asked == 0 {
+		return refuse(remedy, "unpacking the image needs more than the %d MiB of memory that are allowed for it", l.Window>>20)
+	}
+	return refuse(remedy, "unpacking the image needs a window of %d MiB, more than the %d MiB that are allowed for it", asked>>20, l.Window>>20)
+}
+
+// openZstd starts a decoder for one or more frames. What the first frame says about itself is checked before anything is decoded.
+func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
+	var h zstd.Header
+	if err := h.Decode(head); err == nil && !h.Skippable && h.WindowSize > l.Window {
+		return nil, nil, windowError(Zstd, h.WindowSize, l)
+	}
+	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(min(4, runtime.GOMAXPROCS(0))), zstd.WithDecoderLowmem(true),
+		zstd.WithDecoderMaxWindow(l.Window))
+	if err != nil {
+		return nil, nil, err
+	}
+	return d, d.Close, nil
+}
+
+// claimedSize is the size that the first frame says the unpacked file has, 0 when it says nothing. There may be more frames, so the file
+// has at least this size.
+func claimedSize(c Compression, head []byte) uint64 {
+	switch c {
+	case Zstd:
+		var h zstd.Header
+		if h.Decode(head) == nil && !h.Skippable && h.HasFCS {
+			return h.FrameContentSize
+		}
+	case LZ4:
+		if f, n, err := parseLZ4Frame(head); err == nil && n > 0 {
+			return f.size
+		}
+	}
+	return 0
+}
+
+// gzipReader unpacks one or more members. As for gzip itself, zeros may follow, as tapes add them, but nothing else.
+type gzipReader struct {
+	in *bufio.Reader
+	*gzip.Reader
+	done bool
+}
+
+func openGzip(r io.Reader, _ []byte, _ Limits) (io.Reader, func(), error) {
+	// A ByteReader is not read beyond the member's end.
+	g := &gzipReader{in: bufio.NewReaderSize(r, 128<<10)}
+	var err error
+	if g.Reader, err = gzip.NewReader(g.in); err != nil {
+		return nil, nil, err
+	}
+	g.Multistream(false)
+	return g, nil, nil
+}
+
+func (g *gzipReader) Read(p []byte) (int, error) {
+	for !g.done {
+		n, err := g.Reader.Read(p)
+		switch {
+		case err == nil || n > 0 && err == io.EOF:
+			return n, nil
+		case err != io.EOF:
+			return n, err
+		}
+		if err := g.next(); err != nil {
+			return 0, err
+		}
+	}
+	return 0, io.EOF
+}
+
+// next goes on to the next member, or finds that there is none.
+func (g *gzipReader) next() error {
+	padded := false
+	for {
+		b, err := g.in.ReadByte()
+		switch {
+		case err == io.EOF:
+			g.done = true
+			return nil
+		case err != nil:
+			return err
+		case b == 0:
+			padded = true
+			continue
+		case padded || b != 0x1f:
+			return trailing(Gzip)
+		}
+		if err := g.in.UnreadByte(); err != nil {
+			return err
+		}
+		err = g.Reset(g.in)
+		if errors.Is(err, gzip.ErrHeader) {
+			return trailing(Gzip)
+		}
+		g.Multistream(false)
+		return err
+	}
+}
+
+// openXZ starts a decoder for one or more streams, with padding between and behind them as the format allows. Its check sums (CRC32, CRC64,
+// SHA-256) and its index are compared.
+func openXZ(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
+	d, err := xz.NewReader(bufio.NewReaderSize(r, 128<<10), uint32(min(l.Window, math.MaxUint32)))
+	if err != nil {
+		return nil, nil, err
+	}
+	return d, nil, nil
+}
+
+// bzip2Reader gives what follows the last stream a name.
+type bzip2Reader struct {
+	io.Reader
+	some bool
+}
+
+func openBzip2(r io.Reader, _ []byte, _ Limits) (io.Reader, func(), error) {
+	return &bzip2Reader{Reader: bzip2.NewReader(bufio.NewReaderSize(r, 128<<10))}, nil, nil
+}
+
+func (b *bzip2Reader) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	b.some = b.some || n > 0
+	var s bzip2.StructuralError
+	if errors.As(err, &s) && b.some && bytes.Contains([]byte(s), []byte("continuation")) {
+		err = trailing(Bzip2)
+	}
+	return n, err
+}
