@@ -55,6 +55,9 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 		return nil, told(outer, ctx, err)
 	}
 	defer e.Close()
+	if err := info.WholeDisk(); err != nil {
+		return nil, err
+	}
 	if want := strings.ToLower(p.args.DiskFormat); want != "" && want != string(info.Format) {
 		p.c.Log.Info("image is not in the format it is said to be in; its content decides", "said", want, "format", string(info.Format))
 	}
