@@ -41,13 +41,18 @@ type Objects interface {
 	Object(ctx context.Context, o index.Object, dst []byte) error
 }
 
-// Sink is who writes. Both may be called from any number of goroutines, for different parts of the disk.
+// Sink is who writes; package sink has one. Every byte of the image comes once, in one of Put, Hole and Keep, from any number of goroutines.
 type Sink interface {
-	// Put returns when data is written, or kept back. Blocks that are all zeros become holes. Off is a multiple of index.BlockSize, and the
-	// memory is such as direct I/O takes.
+	// Put returns when data is written, or held back. Blocks that are all zeros become holes.
 	Put(ctx context.Context, off int64, data []byte) error
 	// Hole makes n bytes read as zero.
 	Hole(ctx context.Context, off, n int64) error
+	// Keep says that n bytes are on the disk already. They must be within Body.
+	Keep(off, n int64) error
+	// Body is the part of the image that is not held back.
+	Body() (from, to int64)
+	// Held copies into dst what is held back of the bytes from off on, and leaves the rest of dst as it is.
+	Held(off int64, dst []byte)
 }
 
 // Swarm is a way to share the work with neighbours that write the same image.
@@ -64,9 +69,9 @@ type Shared struct {
 	Origin Chunks
 	Room   *Room  // memory for packed bytes
 	Lists  *Lists // digests of blocks, by which unpacked chunks are checked
-	// Read gives back a chunk that is Done, from the disk and from what is kept back of it, into dst, which has exactly the length of the
-	// chunk and is memory such as direct I/O takes. What a disk gives back is to be checked by Lists.
-	Read func(i int, dst []byte) error
+	// Read gives back a chunk that is Done, from the disk and from what is held back of it, into dst, which has exactly the length of the
+	// chunk and is memory such as direct I/O takes. It is checked by its block list, so it is the published one or an error.
+	Read func(ctx context.Context, i int, dst []byte) error
 }
 
 // Member is a neighbour among neighbours.

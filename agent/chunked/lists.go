@@ -27,9 +27,15 @@ type list struct {
 	blocks index.Blocks
 }
 
-// NewLists makes a store that keeps some lists, of 2 MiB each.
-func NewLists(x *index.Index, o Objects, room *Room, keep int) *Lists {
+// newLists makes a store that keeps some lists, of 2 MiB each.
+func newLists(x *index.Index, o Objects, room *Room, keep int) *Lists {
 	return &Lists{x: x, objects: o, room: room, keep: keep}
+}
+
+func (l *Lists) widen(keep int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.keep = keep
 }
 
 // Of gives the digests of the blocks of a chunk.

@@ -283,3 +283,40 @@ func TestZeroer(t *testing.T) {
 		}
 	}
 }
+
+// TestZeroerLooks: of a disk that is zero but for a few blocks only those are written.
+func TestZeroerLooks(t *testing.T) {
+	const size = 8 << 20
+	for _, s := range []fake.DiskSpec{{NoPunch: true}, {LyingPunch: true}} {
+		s.Size = size
+		m, f, _ := oneDisk(t, s)
+		dirty := make([]byte, size)
+		for _, off := range []int{5 << 10, 1<<20 + 65<<10, 1<<20 + 130<<10, 3 << 20, 7<<20 - 1} {
+			dirty[off] = 1
+		}
+		if _, err := f.WriteAt(dirty, 0); err != nil {
+			t.Fatal(err)
+		}
+		dev, err := m.OpenExclusive(t.Context(), "/dev/vda")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Fail(func(kind string, off, n int64) error {
+			if kind == "read" && off <= 3<<20 && off+n > 3<<20 && n > sampleSize {
+				return errors.New("a bad sector")
+			}
+			return nil
+		})
+		z := NewZeroer(dev)
+		z.Look = true
+		if err := z.Zero(t.Context(), 512, 7<<20-512); err != nil {
+			t.Fatal(err)
+		}
+		if got := contents(t, f, size); !isZero(got) {
+			t.Errorf("%+v: not all of it is zero", s)
+		}
+		if want := int64(1<<20 + 4*64<<10); z.Written > want || z.Written == 0 || z.Found+z.Written != 7<<20-512 || z.Punched != 0 {
+			t.Errorf("%+v: written %d, found %d, punched %d", s, z.Written, z.Found, z.Punched)
+		}
+	}
+}

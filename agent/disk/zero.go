@@ -25,9 +25,13 @@ type Zeroer struct {
 	sample  []byte
 	written bool // the device does not punch, or lies
 	spans   []span
+	look    []byte
 
-	// Punched and Written count bytes.
-	Punched, Written int64
+	// Look makes it read before it writes zeros, and leave alone what is zero: for disks that are thought to be so for the most part.
+	Look bool
+
+	// Punched and Written count bytes. Found is what Look saved.
+	Punched, Written, Found int64
 }
 
 // NewZeroer makes a Zeroer for an open device.
@@ -128,10 +132,43 @@ func (z *Zeroer) write(ctx context.Context, off, n int64) error {
 			return err
 		}
 		part := min(n, int64(len(z.zeros)))
+		if z.Look {
+			if err := z.writeWhereNot(off, part); err != nil {
+				return err
+			}
+			off, n = off+part, n-part
+			continue
+		}
 		if _, err := z.dev.WriteAt(z.zeros[:part], off); err != nil {
 			return err
 		}
 		off, n, z.Written = off+part, n-part, z.Written+part
+	}
+	return nil
+}
+
+// writeWhereNot writes zeros over what is not zero, in pieces of lookGrain. What can't be read is written.
+func (z *Zeroer) writeWhereNot(off, n int64) error {
+	if z.look == nil {
+		z.look = Aligned(len(z.zeros))
+	}
+	const lookGrain = 64 << 10
+	_, err := z.dev.ReadAt(z.look[:n], off)
+	for at := int64(0); at < n; {
+		end := min(at+lookGrain, n)
+		if err == nil && isZero(z.look[at:end]) {
+			z.Found += end - at
+			at = end
+			continue
+		}
+		for end < n && (err != nil || !isZero(z.look[end:min(end+lookGrain, n)])) {
+			end = min(end+lookGrain, n)
+		}
+		if _, err := z.dev.WriteAt(z.zeros[:end-at], off+at); err != nil {
+			return err
+		}
+		z.Written += end - at
+		at = end
 	}
 	return nil
 }

@@ -39,6 +39,9 @@ const Block = 64 << 10
 type Options struct {
 	// Verify keeps what ReadBack needs: 10 bytes for each MiB of the image.
 	Verify bool
+	// Look makes the sink read before it writes zeros where the device does not punch: for disks that are thought to hold most of the
+	// image already.
+	Look bool
 	// Partition says that the device is not a whole disk: there is no table to look at, to remove or to hold back.
 	Partition bool
 }
@@ -78,6 +81,7 @@ func (s span) end() int64 { return s.off + s.n }
 // New makes a sink for an open disk. d is what is known of the disk.
 func New(dev disk.Device, d disk.Disk, o Options) *Sink {
 	s := &Sink{dev: dev, disk: d, sector: int64(dev.SectorSize()), o: o, zeroer: disk.NewZeroer(dev), zeroBlock: disk.Aligned(Block)}
+	s.zeroer.Look = o.Look
 	if !o.Partition {
 		s.headLen = disk.HeadSize
 		s.head = make([]byte, disk.HeadSize)
@@ -264,6 +268,19 @@ func (s *Sink) Keep(off, n int64) error {
 // Body is the part of the image that goes to the disk before the commit: all but head and tail.
 func (s *Sink) Body() (from, to int64) { return s.headLen, max(s.headLen, s.tailOff.Load()) }
 
+// Held copies into dst, the part of the image from off on, what is held back of it. The rest of dst stays as it is.
+func (s *Sink) Held(off int64, dst []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if off < s.headLen {
+		copy(dst, s.head[off:])
+	}
+	if tailOff := s.tailOff.Load(); off+int64(len(dst)) > tailOff {
+		from := max(off, tailOff)
+		copy(dst[from-off:], s.tail[from-tailOff:])
+	}
+}
+
 // body is what of a piece goes to the disk.
 func (s *Sink) body(off, n int64) (low, high int64) {
 	return max(off, s.headLen), min(off+n, s.tailOff.Load())
@@ -378,7 +395,7 @@ type Counts struct {
 func (s *Sink) Counts() Counts {
 	z := s.zeroer
 	return Counts{
-		Written: s.landed.Load() + z.Written, Zero: z.Punched + z.Written, Skipped: z.Punched + s.kept.Load(), Busy: s.busy.total(),
+		Written: s.landed.Load() + z.Written, Zero: z.Punched + z.Written, Skipped: z.Punched + z.Found + s.kept.Load(), Busy: s.busy.total(),
 	}
 }
 

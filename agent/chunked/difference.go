@@ -1,0 +1,286 @@
+package chunked
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"math/rand/v2"
+	"slices"
+	"sync"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/index"
+)
+
+// Difference says whether a disk is looked at before it is written, to leave alone what it holds already.
+type Difference string
+
+// Kinds of Difference. Whatever is chosen, the disk is the same in the end.
+const (
+	Auto   Difference = "auto"   // where a few samples found something of the image, and for as long as more is found
+	Always Difference = "always" // all of it
+	Never  Difference = "never"
+)
+
+// ParseDifference reads the argument image_difference.
+func ParseDifference(s string) (Difference, error) {
+	switch d := Difference(s); d {
+	case "":
+		return Auto, nil
+	case Auto, Always, Never:
+		return d, nil
+	}
+	return "", step.Failf("set image_difference to auto, always or never", "image_difference %q is not known", s)
+}
+
+const (
+	lookSize = 1 << 20 // of one read
+
+	samples      = 64
+	sampledLists = 8 // block lists that are fetched for samples: more would be felt on a slow link
+
+	// Looking is given up where nothing is found: after so many chunks with less than a part of this known. Of those behind, one in
+	// so many is looked at, so that it is noticed when there is more further on.
+	lookBack  = 16
+	lookShare = 16
+)
+
+var zeroSum [sha256.Size]byte
+
+// compare knows whether it is worth while to look.
+type compare struct {
+	on     bool // at all
+	always bool
+
+	mu     sync.Mutex
+	found  bool // where we are now
+	asked  int
+	looked int // since it was last decided
+	equal  int // blocks with data
+	total  int
+}
+
+// worth tells whether the next chunk is to be looked at.
+func (c *compare) worth() bool {
+	if !c.on || c.always {
+		return c.on
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked++
+	return c.found || c.asked%lookBack == 0
+}
+
+// learn takes what looking at a chunk found.
+func (c *compare) learn(equal, total int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.looked, c.equal, c.total = c.looked+1, c.equal+equal, c.total+total
+	enough := c.equal*lookShare >= c.total
+	switch {
+	case !c.found && equal*lookShare >= total:
+		c.found = true
+	case c.looked < lookBack:
+		return
+	default:
+		c.found = enough
+	}
+	c.looked, c.equal, c.total = 0, 0, 0
+}
+
+// survey decides whether the disk is worth looking at. An image that was broken off has its first chunks on the disk; an older version of it has
+// equal blocks everywhere.
+func (p *Plan) survey(ctx context.Context) error {
+	c := &p.compare
+	switch p.Difference {
+	case Never:
+		return nil
+	case Always:
+		c.on, c.always = true, true
+		return nil
+	}
+	places := p.places()
+	if err := p.sample(ctx, places); err != nil {
+		return err
+	}
+	known := 0
+	for _, s := range places {
+		if s.sum == zeroSum {
+			continue // unreadable, or zeros: of a new disk nothing needs to be fetched to know that it is one
+		}
+		sums, err := p.lists.Of(ctx, s.chunk)
+		if err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			p.Log.Warn("all of the disk is written, whatever it holds", "err", err)
+			return nil
+		}
+		if sums.Sum(0, s.block) == s.sum {
+			known++
+		}
+	}
+	c.on = known > 0
+	c.found = c.on
+	if c.on {
+		p.Log.Info("the disk holds some of the image already", "samples", len(places), "known", known)
+	}
+	return nil
+}
+
+// place is a block of the disk that is looked at.
+type place struct {
+	chunk, block int
+	sum          [sha256.Size]byte
+}
+
+// places chooses what to sample, in ascending order: the first chunks that have data but for the very first, whose beginning never
+// survives, and others at random.
+func (p *Plan) places() []place {
+	x := p.Index
+	var lists []int
+	for i, l := range x.Lists {
+		if l.Len > 0 {
+			lists = append(lists, i)
+		}
+	}
+	first := lists[:min(1, len(lists))]
+	rand.Shuffle(len(lists)-len(first), func(i, j int) {
+		rest := lists[len(first):]
+		rest[i], rest[j] = rest[j], rest[i]
+	})
+	lists = lists[:min(len(lists), sampledLists)]
+	slices.Sort(lists)
+	var chunks []int
+	for _, l := range lists {
+		for i := l * index.ListChunks; i < l*index.ListChunks+x.ListLen(l); i++ {
+			if i > 0 && x.Chunks[i].Len > 0 {
+				chunks = append(chunks, i)
+			}
+		}
+	}
+	const front = 4
+	if len(chunks) > samples {
+		rest := chunks[front:]
+		rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
+		chunks = chunks[:samples]
+	}
+	var places []place
+	for _, i := range chunks {
+		places = append(places, place{chunk: i, block: rand.IntN(index.BlocksOf(x.ChunkLen(i)))})
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.chunk, b.chunk) })
+	return places
+}
+
+// sample reads the places and notes what is there.
+func (p *Plan) sample(ctx context.Context, places []place) error {
+	next := make(chan *place)
+	var readers sync.WaitGroup
+	for range 8 {
+		readers.Go(func() {
+			mem := disk.Aligned(index.BlockSize)
+			for s := range next {
+				off := int64(s.chunk)*index.ChunkSize + int64(s.block)*index.BlockSize
+				data, err := p.readDisk(mem, off, min(index.BlockSize, p.Index.Size-off))
+				if err != nil {
+					p.Log.Warn("the disk is not readable everywhere", "bytes", off, "err", err)
+					continue
+				}
+				s.sum = index.SumBlock(data)
+			}
+		})
+	}
+	for i := range places {
+		if ctx.Err() != nil {
+			break
+		}
+		next <- &places[i]
+	}
+	close(next)
+	readers.Wait()
+	return context.Cause(ctx)
+}
+
+// readDisk reads n bytes, which need not end with a sector.
+func (p *Plan) readDisk(mem []byte, off, n int64) ([]byte, error) {
+	sector := int64(p.Disk.SectorSize())
+	if _, err := p.Disk.ReadAt(mem[:(n+sector-1)/sector*sector], off); err != nil {
+		return nil, err
+	}
+	return mem[:n], nil
+}
+
+// looker compares chunks with the disk. It is used by one goroutine.
+type looker struct {
+	p   *Plan
+	mem []byte
+}
+
+// look tells what of a chunk must be fetched and written. What is there already is kept.
+func (l *looker) look(ctx context.Context, i int) (task, error) {
+	p := l.p
+	if !p.compare.worth() {
+		return task{i: i, blocks: allBlocks}, nil
+	}
+	sums, err := p.lists.Of(ctx, i)
+	if err != nil {
+		return task{}, err
+	}
+	if l.mem == nil {
+		l.mem = disk.Aligned(lookSize)
+	}
+	t := task{i: i, check: true}
+	base, size := int64(i)*index.ChunkSize, p.Index.ChunkLen(i)
+	total, equal := 0, 0 // of blocks that are not zeros: those tell nothing
+	for at := int64(0); at < size; at += lookSize {
+		if ctx.Err() != nil {
+			return task{}, context.Cause(ctx)
+		}
+		data, err := p.readDisk(l.mem, base+at, min(lookSize, size-at))
+		if err != nil {
+			// A drive gives a bad sector a new place when it is written to; if it does not, the write says so.
+			p.Log.Warn("the disk is not readable everywhere", "bytes", base+at, "err", err)
+		}
+		for b := int64(0); at+b < min(size, at+lookSize); b += index.BlockSize {
+			n := int((at + b) / index.BlockSize)
+			want := sums.Sum(0, n)
+			if want != zeroSum {
+				total++
+			}
+			if err == nil {
+				block := data[b:min(b+index.BlockSize, int64(len(data)))]
+				if same(block, want) {
+					if want != zeroSum {
+						equal++
+					}
+					if err := l.keep(ctx, base+at+b, block); err != nil {
+						return task{}, err
+					}
+					continue
+				}
+			}
+			t.blocks |= 1 << n
+		}
+	}
+	p.compare.learn(equal, total)
+	return t, nil
+}
+
+func same(block []byte, want [sha256.Size]byte) bool {
+	if want == zeroSum {
+		return index.IsZero(block)
+	}
+	return sha256.Sum256(block) == want
+}
+
+// keep leaves a block as it is, unless it is held back until the commit.
+func (l *looker) keep(ctx context.Context, off int64, block []byte) error {
+	s := l.p.sink
+	if from, to := s.Body(); off < from || off+int64(len(block)) > to {
+		return s.Put(ctx, off, block)
+	}
+	l.p.kept.Add(int64(len(block)))
+	return s.Keep(off, int64(len(block)))
+}
