@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/fat"
 	"github.com/ingot-metal/ingot/test/kit"
 	"golang.org/x/sys/unix"
 )
@@ -143,7 +144,7 @@ func TestFirmwareThatForgets(t *testing.T) {
 }
 
 // makeESP makes a FAT file system of so many MiB with mtools, from paths to contents.
-func makeESP(t *testing.T, mib int, format []string, files map[string]string) *fat {
+func makeESP(t *testing.T, mib int, format []string, files map[string]string) *fat.FS {
 	t.Helper()
 	kit.NeedPrograms(t, "mformat", "mmd", "mcopy")
 	img := kit.TempDisk(t, int64(mib)<<20)
@@ -170,7 +171,7 @@ func makeESP(t *testing.T, mib int, format []string, files map[string]string) *f
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	fs, err := openFAT(&part{r: f, size: int64(mib) << 20, sector: 512}, int64(mib)<<20)
+	fs, err := fat.Open(f, int64(mib)<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,27 +211,14 @@ func TestFindLoader(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := makeESP(t, c.mib, c.format, c.files)
-			if fs.bits != c.bits {
-				t.Errorf("FAT%d, want %d", fs.bits, c.bits)
+			if fs.Bits() != c.bits {
+				t.Errorf("FAT%d, want %d", fs.Bits(), c.bits)
 			}
 			got, fallback, err := findLoader(fs)
 			if got.path != c.want.path && !strings.EqualFold(got.path, c.want.path) || got.label != c.want.label || fallback != c.fallback || !errors.Is(err, c.err) {
 				t.Errorf("findLoader = %+v, %v, %v, want %+v, %v, %v", got, fallback, err, c.want, c.fallback, c.err)
 			}
 		})
-	}
-}
-
-func TestReadFile(t *testing.T) {
-	text := strings.Repeat("line of text\n", 5000)
-	fs := makeESP(t, 62, nil, map[string]string{"EFI/deep/er/Some Long Name.text": text})
-	e, err := fs.find("efi", "DEEP", "er", "some long name.TEXT")
-	if err != nil || e == nil {
-		t.Fatalf("find = %v, %v", e, err)
-	}
-	got, err := fs.read(e)
-	if err != nil || string(got) != text {
-		t.Errorf("read %d bytes, %v, want %d", len(got), err, len(text))
 	}
 }
 
@@ -267,7 +255,7 @@ func FuzzFAT(f *testing.F) {
 	boot[1024+26] = 2
 	f.Add(boot)
 	f.Fuzz(func(t *testing.T, b []byte) {
-		fs, err := openFAT(memory(b), int64(len(b)))
+		fs, err := fat.Open(memory(b), int64(len(b)))
 		if err != nil {
 			return
 		}

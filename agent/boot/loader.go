@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf16"
+
+	"github.com/ingot-metal/ingot/agent/fat"
 )
 
 // loader is what a boot entry starts.
@@ -22,49 +24,52 @@ var fallbackLoader = []string{"EFI", "BOOT", "BOOTX64.EFI"}
 // known loaders, best first: shim before what it starts, so that Secure Boot works.
 var known = []string{"shimx64.efi", "grubx64.efi", "systemd-bootx64.efi", "bootmgfw.efi", "loader.efi"}
 
+// maxCSV is more than any BOOTX64.CSV has.
+const maxCSV = 64 << 10
+
 var errNoLoader = errors.New("the EFI system partition has no boot loader")
 
 // findLoader looks for what the image wants to be started with: a BOOTX64.CSV (written for shim's fallback program, and meant for
 // exactly this), then loaders of known names, then the fallback loader. hasFallback tells whether the machine would boot without entry.
-func findLoader(f *fat) (l loader, hasFallback bool, err error) {
-	fb, err := f.find(fallbackLoader...)
+func findLoader(f *fat.FS) (l loader, hasFallback bool, err error) {
+	fb, err := f.Find(fallbackLoader...)
 	if err != nil {
 		return loader{}, false, err
 	}
-	hasFallback = fb != nil && !fb.dir
-	efi, err := f.find("EFI")
+	hasFallback = fb != nil && !fb.Dir
+	efi, err := f.Find("EFI")
 	if err != nil {
 		return loader{}, hasFallback, err
 	}
-	if efi == nil || !efi.dir {
+	if efi == nil || !efi.Dir {
 		return loader{}, hasFallback, errNoLoader
 	}
-	dirs, err := f.list(efi)
+	dirs, err := f.List(efi)
 	if err != nil {
 		return loader{}, hasFallback, err
 	}
 	// The order in a FAT folder is accidental.
-	slices.SortFunc(dirs, func(a, b fatEntry) int { return strings.Compare(strings.ToLower(a.name), strings.ToLower(b.name)) })
+	slices.SortFunc(dirs, func(a, b fat.Entry) int { return strings.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name)) })
 	var byName []loader
 	for _, d := range dirs {
-		if !d.dir || strings.EqualFold(d.name, "BOOT") {
+		if !d.Dir || strings.EqualFold(d.Name, "BOOT") {
 			continue
 		}
-		files, err := f.list(&d)
+		files, err := f.List(&d)
 		if err != nil {
 			return loader{}, hasFallback, err
 		}
 		for _, e := range files {
-			if strings.EqualFold(e.name, "BOOTX64.CSV") && !e.dir {
-				if l, ok := fromCSV(f, d.name, e, files); ok {
+			if strings.EqualFold(e.Name, "BOOTX64.CSV") && !e.Dir {
+				if l, ok := fromCSV(f, d.Name, e, files); ok {
 					return l, hasFallback, nil
 				}
 			}
 		}
 		for _, k := range known {
 			for _, e := range files {
-				if strings.EqualFold(e.name, k) && !e.dir {
-					byName = append(byName, loader{`\EFI\` + d.name + `\` + e.name, d.name})
+				if strings.EqualFold(e.Name, k) && !e.Dir {
+					byName = append(byName, loader{`\EFI\` + d.Name + `\` + e.Name, d.Name})
 				}
 			}
 		}
@@ -73,21 +78,21 @@ func findLoader(f *fat) (l loader, hasFallback bool, err error) {
 		return byName[0], hasFallback, nil
 	}
 	if hasFallback {
-		return loader{`\EFI\BOOT\` + fb.name, "Ingot"}, true, nil
+		return loader{`\EFI\BOOT\` + fb.Name, "Ingot"}, true, nil
 	}
 	return loader{}, false, errNoLoader
 }
 
 // fromCSV reads a BOOTX64.CSV: UTF-16, each line "file,label,optional data,comment". A line counts when its file lies beside it.
-func fromCSV(f *fat, dir string, csv fatEntry, beside []fatEntry) (loader, bool) {
-	raw, err := f.read(&csv)
+func fromCSV(f *fat.FS, dir string, csv fat.Entry, beside []fat.Entry) (loader, bool) {
+	raw, err := f.Read(&csv, maxCSV)
 	if err != nil {
 		return loader{}, false
 	}
 	for _, line := range strings.Split(decodeUTF16(raw), "\n") {
 		fields := strings.Split(strings.TrimSpace(line), ",")
 		name := strings.TrimLeft(fields[0], `\/`)
-		i := slices.IndexFunc(beside, func(e fatEntry) bool { return !e.dir && strings.EqualFold(e.name, name) })
+		i := slices.IndexFunc(beside, func(e fat.Entry) bool { return !e.Dir && strings.EqualFold(e.Name, name) })
 		if i < 0 {
 			continue
 		}
@@ -97,7 +102,7 @@ func fromCSV(f *fat, dir string, csv fatEntry, beside []fatEntry) (loader, bool)
 				label = l
 			}
 		}
-		return loader{`\EFI\` + dir + `\` + beside[i].name, label}, true
+		return loader{`\EFI\` + dir + `\` + beside[i].Name, label}, true
 	}
 	return loader{}, false
 }

@@ -18,6 +18,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/fat"
 	"github.com/ingot-metal/ingot/agent/step"
 	"golang.org/x/sys/unix"
 )
@@ -104,7 +105,7 @@ func (r *Result) writeEntry(ctx context.Context, m machine, dir string, d *disk.
 
 func remedy(err error) string {
 	switch {
-	case errors.Is(err, errNoLoader), errors.Is(err, errFAT):
+	case errors.Is(err, errNoLoader), errors.Is(err, fat.ErrNot):
 		return "use an image whose EFI system partition has a boot loader (EFI/BOOT/BOOTX64.EFI is enough)"
 	case errors.Is(err, unix.ENOSPC):
 		return "the firmware's variable store is full: delete old boot entries in its setup, or reset it"
@@ -129,7 +130,7 @@ func readESP(ctx context.Context, m machine, d *disk.Committed, esp disk.Partiti
 		return loader{}, false, fmt.Errorf("open %s: %w", d.Disk.Name, err)
 	}
 	defer dev.Close() // nothing was written
-	f, err := openFAT(&part{r: dev, start: esp.Start, size: esp.Size, sector: int64(dev.SectorSize())}, esp.Size)
+	f, err := fat.Open(disk.Section(dev, esp.Start, esp.Size), esp.Size)
 	if err != nil {
 		return loader{}, false, fmt.Errorf("EFI system partition: %w", err)
 	}

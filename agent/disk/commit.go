@@ -21,7 +21,9 @@ type Pending struct {
 	tailOff int64
 	table   table
 	added   map[string]Partition
-	taken   []span // ranges given to partitions that were added
+	taken   []span    // ranges given to partitions that were added
+	div     *Division // of a partition image
+	noted   string    // what is odd about the image, and was mended
 }
 
 type pendingKey struct{}
@@ -114,6 +116,9 @@ func NewPending(d Disk, head, tail []byte, tailOff, size int64) (*Pending, error
 		return nil, err
 	}
 	p.table = t
+	if g, ok := t.(*gpt); ok {
+		p.noted = g.backupFault(p.tail, p.tailOff, size)
+	}
 	return p, nil
 }
 
@@ -134,6 +139,14 @@ func (p *Pending) Reserve(name string, want, least int64) (Partition, error) {
 			p.added[name] = part
 			return part, nil
 		}
+	}
+	if p.div != nil {
+		part, err := p.div.drive(name, want, least)
+		if err != nil {
+			return Partition{}, fmt.Errorf("add partition %s to %s: %w", name, p.Disk.Name, err)
+		}
+		p.added[name] = part
+		return part, nil
 	}
 	sectors := func(bytes int64) uint64 {
 		n := (bytes + HeadSize - 1) / HeadSize * HeadSize
@@ -248,6 +261,14 @@ func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) erro
 	groups := p.pieces()
 	if err := p.untouched(dev, groups); err != nil {
 		return err
+	}
+	if p.noted != "" {
+		log.Warn(p.noted, "disk", p.Disk.Name)
+	}
+	if p.div != nil {
+		if err := p.div.format(ctx, dev); err != nil {
+			return err
+		}
 	}
 	for _, group := range groups {
 		if err := ctx.Err(); err != nil {

@@ -58,6 +58,16 @@ type settling interface {
 	Settle(ctx context.Context) error
 }
 
+// disksOf are the machine's disks: what sysfs shows, or what the machine itself says it has (ingot-agent write has one, given by its path).
+func disksOf(ctx context.Context, m interface{ Root() string }) ([]Disk, error) {
+	if own, ok := m.(interface {
+		Disks(ctx context.Context) ([]Disk, error)
+	}); ok {
+		return own.Disks(ctx)
+	}
+	return List(ctx, m.Root())
+}
+
 // Find looks for the one disk with an identity. Wherever it is called now, it is found by what it is.
 func Find(disks []Disk, want Identity) (Disk, error) {
 	const remedy = "check the disk and its cabling, then start the deployment or cleaning again"
@@ -121,7 +131,7 @@ func OpenVerified(ctx context.Context, m machine, want Identity) (Device, Disk, 
 }
 
 func find(ctx context.Context, m machine, want Identity) (Disk, error) {
-	disks, err := List(ctx, m.Root())
+	disks, err := disksOf(ctx, m)
 	if err != nil {
 		return Disk{}, err
 	}

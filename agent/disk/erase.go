@@ -52,7 +52,7 @@ func EraseMetadataStep(m settling) step.Func {
 		if err := m.Settle(ctx); err != nil {
 			return step.Outcome{}, step.Retryable("see the kernel log for a controller that keeps resetting", fmt.Errorf("find all disks: %w", err))
 		}
-		disks, err := List(ctx, m.Root())
+		disks, err := disksOf(ctx, m)
 		if err != nil {
 			return step.Outcome{}, err
 		}

@@ -189,11 +189,7 @@ func (g *gpt) add(name string, sectors uint64) (Partition, error) {
 		copy(e[16:32], guid[:])
 		binary.LittleEndian.PutUint64(e[32:], start)
 		binary.LittleEndian.PutUint64(e[40:], start+sectors-1)
-		for j, u := range utf16.Encode([]rune(name)) {
-			if j < 36 {
-				binary.LittleEndian.PutUint16(e[56+2*j:], u)
-			}
-		}
+		putName(e, name)
 		parts := g.partitions()
 		return parts[slices.IndexFunc(parts, func(p Partition) bool { return p.Number == i+1 })], nil
 	}
@@ -233,18 +229,44 @@ func (g *gpt) backup() ([]byte, uint64) {
 	return append(b, g.header(g.sectors-1, 1, start)...), start
 }
 
+// backupFault says what is wrong with the backup table that an image brings, or "". It is not needed: a new one is made of the primary.
+func (g *gpt) backupFault(tail []byte, tailOff, size int64) string {
+	const but = "; the new one is made from the primary table"
+	last := size/int64(g.sector) - 1
+	at := last*int64(g.sector) - tailOff
+	if at < 0 || at+int64(g.sector) > int64(len(tail)) {
+		return "the image has no backup partition table" + but
+	}
+	h, err := parseGPTHeader(tail[at:], g.sector)
+	switch {
+	case err != nil && !bytes.HasPrefix(tail[at:], []byte(gptSignature)):
+		return "the image has no backup partition table at its end" + but
+	case err != nil:
+		return "the image's backup partition table is damaged" + but
+	case h.entriesCRC != g.entriesCRC || h.diskGUID != g.diskGUID:
+		return "the image's backup partition table is another one than the primary" + but
+	}
+	return ""
+}
+
 func (g *gpt) reserved() uint64 { return g.imageUsable + 1 }
 
-// protect makes sector 0 a protective MBR of the right size. Boot code stays, and so do the other entries of a hybrid MBR.
+// protect makes sector 0 a protective MBR of the right size. Boot code stays. A hybrid MBR, where other partitions stand beside the
+// protective one, stays as it is: its protective partition must not grow over them.
 func protect(head []byte, sectors uint64) {
 	head[510], head[511] = 0x55, 0xaa
 	size := uint32(min(sectors-1, 0xffffffff))
-	free := -1
+	free, others := -1, 0
+	for i := range 4 {
+		if t := head[446+16*i+4]; t != 0 && t != 0xee {
+			others++
+		}
+	}
 	for i := range 4 {
 		e := head[446+16*i:][:16]
 		switch {
 		case e[4] == 0xee:
-			if binary.LittleEndian.Uint32(e[8:]) == 1 {
+			if binary.LittleEndian.Uint32(e[8:]) == 1 && others == 0 {
 				binary.LittleEndian.PutUint32(e[12:], size)
 			}
 			return
@@ -253,7 +275,7 @@ func protect(head []byte, sectors uint64) {
 		}
 	}
 	if free < 0 {
-		free = 3
+		free = 3 // what looks like partitions is none, or the table would have been read as an MBR
 	}
 	e := head[446+16*free:][:16]
 	copy(e, []byte{0, 0, 2, 0, 0xee, 0xff, 0xff, 0xff, 1, 0, 0, 0})
@@ -280,14 +302,22 @@ func guidText(b []byte) string {
 }
 
 func guidBytes(s string) []byte {
-	b, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
-	if err != nil || len(b) != 16 {
+	b, err := parseGUID(s)
+	if err != nil {
 		panic("malformed GUID constant " + s)
+	}
+	return b
+}
+
+func parseGUID(s string) ([]byte, error) {
+	b, err := hex.DecodeString(strings.ReplaceAll(s, "-", ""))
+	if err != nil || len(b) != 16 || len(s) != 36 {
+		return nil, fmt.Errorf("%q is not a GUID", s)
 	}
 	slices.Reverse(b[0:4])
 	slices.Reverse(b[4:6])
 	slices.Reverse(b[6:8])
-	return b
+	return b, nil
 }
 
 func randomGUID() (g [16]byte) {

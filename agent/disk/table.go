@@ -59,6 +59,9 @@ func parseTable(head []byte, sector int) (table, error) {
 		if len(head) < 2*size || !bytes.HasPrefix(head[size:], []byte(gptSignature)) {
 			continue
 		}
+		if onlyMBR(head) {
+			break
+		}
 		if size != sector {
 			return nil, step.Failf(fmt.Sprintf("build the image for sectors of %d bytes, or use a disk with sectors of %d", sector, size),
 				"the image's partition table counts in sectors of %d bytes, but the disk has sectors of %d bytes", size, sector)
@@ -66,6 +69,22 @@ func parseTable(head []byte, sector int) (table, error) {
 		return parseGPT(head, sector)
 	}
 	return parseMBR(head, sector)
+}
+
+// onlyMBR tells whether sector 0 has partitions of an MBR and no protective one. Linux and firmware then don't look at a GPT behind it:
+// it is what an earlier partitioning left.
+func onlyMBR(head []byte) bool {
+	used := 0
+	for i := range 4 {
+		e := head[446+16*i:][:16]
+		switch {
+		case e[0] != 0 && e[0] != 0x80, e[4] == 0xee:
+			return false
+		case e[4] != 0:
+			used++
+		}
+	}
+	return used > 0 && head[510] == 0x55 && head[511] == 0xaa
 }
 
 // HasTable says whether the beginning of a disk or image looks bootable to firmware: an MBR signature, or a GPT header that is

@@ -1,4 +1,10 @@
-package boot
+// Package fat reads and makes FAT file systems: EFI system partitions, and config drives.
+//
+// What is read comes from images that somebody else made, so every length is checked and every chain bounded; nothing is mounted. What is
+// made is written once: FAT12 as small as its content, or FAT32 that fills a partition, with long names, for sectors of 512 to 4096 bytes.
+// go-diskfs is not used: it reads FAT32 alone, and small system partitions are FAT16; its FAT12 knows no large sectors.
+// Microsoft's "FAT: General Overview of On-Disk Format" 1.03.
+package fat
 
 import (
 	"encoding/binary"
@@ -9,11 +15,11 @@ import (
 	"unicode/utf16"
 )
 
-// fat is a FAT12, FAT16 or FAT32 file system, read only. What it reads comes from an image that somebody else made, so every length is
-// checked and every chain bounded. Microsoft's "FAT: General Overview of On-Disk Format" 1.03.
-type fat struct {
+// FS is a FAT12, FAT16 or FAT32 file system, read only.
+type FS struct {
 	r           io.ReaderAt
 	bits        int // 12, 16 or 32
+	size        int64
 	cluster     int64
 	clusters    uint32 // clusters are numbered 2 ... clusters+1
 	table, data int64  // offsets of the first FAT and of cluster 2
@@ -21,25 +27,26 @@ type fat struct {
 	root        uint32 // FAT32: first cluster of the root
 	rootAt      int64  // else: its place
 	rootSize    int64
+	label       string // of the boot sector
 }
 
-// fatEntry is a file or folder.
-type fatEntry struct {
-	name  string // the long name when there is one
-	dir   bool
+// Entry is a file or folder.
+type Entry struct {
+	Name  string // the long name when there is one
+	Dir   bool
+	Size  uint32
 	first uint32
-	size  uint32
 }
 
-const (
-	maxFATDir  = 1 << 20
-	maxFATFile = 1 << 20 // only small text files are read
-)
+const maxDir = 1 << 20
 
-var errFAT = errors.New("not a FAT file system")
+const attrVolume, attrDir, attrLong = 0x08, 0x10, 0x0f
 
-// openFAT reads the boot sector of the file system that fills r.
-func openFAT(r io.ReaderAt, size int64) (*fat, error) {
+// ErrNot is for what is no FAT file system, or a damaged one.
+var ErrNot = errors.New("not a FAT file system")
+
+// Open reads the boot sector of the file system that fills r.
+func Open(r io.ReaderAt, size int64) (*FS, error) {
 	var b [512]byte
 	if _, err := r.ReadAt(b[:], 0); err != nil {
 		return nil, fmt.Errorf("read the FAT file system: %w", err)
@@ -56,15 +63,15 @@ func openFAT(r io.ReaderAt, size int64) (*fat, error) {
 	}
 	if b[510] != 0x55 || b[511] != 0xaa || sector < 512 || sector > 4096 || sector&(sector-1) != 0 || perCluster == 0 ||
 		perCluster&(perCluster-1) != 0 || reserved == 0 || fats == 0 || fats > 4 || fatSectors == 0 {
-		return nil, errFAT
+		return nil, ErrNot
 	}
 	rootSectors := (rootEntries*32 + sector - 1) / sector
 	dataStart := reserved + fats*fatSectors + rootSectors
 	if dataStart >= total || total*sector > size {
-		return nil, fmt.Errorf("%w: it claims %d bytes of a partition of %d", errFAT, total*sector, size)
+		return nil, fmt.Errorf("%w: it claims %d bytes of a partition of %d", ErrNot, total*sector, size)
 	}
-	f := &fat{r: r, cluster: perCluster * sector, clusters: uint32((total - dataStart) / perCluster), table: reserved * sector,
-		tableSize: fatSectors * sector, data: dataStart * sector, rootAt: (reserved + fats*fatSectors) * sector, rootSize: rootEntries * 32}
+	f := &FS{r: r, cluster: perCluster * sector, clusters: uint32((total - dataStart) / perCluster), table: reserved * sector,
+		tableSize: fatSectors * sector, data: dataStart * sector, size: total * sector, rootAt: (reserved + fats*fatSectors) * sector, rootSize: rootEntries * 32}
 	switch {
 	case f.clusters < 4085:
 		f.bits = 12
@@ -73,14 +80,18 @@ func openFAT(r io.ReaderAt, size int64) (*fat, error) {
 	default:
 		f.bits, f.root = 32, le.Uint32(b[44:])
 	}
+	const extended = 0x29
+	if at := map[bool]int{false: 38, true: 66}[f.bits == 32]; b[at] == extended {
+		f.label = clean(string(b[at+5 : at+16]))
+	}
 	if f.bits == 32 && rootEntries != 0 || f.bits != 32 && rootEntries == 0 {
-		return nil, fmt.Errorf("%w: the root folder of a FAT%d is in the wrong place", errFAT, f.bits)
+		return nil, fmt.Errorf("%w: the root folder of a FAT%d is in the wrong place", ErrNot, f.bits)
 	}
 	return f, nil
 }
 
 // next gives the cluster behind c; ok is false at the end of the chain.
-func (f *fat) next(c uint32) (n uint32, ok bool, err error) {
+func (f *FS) next(c uint32) (n uint32, ok bool, err error) {
 	off := int64(c) * int64(f.bits) / 8
 	width := int64(4)
 	if f.bits != 32 {
@@ -107,7 +118,7 @@ func (f *fat) next(c uint32) (n uint32, ok bool, err error) {
 }
 
 // chain reads a chain of clusters, at most limit bytes.
-func (f *fat) chain(first uint32, limit int64) ([]byte, error) {
+func (f *FS) chain(first uint32, limit int64) ([]byte, error) {
 	var out []byte
 	for c, n := first, uint32(0); c >= 2 && c < f.clusters+2; n++ {
 		if n > f.clusters {
@@ -132,29 +143,33 @@ func (f *fat) chain(first uint32, limit int64) ([]byte, error) {
 	return out[:min(int64(len(out)), limit)], nil
 }
 
-// list gives what is in a folder; nil stands for the root.
-func (f *fat) list(dir *fatEntry) ([]fatEntry, error) {
-	var raw []byte
-	var err error
-	switch {
-	case dir != nil:
-		raw, err = f.chain(dir.first, maxFATDir)
-	case f.bits == 32:
-		raw, err = f.chain(f.root, maxFATDir)
-	default:
-		raw = make([]byte, min(f.rootSize, maxFATDir))
-		_, err = f.r.ReadAt(raw, f.rootAt)
-	}
+// List gives what is in a folder; nil stands for the root.
+func (f *FS) List(dir *Entry) ([]Entry, error) {
+	raw, err := f.rawDir(dir)
 	if err != nil {
 		return nil, err
 	}
 	return parseDir(raw), nil
 }
 
+func (f *FS) rawDir(dir *Entry) ([]byte, error) {
+	var raw []byte
+	var err error
+	switch {
+	case dir != nil:
+		raw, err = f.chain(dir.first, maxDir)
+	case f.bits == 32:
+		raw, err = f.chain(f.root, maxDir)
+	default:
+		raw = make([]byte, min(f.rootSize, maxDir))
+		_, err = f.r.ReadAt(raw, f.rootAt)
+	}
+	return raw, err
+}
+
 // parseDir reads folder entries, with long names where they are whole.
-func parseDir(raw []byte) []fatEntry {
-	const volume, folder, long = 0x08, 0x10, 0x0f
-	var out []fatEntry
+func parseDir(raw []byte) []Entry {
+	var out []Entry
 	var name []uint16 // long name, collected back to front
 	for ; len(raw) >= 32; raw = raw[32:] {
 		e := raw[:32]
@@ -164,7 +179,7 @@ func parseDir(raw []byte) []fatEntry {
 		case e[0] == 0xe5:
 			name = nil
 			continue
-		case e[11]&0x3f == long:
+		case e[11]&0x3f == attrLong:
 			if e[0]&0x40 != 0 {
 				name = nil
 			}
@@ -178,11 +193,11 @@ func parseDir(raw []byte) []fatEntry {
 				name = nil
 			}
 			continue
-		case e[11]&volume != 0:
+		case e[11]&attrVolume != 0:
 			name = nil
 			continue
 		}
-		n := shortName(e)
+		n := nameOf(e)
 		if name != nil {
 			for i, u := range name {
 				if u == 0 {
@@ -197,12 +212,12 @@ func parseDir(raw []byte) []fatEntry {
 			continue
 		}
 		first := uint32(binary.LittleEndian.Uint16(e[20:]))<<16 | uint32(binary.LittleEndian.Uint16(e[26:]))
-		out = append(out, fatEntry{name: n, dir: e[11]&folder != 0, first: first, size: binary.LittleEndian.Uint32(e[28:])})
+		out = append(out, Entry{Name: n, Dir: e[11]&attrDir != 0, first: first, Size: binary.LittleEndian.Uint32(e[28:])})
 	}
 	return out
 }
 
-func shortName(e []byte) string {
+func nameOf(e []byte) string {
 	base, ext := strings.TrimRight(string(e[:8]), " "), strings.TrimRight(string(e[8:11]), " ")
 	// Windows NT's way to keep a short name in lower case without a long one beside it.
 	const lowerBase, lowerExt = 0x08, 0x10
@@ -218,17 +233,17 @@ func shortName(e []byte) string {
 	return base + "." + ext
 }
 
-// find walks a path of names without regard to case; nil when it is not there.
-func (f *fat) find(names ...string) (*fatEntry, error) {
-	var at *fatEntry
+// Find walks a path of names without regard to case; nil when it is not there.
+func (f *FS) Find(names ...string) (*Entry, error) {
+	var at *Entry
 	for _, n := range names {
-		list, err := f.list(at)
+		list, err := f.List(at)
 		if err != nil {
 			return nil, err
 		}
 		at = nil
 		for i := range list {
-			if strings.EqualFold(list[i].name, n) {
+			if strings.EqualFold(list[i].Name, n) {
 				at = &list[i]
 			}
 		}
@@ -239,34 +254,44 @@ func (f *fat) find(names ...string) (*fatEntry, error) {
 	return at, nil
 }
 
-// read gives a small file's content.
-func (f *fat) read(e *fatEntry) ([]byte, error) {
-	if e.dir || e.size > maxFATFile {
-		return nil, fmt.Errorf("read %s: a folder, or too large", e.name)
+// Read gives a file's content, which must not be longer than most.
+func (f *FS) Read(e *Entry, most int64) ([]byte, error) {
+	if e.Dir || int64(e.Size) > most {
+		return nil, fmt.Errorf("read %s: a folder, or larger than %d bytes", e.Name, most)
 	}
-	if e.size == 0 {
+	if e.Size == 0 {
 		return nil, nil
 	}
-	return f.chain(e.first, int64(e.size))
+	b, err := f.chain(e.first, int64(e.Size))
+	if err == nil && len(b) < int(e.Size) {
+		err = fmt.Errorf("%w: %s has %d bytes, but clusters for %d", ErrNot, e.Name, e.Size, len(b))
+	}
+	return b, err
 }
 
-// part is a piece of a device that takes reads of whole sectors only; reads of part may begin and end anywhere.
-type part struct {
-	r      io.ReaderAt
-	start  int64
-	size   int64
-	sector int64
+// Size is how large the file system is.
+func (f *FS) Size() int64 { return f.size }
+
+// Bits tells the kind: 12, 16 or 32.
+func (f *FS) Bits() int { return f.bits }
+
+// Label is the file system's name: that of the root folder, which is the one that counts, else the boot sector's.
+func (f *FS) Label() (string, error) {
+	raw, err := f.rawDir(nil)
+	if err != nil {
+		return "", err
+	}
+	for ; len(raw) >= 32 && raw[0] != 0; raw = raw[32:] {
+		if raw[0] != 0xe5 && raw[11]&0x3f != attrLong && raw[11]&attrVolume != 0 {
+			return clean(string(raw[:11])), nil
+		}
+	}
+	if f.label == "NO NAME" {
+		return "", nil
+	}
+	return f.label, nil
 }
 
-func (p *part) ReadAt(b []byte, off int64) (int, error) {
-	if off < 0 || off+int64(len(b)) > p.size {
-		return 0, io.ErrUnexpectedEOF
-	}
-	from := (p.start + off) / p.sector * p.sector
-	to := (p.start + off + int64(len(b)) + p.sector - 1) / p.sector * p.sector
-	buf := make([]byte, to-from)
-	if _, err := p.r.ReadAt(buf, from); err != nil {
-		return 0, err
-	}
-	return copy(b, buf[p.start+off-from:]), nil
+func clean(s string) string {
+	return strings.TrimRight(strings.ToValidUTF8(s, "?"), " \x00")
 }

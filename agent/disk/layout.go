@@ -1,0 +1,396 @@
+package disk
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+	"unicode/utf16"
+
+	"github.com/ingot-metal/ingot/agent/ext4"
+	"github.com/ingot-metal/ingot/agent/fat"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// Layout is how a disk is divided around an image that is one file system, under the names of Ironic's instance_info.
+type Layout struct {
+	RootGB            int64  `json:"root_gb"` // 0: all that is left
+	SwapMB            int64  `json:"swap_mb"`
+	EphemeralGB       int64  `json:"ephemeral_gb"`
+	EphemeralFormat   string `json:"ephemeral_format"` // "ext4" (also for ""), "vfat"
+	PreserveEphemeral bool   `json:"preserve_ephemeral"`
+}
+
+// The order on the disk is Ironic's: EFI system partition, ephemeral, swap, config drive, root. Root is last, so that the instance can
+// make it as large as the disk. Sizes are MiB, the first partition begins at the first.
+const (
+	espSize  = 550 << 20
+	driveMax = 64 << 20 // room for a config drive is always left
+)
+
+// Roles of the partitions of a Division. They are also the partitions' names, but for the config drive's.
+const (
+	RoleESP       = "esp"
+	RoleEphemeral = "ephemeral0"
+	RoleSwap      = "swap1"
+	RoleRoot      = "root"
+	roleDrive     = "config drive"
+)
+
+const (
+	typeLinux = "0FC63DAF-8483-4772-8E79-3D69D8477DE4"
+	typeSwap  = "0657FD6D-A4AB-43C4-84E5-0933C84B4F4F"
+)
+
+// Division is a disk that is being divided for an image of one file system, which goes to the root partition. The table exists in memory
+// alone until disk.Commit.
+type Division struct {
+	dev    Device
+	disk   Disk
+	layout Layout
+	table  *gpt
+	slots  map[string]slot
+	size   int64 // of the image
+}
+
+// slot is a place for a partition: the entry's index in the table, and bytes.
+type slot struct {
+	index       int
+	start, size int64
+}
+
+const remedyLayout = "correct root_gb, swap_mb and ephemeral_gb of instance_info, or use a larger disk"
+
+// Divide lays out an open disk. Nothing is written.
+func Divide(dev Device, d Disk, l Layout) (*Division, error) {
+	const most = 1 << 40 // MiB; keeps byte counts from overflowing
+	if l.RootGB < 0 || l.SwapMB < 0 || l.EphemeralGB < 0 || l.RootGB > most>>10 || l.SwapMB > most || l.EphemeralGB > most>>10 {
+		return nil, step.Failf(remedyLayout, "sizes of partitions can't be root %d GiB, swap %d MiB, ephemeral %d GiB", l.RootGB, l.SwapMB, l.EphemeralGB)
+	}
+	switch l.EphemeralFormat = strings.ToLower(l.EphemeralFormat); l.EphemeralFormat {
+	case "":
+		l.EphemeralFormat = "ext4"
+	case "ext4", "vfat":
+	default:
+		return nil, step.Failf("set ephemeral_format to ext4 or vfat", "the ephemeral partition can't be made as %q", l.EphemeralFormat)
+	}
+	if l.PreserveEphemeral && l.EphemeralGB == 0 {
+		return nil, step.Failf("set ephemeral_gb as it was, or leave out preserve_ephemeral", "there is no ephemeral partition to preserve: ephemeral_gb is 0")
+	}
+	x := &Division{dev: dev, disk: d, layout: l, slots: map[string]slot{}}
+	sector := int64(d.LogicalSectors)
+	sectors := uint64(d.Size / sector)
+	entries := uint64(128 * 128)
+	x.table = &gpt{sector: d.LogicalSectors, entries: make([]byte, entries), gptHeader: gptHeader{revision: 0x10000, size: gptHeaderSize, mine: 1,
+		firstUsable: 2 + entries/uint64(sector), entriesLBA: 2, count: 128, entrySize: 128, diskGUID: randomGUID()}}
+	if err := x.table.fit(sectors); err != nil {
+		return nil, err
+	}
+	x.table.imageUsable = x.table.lastUsable
+	at := int64(HeadSize)
+	end := int64(x.table.lastUsable+1) * sector / HeadSize * HeadSize
+	add := func(role string, size int64) {
+		x.slots[role] = slot{len(x.slots), at, size}
+		at += size
+	}
+	add(RoleESP, espSize)
+	if l.EphemeralGB > 0 {
+		add(RoleEphemeral, l.EphemeralGB<<30)
+	}
+	if l.SwapMB > 0 {
+		add(RoleSwap, l.SwapMB<<20)
+	}
+	add(roleDrive, driveMax)
+	root := l.RootGB << 30
+	if root == 0 {
+		root = end - at
+	}
+	if root < 4*HeadSize || at+root > end {
+		return nil, step.Failf(remedyLayout, "the disk has no room for what is asked for: %s has %d MiB, before the root partition come %d MiB, and root_gb is %d",
+			d.Name, end>>20, at>>20, l.RootGB)
+	}
+	add(RoleRoot, root)
+	for _, r := range []struct{ role, kind string }{{RoleESP, TypeESP}, {RoleEphemeral, typeLinux}, {RoleSwap, typeSwap}, {RoleRoot, typeLinux}} {
+		if s, ok := x.slots[r.role]; ok {
+			x.set(s, r.role, r.kind)
+		}
+	}
+	return x, nil
+}
+
+// set writes a slot into the table.
+func (x *Division) set(s slot, name, kind string) {
+	e := x.table.entry(s.index)
+	clear(e)
+	copy(e[:16], guidBytes(kind))
+	guid := randomGUID()
+	copy(e[16:32], guid[:])
+	sector := uint64(x.table.sector)
+	binary.LittleEndian.PutUint64(e[32:], uint64(s.start)/sector)
+	binary.LittleEndian.PutUint64(e[40:], uint64(s.start+s.size)/sector-1)
+	putName(e, name)
+}
+
+func putName(entry []byte, name string) {
+	for j, u := range utf16.Encode([]rune(name)) {
+		if j < 36 {
+			binary.LittleEndian.PutUint16(entry[56+2*j:], u)
+		}
+	}
+}
+
+// Partition is the partition with a role, as it will be in the table.
+func (x *Division) Partition(role string) (Partition, bool) {
+	s, ok := x.slots[role]
+	if !ok {
+		return Partition{}, false
+	}
+	for _, p := range x.table.partitions() {
+		if p.Number == s.index+1 {
+			return p, true
+		}
+	}
+	return Partition{}, false
+}
+
+// SetGUID gives a partition the GUID that the image's own files know it by.
+func (x *Division) SetGUID(role, guid string) error {
+	b, err := parseGUID(guid)
+	if err != nil {
+		return err
+	}
+	for _, p := range x.table.partitions() {
+		if strings.EqualFold(p.GUID, guid) && p.Number != x.slots[role].index+1 {
+			return fmt.Errorf("two partitions can't have the GUID %s", guid)
+		}
+	}
+	copy(x.table.entry(x.slots[role].index)[16:32], b)
+	return nil
+}
+
+// Root is the root partition as a device of its own: offset 0 is where the image begins.
+func (x *Division) Root() Device { return x.window(RoleRoot) }
+
+func (x *Division) window(role string) *window {
+	s := x.slots[role]
+	return &window{x.dev, s.start, s.size}
+}
+
+// Begin looks at the beginning of the image (a MiB is enough; size is its size, or -1), and then makes the disk forget its table. What can't
+// work is refused before the disk is touched.
+func (x *Division) Begin(ctx context.Context, start []byte, size int64) error {
+	root := x.slots[RoleRoot]
+	fs, err := ext4.Inspect(start)
+	if err != nil {
+		return step.Fail("use a partition image with an ext2, ext3 or ext4 file system, or a whole-disk image",
+			fmt.Errorf("the image can't be put into a partition and booted: %w", err))
+	}
+	switch {
+	case size >= 0 && fs.Size > size:
+		return step.Failf("fetch or build the image again", "the image is truncated: its file system has %d bytes, the image %d", fs.Size, size)
+	case max(size, fs.Size) > root.size:
+		return step.Failf("set root_gb to more, use a smaller image or a larger disk",
+			"the image has %d bytes, the root partition on %s %d", max(size, fs.Size), x.disk.Name, root.size)
+	case fs.BlockSize < x.disk.LogicalSectors:
+		return step.Failf("make the file system with blocks of 4096 bytes (mkfs.ext4 -b 4096), or use a disk with sectors of 512 bytes",
+			"the image's file system has blocks of %d bytes, which can't be on a disk with sectors of %d", fs.BlockSize, x.disk.LogicalSectors)
+	}
+	if x.layout.PreserveEphemeral {
+		if err := x.ephemeralIsThere(); err != nil {
+			return err
+		}
+	}
+	return Wipe(ctx, x.dev)
+}
+
+// ephemeralIsThere makes sure that where the ephemeral partition will be there is one now. The old table need not be there any more: an
+// earlier try may have removed it.
+func (x *Division) ephemeralIsThere() error {
+	w := x.window(RoleEphemeral)
+	buf := Aligned(64 << 10)
+	if _, err := w.ReadAt(buf, 0); err != nil {
+		return fmt.Errorf("read the ephemeral partition: %w", err)
+	}
+	var size int64
+	if fs, err := ext4.Inspect(buf); err == nil {
+		size = fs.Size
+	} else if f, err := fat.Open(Section(x.dev, w.start, w.size), w.size); err == nil {
+		size = f.Size()
+	} else if string(buf[:4]) == "XFSB" {
+		size = int64(binary.BigEndian.Uint32(buf[4:])) * int64(min(binary.BigEndian.Uint64(buf[8:]), 1<<40))
+	}
+	if size <= 0 || size > w.size {
+		return step.Failf("leave out preserve_ephemeral to make a new one, or set ephemeral_gb as it was when it was made",
+			"the ephemeral partition can't be preserved: at byte %d of %s is no file system that fits into %d GiB", w.start, x.disk.Name, x.layout.EphemeralGB)
+	}
+	return nil
+}
+
+// Pending makes the pending commit, once the image of so many bytes is in the root partition.
+func (x *Division) Pending(size int64) *Pending {
+	x.size = size
+	return &Pending{Disk: x.disk, head: make([]byte, HeadSize), tailOff: HeadSize, table: x.table, added: map[string]Partition{}, div: x}
+}
+
+// Division is how the disk is divided for a partition image; nil for a whole-disk image.
+func (p *Pending) Division() *Division { return p.div }
+
+// drive makes the config drive's partition.
+func (x *Division) drive(name string, want, least int64) (Partition, error) {
+	s := x.slots[roleDrive]
+	if least > s.size {
+		return Partition{}, step.Failf("make it smaller", "there is room for a config drive of %d MiB", s.size>>20)
+	}
+	s.size = (min(want, s.size) + HeadSize - 1) / HeadSize * HeadSize
+	x.set(s, name, TypeBasicData)
+	p, _ := x.Partition(roleDrive)
+	return p, nil
+}
+
+// format makes swap and ephemeral, and clears what an earlier system left at the ends of the partitions: signatures there would be taken
+// for arrays or other file systems.
+func (x *Division) format(ctx context.Context, dev Device) error {
+	z := NewZeroer(dev)
+	for role, s := range x.slots {
+		if role == roleDrive || role == RoleEphemeral && x.layout.PreserveEphemeral {
+			continue
+		}
+		off := s.start + s.size - HeadSize
+		if role == RoleRoot {
+			off = max(off, (s.start+x.size+HeadSize-1)/HeadSize*HeadSize)
+		}
+		if n := s.start + s.size - off; n > 0 {
+			if err := z.Zero(ctx, off, n); err != nil {
+				return err
+			}
+		}
+	}
+	if s, ok := x.slots[RoleSwap]; ok {
+		head := Aligned(HeadSize)
+		makeSwap(head, s.size)
+		if _, err := dev.WriteAt(head, s.start); err != nil {
+			return fmt.Errorf("make the swap partition: %w", err)
+		}
+	}
+	if s, ok := x.slots[RoleEphemeral]; ok && !x.layout.PreserveEphemeral {
+		if err := z.Zero(ctx, s.start, HeadSize); err != nil {
+			return err
+		}
+		var err error
+		w := &window{dev, s.start, s.size}
+		switch x.layout.EphemeralFormat {
+		case "vfat":
+			err = x.formatFAT(ctx, z, s)
+		default:
+			err = ext4.Make(w, s.size, RoleEphemeral, randomGUID(), time.Now(), func(off, n int64) error { return z.Zero(ctx, s.start+off, n) })
+		}
+		if err != nil {
+			return fmt.Errorf("make the ephemeral partition: %w", err)
+		}
+	}
+	return nil
+}
+
+func (x *Division) formatFAT(ctx context.Context, z *Zeroer, s slot) error {
+	img, err := fat.Make(nil, fat.Options{Sector: x.disk.LogicalSectors, Size: s.size, Label: "EPHEMERAL0", Serial: randomSerial(), Time: time.Now()})
+	if err != nil {
+		return step.Fail("set ephemeral_format to ext4", err)
+	}
+	return putFAT(ctx, z, s.start, img)
+}
+
+// putFAT writes a FAT file system to a partition.
+func putFAT(ctx context.Context, z *Zeroer, start int64, img *fat.Image) error {
+	if err := z.Zero(ctx, start, img.Zero); err != nil {
+		return err
+	}
+	for _, p := range img.Pieces {
+		for off := 0; off < len(p.Data); off += HeadSize {
+			if _, err := z.dev.WriteAt(p.Data[off:min(off+HeadSize, len(p.Data))], start+p.Off+int64(off)); err != nil {
+				return fmt.Errorf("write %d bytes at byte %d: %w", len(p.Data), start+p.Off, err)
+			}
+		}
+	}
+	return nil
+}
+
+func randomSerial() uint32 {
+	g := randomGUID()
+	return binary.LittleEndian.Uint32(g[:])
+}
+
+// PutESP fills the EFI system partition with a FAT of files.
+func (x *Division) PutESP(ctx context.Context, dev Device, files []fat.File, label string, serial uint32) error {
+	s := x.slots[RoleESP]
+	if serial == 0 {
+		serial = randomSerial()
+	}
+	img, err := fat.Make(files, fat.Options{Sector: x.disk.LogicalSectors, Size: s.size, Label: label, Serial: serial, Time: time.Now()})
+	if err != nil {
+		return fmt.Errorf("make the EFI system partition: %w", err)
+	}
+	if err := putFAT(ctx, NewZeroer(dev), s.start, img); err != nil {
+		return fmt.Errorf("make the EFI system partition: %w", err)
+	}
+	if err := dev.Sync(); err != nil {
+		return fmt.Errorf("flush: %w", err)
+	}
+	return nil
+}
+
+// makeSwap writes the header of a swap area, as mkswap does with pages of 4 KiB (linux/include/linux/swap.h, union swap_header).
+func makeSwap(head []byte, size int64) {
+	const page = 4096
+	clear(head)
+	le := binary.LittleEndian
+	le.PutUint32(head[1024:], 1)
+	le.PutUint32(head[1028:], uint32(min(size/page-1, 1<<32-1)))
+	guid := randomGUID()
+	copy(head[1036:], guid[:])
+	copy(head[1052:1068], RoleSwap)
+	copy(head[page-10:], "SWAPSPACE2")
+}
+
+// window is a part of a device, as a device.
+type window struct {
+	Device
+	start, size int64
+}
+
+var errOutside = errors.New("outside of the partition")
+
+func (w *window) Size() int64 { return w.size }
+
+func (w *window) ReadAt(b []byte, off int64) (int, error) {
+	if off < 0 || off > w.size {
+		return 0, errOutside
+	}
+	if rest := w.size - off; int64(len(b)) > rest {
+		n, err := w.Device.ReadAt(b[:rest], w.start+off)
+		if err == nil {
+			err = io.EOF
+		}
+		return n, err
+	}
+	return w.Device.ReadAt(b, w.start+off)
+}
+
+func (w *window) WriteAt(b []byte, off int64) (int, error) {
+	if off < 0 || off+int64(len(b)) > w.size {
+		return 0, errOutside
+	}
+	return w.Device.WriteAt(b, w.start+off)
+}
+
+func (w *window) Punch(off, n int64) error {
+	if off < 0 || n < 0 || off+n > w.size {
+		return errOutside
+	}
+	return w.Device.Punch(w.start+off, n)
+}
+
+// Close does nothing: the disk is closed by who opened it.
+func (w *window) Close() error { return nil }
