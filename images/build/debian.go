@@ -78,7 +78,7 @@ func Debian(ctx context.Context, o Options) (*Result, error) {
 	}
 	packages := slices.Concat(debianPackages, []string{o.Kernel}, o.Packages)
 	inputs, err := inputsOf("debian", sources, packages, debianFiles, debianMasked, initramfsConf, o.RootPassword, o.SizeMiB,
-		file(grubBoot), file(grubEFI), file(shimEFI), o.Qcow2)
+		file(grubBoot), file(grubEFI), file(shimEFI), o.Qcow2, o.Sector)
 	if err != nil {
 		return nil, err
 	}
@@ -99,7 +99,7 @@ func Debian(ctx context.Context, o Options) (*Result, error) {
 		if err != nil {
 			return err
 		}
-		l := layout{image: "debian-12", root: root, label: "root", espSize: 62 * mib}
+		l := layout{image: "debian-12", root: root, label: "root", espSize: 62 * mib, sector: int64(o.Sector)}
 		l.rootSize = max((size*5/4+96*mib)/mib*mib, int64(o.SizeMiB)*mib-l.espSize-3*mib)
 		if img.Kernel, err = settle(ctx, root, l, o.RootPassword); err != nil {
 			return fmt.Errorf("set Debian up: %w", err)

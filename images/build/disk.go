@@ -21,7 +21,8 @@ type layout struct {
 	label    string // of the root file system
 	espSize  int64
 	rootSize int64
-	fixTimes bool // give all files one time; without it they keep theirs, and those that can't be set differ between builds
+	sector   int64 // of the disk; 0 is 512. With others it boots by UEFI alone
+	fixTimes bool  // give all files one time; without it they keep theirs, and those that can't be set differ between builds
 }
 
 func (l layout) rootUUID() string { return named(l.image, "root file system").String() }
@@ -56,20 +57,27 @@ func (l layout) try(ctx context.Context, raw string) error {
 	if err := disk.Truncate(size); err != nil {
 		return err
 	}
-	if err := writeGPT(disk, size, l.image, parts); err != nil {
+	at := max(l.sector, sector)
+	if err := writeGPT(disk, size, at, l.image, parts); err != nil {
 		return err
 	}
-	if err := embedGRUB(ctx, disk, parts[0], l.rootUUID(), tmp); err != nil {
-		return err
+	if at == sector {
+		if err := embedGRUB(ctx, disk, parts[0], l.rootUUID(), tmp); err != nil {
+			return err
+		}
 	}
-	if err := writeESP(ctx, disk, parts[1], l.rootUUID(), tmp); err != nil {
+	if err := writeESP(ctx, disk, parts[1], at, l.rootUUID(), tmp); err != nil {
 		return err
 	}
 	root := parts[2]
+	var blocks []string
+	if at > 1024 { // small file systems have smaller blocks, which can't be mounted from such a disk
+		blocks = []string{"-b", fmt.Sprint(at)}
+	}
 	// metadata_csum_seed and orphan_file are not known to GRUB 2.06 or older kernels; a fixed hash seed makes folders come out equal.
-	err = run(ctx, nil, "mke2fs", "-q", "-F", "-t", "ext4", "-O", "^metadata_csum_seed,^orphan_file", "-U", l.rootUUID(), "-L", l.label,
+	err = run(ctx, nil, "mke2fs", append(blocks, "-q", "-F", "-t", "ext4", "-O", "^metadata_csum_seed,^orphan_file", "-U", l.rootUUID(), "-L", l.label,
 		"-d", l.root, "-E", fmt.Sprintf("offset=%d,hash_seed=%s,root_owner=0:0,lazy_itable_init=0", root.start, named(l.image, "hash seed")),
-		raw, fmt.Sprintf("%dk", root.size/1024))
+		raw, fmt.Sprintf("%dk", root.size/1024))...)
 	if err != nil {
 		return err
 	}

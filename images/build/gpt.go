@@ -10,10 +10,9 @@ import (
 )
 
 const (
-	sector     = 512
+	sector     = 512 // of most disks, and of GRUB for BIOS
 	mib        = 1 << 20
 	gptEntries = 128
-	gptSectors = gptEntries * 128 / sector
 )
 
 // Partition types.
@@ -36,10 +35,12 @@ func named(image, what string) uuid.UUID {
 	return uuid.NewSHA1(uuid.NameSpaceURL, []byte("ingot:image:"+image+":"+what))
 }
 
-// writeGPT writes the table of a disk of size bytes, twice, and the protective MBR. The first 440 bytes, boot code, are left alone.
-func writeGPT(w io.WriterAt, size int64, image string, parts []partition) error {
+// writeGPT writes the table of a disk of size bytes in sectors of so many bytes, twice, and the protective MBR. The first 440 bytes, boot
+// code, are left alone.
+func writeGPT(w io.WriterAt, size, sector int64, image string, parts []partition) error {
+	gptSectors := gptEntries * 128 / sector
 	last := size/sector - 1
-	mbr := make([]byte, sector-440)
+	mbr := make([]byte, 512-440)
 	entry := mbr[446-440:]
 	// The active flag: some BIOSes boot no disk without it, and UEFI is told to ignore it.
 	copy(entry, []byte{0x80, 0, 2, 0, 0xEE, 0xFF, 0xFF, 0xFF, 1, 0, 0, 0})
@@ -66,7 +67,7 @@ func writeGPT(w io.WriterAt, size int64, image string, parts []partition) error 
 		binary.LittleEndian.PutUint32(h[12:], 92)
 		binary.LittleEndian.PutUint64(h[24:], uint64(at.header))
 		binary.LittleEndian.PutUint64(h[32:], uint64(at.other))
-		binary.LittleEndian.PutUint64(h[40:], 2+gptSectors)
+		binary.LittleEndian.PutUint64(h[40:], uint64(2+gptSectors))
 		binary.LittleEndian.PutUint64(h[48:], uint64(last-gptSectors-1))
 		copy(h[56:], guid(named(image, "disk")))
 		binary.LittleEndian.PutUint64(h[72:], uint64(at.table))

@@ -75,7 +75,7 @@ func patchGRUB(boot, core []byte, p partition) error {
 
 // writeESP makes the EFI system partition. The loaders lie at the path that firmware looks for by itself and at the one that
 // Debian's boot entries name; GRUB as signed by Debian reads its configuration from /EFI/debian.
-func writeESP(ctx context.Context, disk *os.File, p partition, rootUUID, tmp string) error {
+func writeESP(ctx context.Context, disk *os.File, p partition, sectorSize int64, rootUUID, tmp string) error {
 	file, cfg := filepath.Join(tmp, "esp.img"), filepath.Join(tmp, "esp.cfg")
 	if err := os.WriteFile(cfg, []byte(findRoot(rootUUID)), 0o644); err != nil {
 		return err
@@ -86,7 +86,13 @@ func writeESP(ctx context.Context, disk *os.File, p partition, rootUUID, tmp str
 	if err := os.Truncate(file, p.size); err != nil {
 		return err
 	}
-	if err := run(ctx, nil, "mkfs.vfat", "--invariant", "-F", "32", "-s", "1", "-n", "ESP", file); err != nil {
+	// With large sectors there are too few clusters for a FAT32.
+	kind := "32"
+	if sectorSize > sector {
+		kind = "16"
+	}
+	err := run(ctx, nil, "mkfs.vfat", "--invariant", "-F", kind, "-S", fmt.Sprint(sectorSize), "-s", "1", "-n", "ESP", file)
+	if err != nil {
 		return err
 	}
 	if err := run(ctx, nil, "mmd", "-i", file, "::/EFI", "::/EFI/BOOT", "::/EFI/debian"); err != nil {

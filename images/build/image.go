@@ -26,6 +26,7 @@ type Options struct {
 	Cache  string // folder that keeps kernel packages between builds; empty: kernel.DefaultCache
 	Kernel string // Debian package or .deb; empty: kernel.Cloud. kernel.Full also drives SATA disks and real hardware
 	Qcow2  bool   // write the image as compressed qcow2 too
+	Sector int    // size of the disk's sectors: 512 or 4096 (boots by UEFI alone); 0 is 512
 	Fresh  bool   // make it again even if the inputs are those of the image that is there
 
 	// Debian only.
@@ -103,6 +104,12 @@ const (
 func (o Options) complete(name, defaultKernel string) (Options, error) {
 	if o.Out == "" {
 		return o, fmt.Errorf("make image %s: no folder to write it to was given", name)
+	}
+	if o.Sector == 0 {
+		o.Sector = sector
+	}
+	if o.Sector != sector && o.Sector != 4096 {
+		return o, fmt.Errorf("make image %s: sectors of %d bytes: disks have 512 or 4096", name, o.Sector)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -50,7 +50,7 @@ func Tiny(ctx context.Context, o Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	inputs, err := inputsOf("tiny", tree.SHA256, tinyInit, tinyDHCP, file("/bin/busybox"), file(grubBoot), file(grubEFI), file(shimEFI), o.Qcow2)
+	inputs, err := inputsOf("tiny", tree.SHA256, tinyInit, tinyDHCP, file("/bin/busybox"), file(grubBoot), file(grubEFI), file(shimEFI), o.Qcow2, o.Sector)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,9 @@ func Tiny(ctx context.Context, o Options) (*Result, error) {
 		if err := tinyRoot(tree, root); err != nil {
 			return fmt.Errorf("make the tiny image's root: %w", err)
 		}
-		return tinyLayout(root).write(ctx, raw)
+		l := tinyLayout(root)
+		l.sector = int64(o.Sector)
+		return l.write(ctx, raw)
 	})
 }
 

@@ -75,7 +75,7 @@ func deployed(t *testing.T, raw, image string, parts []partition, cfg string, gr
 		t.Fatal(err)
 	}
 	p := partition{kind: uuid.MustParse("0FC63DAF-8483-4772-8E79-3D69D8477DE4"), name: "config-2", start: size - 6*mib, size: 4 * mib}
-	if err := writeGPT(f, size, image, append(parts, p)); err != nil {
+	if err := writeGPT(f, size, sector, image, append(parts, p)); err != nil {
 		t.Fatal(err)
 	}
 	if err := copySparse(f, p.start, cfg); err != nil {

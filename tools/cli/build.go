@@ -158,6 +158,7 @@ func (p *program) imageBuild() *cobra.Command {
 	f.StringArrayVar(&o.Packages, "package", nil, "one more package (debian)")
 	f.StringArrayVar(&o.Sources, "sources", nil, "file with apt sources of Debian 12 (default: this machine's)")
 	f.StringVar(&o.RootPassword, "root-password", "", "password of root on the console (debian; default: no login with one)")
+	f.IntVar(&o.Sector, "sector-size", 512, "of the disks that it is for: 512 or 4096 (those boot by UEFI alone)")
 	f.IntVar(&o.SizeMiB, "size", 0, "least size of the disk in MiB")
 	f.BoolVarP(&quiet, "quiet", "q", false, "only the result")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
