@@ -261,7 +261,7 @@ func tooLarge(size uint64, l Limits) error {
 // formats is every format that is told apart.
 var formats = []format{
 	{name: Raw, open: openRaw},
-	{name: QCow2, remedy: "convert it: qemu-img convert -O raw"},
+	{name: QCow2, open: openQCow2},
 	{name: QED, remedy: "convert it: qemu-img convert -O raw"},
 	{name: VHD, remedy: "convert it: qemu-img convert -f vpc -O raw"},
 	{name: VHDX, remedy: "convert it: qemu-img convert -O raw"},

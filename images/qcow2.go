@@ -1,0 +1,43 @@
+package images
+
+import (
+	"errors"
+	"io"
+
+	"github.com/ingot-metal/ingot/images/qcow2"
+)
+
+// fromQCow2 is package qcow2 in the words of this one.
+type fromQCow2 struct{ *qcow2.Reader }
+
+func openQCow2(decoded io.Reader, in Input, info *Info, l Limits) (Extents, error) {
+	if in.At == nil {
+		return nil, refuse("serve the image from a server that answers range requests, or convert it: qemu-img convert -O raw",
+			"the tables of the qcow2 image can't be read before its data")
+	}
+	r, err := qcow2.Open(decoded, in.At, in.Size, qcow2.Limits{Size: l.Size})
+	if err != nil {
+		return nil, qcow2Error(err)
+	}
+	info.Start = r.Start()
+	return fromQCow2{r}, nil
+}
+
+func (f fromQCow2) Next(buf []byte) (Extent, error) {
+	x, err := f.Reader.Next(buf)
+	if err != nil {
+		return Extent{}, qcow2Error(err)
+	}
+	if decode := x.Decode; decode != nil {
+		x.Decode = func(dst []byte) error { return qcow2Error(decode(dst)) }
+	}
+	return Extent(x), nil
+}
+
+func qcow2Error(err error) error {
+	var e *qcow2.Error
+	if errors.As(err, &e) {
+		return &Error{Err: e.Err, Remedy: e.Remedy}
+	}
+	return err
+}

@@ -1,0 +1,322 @@
+package qcow2
+
+import (
+	"encoding/binary"
+	"sort"
+)
+
+// run is a piece of the disk that is in one piece of the file: plain bytes, or compressed clusters one behind the other.
+type run struct {
+	host  uint64 // offset in the file; packedFlag
+	guest uint64 // offset on the disk
+	n     uint32 // plain: sectors; packed: clusters
+	code  uint32 // packed: where its clusters are described
+}
+
+const (
+	packedFlag = 1 << 63
+	runBytes   = 24
+	runChunk   = 1 << 11 // runs that are allocated together
+	codeChunk  = 1 << 15 // bytes
+	maxRun     = 1 << 31
+)
+
+func (r *run) packed() bool    { return r.host&packedFlag != 0 }
+func (r *run) hostOff() int64  { return int64(r.host &^ packedFlag) }
+func (r *run) guestOff() int64 { return int64(r.guest) }
+
+// budget counts the memory of the mapping.
+type budget struct{ left int64 }
+
+func (b *budget) take(n int64) error {
+	if b.left -= n; b.left < 0 {
+		return refuse(remedyClusters, "it is in too many pieces: the list of them needs more memory than is allowed for it")
+	}
+	return nil
+}
+
+// mapping says where each piece of the disk is in the file. Growing by chunks keeps the old half of a list from being garbage.
+type mapping struct {
+	budget  *budget
+	cluster int64
+	size    int64 // of the disk
+	runs    [][]run
+	code    [][]byte
+	holes   [][]byte
+	holeSum int64
+	dataSum int64 // bytes of the file that are read for data
+
+	// The end of the run that is still growing, and where its last cluster begins.
+	hostEnd, guestEnd, hostLast int64
+}
+
+func (m *mapping) len() int {
+	if len(m.runs) == 0 {
+		return 0
+	}
+	return (len(m.runs)-1)*runChunk + len(m.runs[len(m.runs)-1])
+}
+
+func (m *mapping) run(i int) *run { return &m.runs[i/runChunk][i%runChunk] }
+
+func (m *mapping) last() *run {
+	if n := m.len(); n > 0 {
+		return m.run(n - 1)
+	}
+	return nil
+}
+
+func (m *mapping) push(r run) error {
+	if m.len()%runChunk == 0 {
+		if err := m.budget.take(runChunk * runBytes); err != nil {
+			return err
+		}
+		m.runs = append(m.runs, make([]run, 0, runChunk))
+	}
+	c := &m.runs[len(m.runs)-1]
+	*c = append(*c, r)
+	return nil
+}
+
+// plain adds bytes that are in the file as they are on the disk. All are multiples of a sector.
+func (m *mapping) plain(host, guest, n int64) error {
+	r := m.last()
+	if r != nil && !r.packed() && m.hostEnd == host && m.guestEnd == guest && int64(r.n)+n/sector < maxRun {
+		r.n += uint32(n / sector)
+	} else if err := m.push(run{host: uint64(host), guest: uint64(guest), n: uint32(n / sector)}); err != nil {
+		return err
+	}
+	m.hostEnd, m.guestEnd = host+n, guest+n
+	m.dataSum += n
+	return nil
+}
+
+// compressed adds a cluster whose compressed form is somewhere within the bytes of the file from host to end, which is a sector's.
+//
+// A cluster costs about three bytes: how far behind the last sector of the one before it begins, and the number of its sectors.
+func (m *mapping) compressed(host, end, guest int64) error {
+	r := m.last()
+	follows := r != nil && r.packed() && m.guestEnd == guest && host > m.hostLast && host > m.hostEnd-sector && host <= m.hostEnd
+	if room := m.codeRoom(); room < 2*binary.MaxVarintLen64 {
+		if err := m.budget.take(codeChunk); err != nil {
+			return err
+		}
+		m.code, follows = append(m.code, make([]byte, 0, codeChunk)), false
+	}
+	base := host &^ (sector - 1)
+	if follows {
+		base = m.hostEnd - sector
+		r.n++
+	} else {
+		at := (len(m.code)-1)*codeChunk + len(m.code[len(m.code)-1])
+		if err := m.push(run{host: uint64(host) | packedFlag, guest: uint64(guest), n: 1, code: uint32(at)}); err != nil {
+			return err
+		}
+	}
+	c := &m.code[len(m.code)-1]
+	*c = binary.AppendUvarint(*c, uint64(host-base))
+	*c = binary.AppendUvarint(*c, uint64((end-host&^(sector-1))/sector))
+	m.hostEnd, m.guestEnd, m.hostLast = end, guest+m.cluster, host
+	m.dataSum += end - host
+	return nil
+}
+
+func (m *mapping) codeRoom() int {
+	if len(m.code) == 0 {
+		return 0
+	}
+	return codeChunk - len(m.code[len(m.code)-1])
+}
+
+// guestLen is how much of the disk a run holds.
+func (m *mapping) guestLen(r *run) int64 {
+	if r.packed() {
+		return min(int64(r.n)*m.cluster, m.size-r.guestOff())
+	}
+	return int64(r.n) * sector
+}
+
+type byGuest struct{ *mapping }
+type byHost struct{ *mapping }
+
+func (m *mapping) Len() int          { return m.len() }
+func (m *mapping) Swap(i, j int)     { a, b := m.run(i), m.run(j); *a, *b = *b, *a }
+func (m byGuest) Less(i, j int) bool { return m.run(i).guest < m.run(j).guest }
+func (m byHost) Less(i, j int) bool  { return m.run(i).hostOff() < m.run(j).hostOff() }
+func (m *mapping) sortBy(less sort.Interface) {
+	if !sort.IsSorted(less) {
+		sort.Sort(less)
+	}
+}
+
+// findHoles lists what no run holds, as distances in sectors: data, hole, data, hole. It leaves the runs in the disk's order.
+func (m *mapping) findHoles() error {
+	m.sortBy(byGuest{m})
+	var off, from int64 // up to off is known, from is the end of the last hole
+	hole := func(to int64) error {
+		if to == off {
+			return nil
+		}
+		if n := len(m.holes); n == 0 || codeChunk-len(m.holes[n-1]) < 2*binary.MaxVarintLen64 {
+			if err := m.budget.take(codeChunk); err != nil {
+				return err
+			}
+			m.holes = append(m.holes, make([]byte, 0, codeChunk))
+		}
+		c := &m.holes[len(m.holes)-1]
+		*c = binary.AppendUvarint(*c, uint64(off-from)/sector)
+		*c = binary.AppendUvarint(*c, uint64(to-off)/sector)
+		m.holeSum += to - off
+		from = to
+		return nil
+	}
+	for i := range m.len() {
+		r := m.run(i)
+		if err := hole(r.guestOff()); err != nil {
+			return err
+		}
+		off = r.guestOff() + m.guestLen(r)
+	}
+	return hole(m.size)
+}
+
+// untangle puts the runs into the file's order and sees to it that no run begins within another one.
+//
+// Small compressed clusters share a sector, and clusters of several runs can take turns within it: the runs were made in the
+// order of the disk, so they can't know. Runs that do so are split into their clusters.
+func (m *mapping) untangle() error {
+	m.sortBy(byHost{m})
+	n := m.len()
+	last := int64(-1) // where the last cluster begins, of all runs so far
+	first := 0        // of the runs that are tangled up with each other
+	split := func(to int) error {
+		if to-first < 2 {
+			return nil
+		}
+		for i := first; i < to; i++ {
+			if err := m.split(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for i := range n {
+		r := m.run(i)
+		if r.hostOff() > last {
+			if err := split(i); err != nil {
+				return err
+			}
+			first = i
+		}
+		last = max(last, m.lastHost(i))
+	}
+	if err := split(n); err != nil {
+		return err
+	}
+	m.sortBy(byHost{m})
+	return nil
+}
+
+// lastHost is where the last cluster of a run begins; of a run of plain bytes, the last sector.
+func (m *mapping) lastHost(i int) int64 {
+	r := m.run(i)
+	if !r.packed() {
+		return r.hostOff() + (int64(r.n)-1)*sector
+	}
+	w := walk{m: m, i: i}
+	host := r.hostOff()
+	for w.i == i {
+		p, _ := w.next()
+		host = p.host
+	}
+	return host
+}
+
+// split makes a run of each compressed cluster.
+func (m *mapping) split(i int) error {
+	r := *m.run(i)
+	if !r.packed() || r.n == 1 {
+		return nil
+	}
+	w := walk{m: m, i: i}
+	w.next()
+	for k := uint32(1); k < r.n; k++ {
+		code := w.code
+		p, _ := w.next()
+		if err := m.push(run{host: uint64(p.host) | packedFlag, guest: uint64(p.guest), n: 1, code: code}); err != nil {
+			return err
+		}
+	}
+	m.run(i).n = 1
+	return nil
+}
+
+// holeWalk gives the holes in order.
+type holeWalk struct {
+	m          *mapping
+	chunk, pos int
+	off, n     int64 // of the current one
+}
+
+// next makes the next hole current, until there is none.
+func (w *holeWalk) next() bool {
+	if w.chunk < len(w.m.holes) && w.pos == len(w.m.holes[w.chunk]) {
+		w.chunk, w.pos = w.chunk+1, 0
+	}
+	if w.chunk == len(w.m.holes) {
+		return false
+	}
+	c := w.m.holes[w.chunk]
+	data, a := binary.Uvarint(c[w.pos:])
+	hole, b := binary.Uvarint(c[w.pos+a:])
+	w.pos += a + b
+	w.off += w.n + int64(data)*sector
+	w.n = int64(hole) * sector
+	return true
+}
+
+// piece is a run of plain bytes, or one compressed cluster.
+type piece struct {
+	host, end int64 // in the file
+	guest, n  int64 // on the disk; n is less than a cluster for one at the disk's end
+	packed    bool
+}
+
+// walk gives the pieces of a mapping in the order of its runs. A copy of it goes its own way.
+type walk struct {
+	m    *mapping
+	i    int
+	k    uint32
+	code uint32
+	base int64
+}
+
+func (w *walk) next() (piece, bool) {
+	if w.i >= w.m.len() {
+		return piece{}, false
+	}
+	r := w.m.run(w.i)
+	if !r.packed() {
+		w.i++
+		n := int64(r.n) * sector
+		return piece{host: r.hostOff(), end: r.hostOff() + n, guest: r.guestOff(), n: n}, true
+	}
+	if w.k == 0 {
+		w.code = r.code
+	}
+	c := w.m.code[w.code/codeChunk][w.code%codeChunk:]
+	d, a := binary.Uvarint(c)
+	sectors, b := binary.Uvarint(c[a:])
+	w.code += uint32(a + b)
+	host := w.base + int64(d)
+	if w.k == 0 {
+		host = r.hostOff() // a run that was cut out of another one does not begin with its own base
+	}
+	p := piece{host: host, end: host&^(sector-1) + int64(sectors)*sector, guest: r.guestOff() + int64(w.k)*w.m.cluster, packed: true}
+	p.n = min(w.m.cluster, w.m.size-p.guest)
+	w.base = p.end - sector
+	if w.k++; w.k == r.n {
+		w.i, w.k = w.i+1, 0
+	}
+	return p, true
+}

@@ -1,0 +1,254 @@
+// Package qcow2 reads qcow2 images, versions 2 and 3, in one pass over the file: the tables first, then every byte once, in the order of
+// the file, each cluster given out with its place on the disk. There is no copy of the image, neither in memory nor in a file.
+//
+// Open reads the tables through an io.ReaderAt and says everything about the image that can be said without its data. Next then reads the
+// stream, in which the same tables pass by: they must be what they were, else an image that was replaced in between would become a
+// mixture (ErrChanged). So a digest over the stream covers all that was used.
+//
+// Every byte of the disk comes exactly once: as data, as a hole, or packed, as an Extent with Decode, for the caller's workers to unpack on
+// all cores. What the image should not be is refused with a remedy: backing and external data files, encryption, unknown features, images
+// marked as corrupt, tables or clusters that are used twice or lie outside the file, compressed clusters that are not exactly one
+// cluster. Snapshots and bitmaps are passed by. An image that is marked as dirty is read: only its reference counts are in doubt then, which
+// reading does not need.
+//
+// Memory is bounded, whatever the image says: Limits.Memory for the list of pieces, which is about 3 bytes for a compressed cluster in order,
+// 27 for one out of order and 24 for a run of plain ones; and a buffer of compressed data for each buffer of the caller's that waits for
+// its Decode, of one MiB, or of two and the cluster for clusters of 2 MiB.
+//
+// All offsets and sizes are bytes. Error carries a remedy; other errors are those of the stream and of the io.ReaderAt.
+// The format follows docs/interop/qcow2.txt in the QEMU sources.
+package qcow2
+
+import (
+	"crypto/sha256"
+	"errors"
+	"io"
+)
+
+const (
+	sector    = 512
+	startSize = 1 << 20
+	maxHole   = 1 << 30
+)
+
+// DefaultMemory is enough for a disk of several TiB in order, and for one of 50 GiB in the worst order.
+const DefaultMemory = 24 << 20
+
+// Limits bound what an image may ask for. Zero values mean the defaults.
+type Limits struct {
+	Size   int64 // of the disk; 0: none
+	Memory int64 // of the list of pieces; 0: DefaultMemory
+}
+
+// Extent is a piece of the disk: Data, which is in the buffer that Next was given; or Decode, which unpacks exactly Len bytes, may be
+// called by any goroutine, once, and must be over before Close; or neither, for a hole, Len zeros.
+type Extent struct {
+	Off, Len int64
+	Data     []byte
+	Decode   func(dst []byte) error
+}
+
+// Reader gives an image piece by piece. Its methods are for one goroutine; the Decodes are for any.
+type Reader struct {
+	h     *Header
+	m     *mapping
+	pass  pass
+	start []byte
+	err   error
+
+	walk     walk
+	plain    piece // what is left of the current run
+	dataDone int64
+	holes    holeWalk
+	holeDone int64
+
+	win   *window
+	cut   int    // items of it that were given out
+	part  *large // of the item that is given out in parts
+	carry []byte // the last sector that was read, where another cluster may begin
+
+	windows  pool[*window]
+	clusters pool[[]byte]
+	decoders pool[*decoder]
+}
+
+// Open reads the tables of an image through at. stream is the same file from its beginning. fileSize may be -1, when it is not known;
+// what lies behind the end of the file is only found at the end of the stream then. at is read in ascending order, but for the beginning of
+// the disk, which comes last, and an L1 table behind its L2 tables.
+func Open(stream io.Reader, at io.ReaderAt, fileSize int64, l Limits) (*Reader, error) {
+	if l.Memory == 0 {
+		l.Memory = DefaultMemory
+	}
+	o := &opener{at: at, fileSize: fileSize, budget: budget{l.Memory}}
+	if err := o.header(l); err != nil {
+		return nil, err
+	}
+	o.m = &mapping{budget: &o.budget, cluster: o.h.cluster(), size: o.h.Size}
+	steps := []func() error{o.refcounts, o.l1, o.l2}
+	if o.h.l1 < o.h.refcounts {
+		steps = []func() error{o.l1, o.refcounts, o.l2}
+	}
+	for _, f := range append(steps, o.m.findHoles, o.m.untangle, o.overlaps) {
+		if err := f(); err != nil {
+			return nil, err
+		}
+	}
+	r := &Reader{
+		h: o.h, m: o.m,
+		pass: pass{
+			r: stream, fileSize: fileSize, end: o.end, scratch: make([]byte, 128<<10),
+			fixed: o.fixed, cluster: o.h.cluster(), tables: o.tables, groups: o.groups, h: sha256.New(),
+		},
+		walk: walk{m: o.m}, holes: holeWalk{m: o.m},
+	}
+	return r, r.readStart(o)
+}
+
+// Header is what the image says about itself.
+func (r *Reader) Header() Header { return *r.h }
+
+// Size of the disk.
+func (r *Reader) Size() int64 { return r.h.Size }
+
+// Start is the first MiB of the disk, or all of a smaller one. It must not be changed.
+func (r *Reader) Start() []byte { return r.start }
+
+// Close ends reading. It does not close the stream.
+func (r *Reader) Close() error {
+	for {
+		d, ok := r.decoders.get()
+		if !ok {
+			break
+		}
+		d.close()
+	}
+	r.err = errors.New("the image is closed")
+	r.win, r.part = nil, nil
+	return nil
+}
+
+// readStart reads the beginning of the disk.
+func (r *Reader) readStart(o *opener) error {
+	r.start = make([]byte, min(startSize, r.h.Size))
+	var pieces []piece
+	for w := (walk{m: o.m}); ; {
+		p, ok := w.next()
+		if !ok {
+			break
+		}
+		if p.guest >= int64(len(r.start)) {
+			continue
+		}
+		p.n = min(p.n, int64(len(r.start))-p.guest)
+		if !p.packed {
+			p.end = p.host + p.n
+		}
+		pieces = append(pieces, p)
+	}
+	d, err := r.decoder()
+	if err != nil {
+		return err
+	}
+	defer r.putDecoder(d)
+	return o.fetch(len(pieces), func(i int) span { return span{pieces[i].host, pieces[i].end} }, sector-1, func(int) {},
+		func(i int, b []byte) error {
+			p := pieces[i]
+			to := r.start[p.guest : p.guest+p.n : p.guest+p.n]
+			if !p.packed {
+				copy(to, b)
+				return nil
+			}
+			return d.item(to, item{guest: p.guest, n: p.n, host: p.host}, b, r.m.cluster)
+		})
+}
+
+// Next gives the next piece, data in the order of the file and holes in between. It reads data straight into buf, which should be
+// 1 MiB. io.EOF comes when the whole file was read and is complete, and only then.
+func (r *Reader) Next(buf []byte) (Extent, error) {
+	if r.err != nil {
+		return Extent{}, r.err
+	}
+	if len(buf) < sector {
+		return Extent{}, io.ErrShortBuffer
+	}
+	var e Extent
+	if e, r.err = r.next(buf[:len(buf)&^(sector-1)]); r.err != nil {
+		return Extent{}, r.err
+	}
+	return e, nil
+}
+
+func (r *Reader) next(buf []byte) (Extent, error) {
+	if r.win != nil {
+		return r.give(len(buf)), nil
+	}
+	if r.plain.n == 0 {
+		// Holes come as fast as data does, so that making them and waiting for data take turns.
+		if float64(r.holeDone)*float64(r.m.dataSum) <= float64(r.dataDone)*float64(r.m.holeSum) {
+			if e, ok := r.hole(); ok {
+				return e, nil
+			}
+		}
+		ahead := r.walk
+		p, ok := ahead.next()
+		if !ok {
+			if e, ok := r.hole(); ok {
+				return e, nil
+			}
+			if err := r.pass.finish(); err != nil {
+				return Extent{}, err
+			}
+			return Extent{}, io.EOF
+		}
+		if p.packed {
+			if err := r.fill(len(buf)); err != nil {
+				return Extent{}, err
+			}
+			return r.give(len(buf)), nil
+		}
+		r.plain, r.walk = p, ahead
+	}
+	return r.data(buf)
+}
+
+// hole gives the next part of a hole.
+func (r *Reader) hole() (Extent, bool) {
+	if r.holes.n == 0 && !r.holes.next() {
+		return Extent{}, false
+	}
+	e := Extent{Off: r.holes.off, Len: min(r.holes.n, maxHole)}
+	r.holes.off += e.Len
+	r.holes.n -= e.Len
+	r.holeDone += e.Len
+	return e, true
+}
+
+// data reads plain bytes, and those of further runs that continue on the disk behind a small gap in the file.
+func (r *Reader) data(buf []byte) (Extent, error) {
+	off, n := r.plain.guest, 0
+	for {
+		m := int(min(r.plain.n, int64(len(buf)-n)))
+		if err := r.pass.advance(r.plain.host); err != nil {
+			return Extent{}, err
+		}
+		if err := r.pass.read(buf[n:n+m], 0); err != nil {
+			return Extent{}, err
+		}
+		n += m
+		r.plain.host += int64(m)
+		r.plain.guest += int64(m)
+		r.plain.n -= int64(m)
+		r.dataDone += int64(m)
+		if r.plain.n > 0 || n == len(buf) {
+			break
+		}
+		ahead := r.walk
+		p, ok := ahead.next()
+		if !ok || p.packed || p.guest != r.plain.guest || p.host > r.plain.host+maxRequest {
+			break
+		}
+		r.plain, r.walk = p, ahead
+	}
+	e := Extent{Off: off, Len: int64(n), Data: buf[:n]}
+	return e, r.sameStart(off, e.Data)
+}
