@@ -6,7 +6,7 @@
 // unpacking and writing. So neither the link nor a core waits for another for long. Whoever writes is a Sink: package image has one, which
 // keeps back what would make the disk bootable.
 //
-// Memory is counted: packed bytes live in a Room of fixed size, unpacked ones in a few buffers of a chunk each.
+// Memory is counted: packed bytes live in a room of fixed size, unpacked ones in a few buffers of a chunk each.
 //
 // Chunks are numbered from 0. Offsets and sizes are bytes of the disk, not of what is stored. Errors are step.Errors or images.Errors with
 // a remedy, or the end of the context.
@@ -17,23 +17,6 @@ import (
 
 	"github.com/ingot-metal/ingot/images/index"
 )
-
-// Chunks is where the chunks of a published image come from: its origin, or neighbours and the origin behind them.
-type Chunks interface {
-	// Chunk gets chunk i, which must have an object. It returns when the packed bytes are in memory, so that the link is not idle while
-	// they are unpacked. Any number of goroutines may call it.
-	Chunk(ctx context.Context, i int) (Packed, error)
-}
-
-// Packed is a chunk in memory that is not unpacked yet.
-type Packed struct {
-	// Unpack fills dst, which has exactly the length of the chunk, with bytes that are the published ones for certain. It is called once at
-	// most.
-	Unpack func(ctx context.Context, dst []byte) error
-	// Free gives the memory back. It is called once, when Unpack is over or will not be called. Unpack may do so too, when it must fetch
-	// the chunk again from elsewhere.
-	Free func()
-}
 
 // Objects is where stored objects come from: web servers, or a registry.
 type Objects interface {
@@ -55,33 +38,20 @@ type Sink interface {
 	Held(off int64, dst []byte)
 }
 
-// Swarm is a way to share the work with neighbours that write the same image.
-type Swarm interface {
-	// Join is called once the index is trusted, before the first chunk of many is fetched. The member is left when the image is
-	// written, or the attempt is given up.
-	Join(ctx context.Context, s Shared) (Member, error)
-}
-
-// Shared is what a member of a swarm works with.
-type Shared struct {
-	Index  *index.Index
-	Sum    [32]byte // of the index's bytes: what identifies the swarm
-	Origin Chunks
-	Room   *Room  // memory for packed bytes
-	Lists  *Lists // digests of blocks, by which unpacked chunks are checked
-	// Read gives back a chunk that is Done, from the disk and from what is held back of it, into dst, which has exactly the length of the
-	// chunk and is memory such as direct I/O takes. It is checked by its block list, so it is the published one or an error.
-	Read func(ctx context.Context, i int, dst []byte) error
-}
-
-// Member is a neighbour among neighbours.
+// Member is this agent among neighbours that write the same image; package swarm has one. Any number of goroutines may use it.
 type Member interface {
-	Chunks
-	// Next chooses the chunk to be worked on next. Every chunk that has an object must come once; false says that there are no more. What
-	// was left out is worked on at the end, and what comes twice only once.
+	// Want names chunks that must be fetched, Complete says that there will be no more.
+	Want(chunks ...int)
+	Complete()
+	// Next chooses which of the wanted chunks is to be fetched now. It waits while others are fetching what this agent may have from them.
+	// False says that all were given out.
 	Next(ctx context.Context) (i int, ok bool)
-	// Done says that chunk i is on the disk: Read gives it. Must not block.
-	Done(i int)
-	// Leave ends all that Join began, and waits for it: neither Read nor Origin is used afterwards.
-	Leave()
+	// Chunk fetches a chunk into dst, which has exactly its length, from a neighbour or the origin, and checks it.
+	Chunk(ctx context.Context, i int, dst []byte) error
+	// Have says that a chunk is on the disk.
+	Have(i int)
 }
+
+// Read reads a chunk back that a Member was told it has, into dst, which has exactly its length and is memory such as direct I/O takes. What
+// the disk gives back is not checked.
+type Read func(i int, dst []byte) error

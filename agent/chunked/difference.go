@@ -109,7 +109,7 @@ func (p *Plan) survey(ctx context.Context) error {
 		if s.sum == zeroSum {
 			continue // unreadable, or zeros: of a new disk nothing needs to be fetched to know that it is one
 		}
-		sums, err := p.lists.Of(ctx, s.chunk)
+		sums, err := p.lists.of(ctx, s.chunk)
 		if err != nil {
 			if ctx.Err() != nil {
 				return context.Cause(ctx)
@@ -224,14 +224,14 @@ func (l *looker) look(ctx context.Context, i int) (task, error) {
 	if !p.compare.worth() {
 		return task{i: i, blocks: allBlocks}, nil
 	}
-	sums, err := p.lists.Of(ctx, i)
+	sums, err := p.lists.of(ctx, i)
 	if err != nil {
 		return task{}, err
 	}
 	if l.mem == nil {
 		l.mem = disk.Aligned(lookSize)
 	}
-	t := task{i: i, check: true}
+	t := task{i: i}
 	base, size := int64(i)*index.ChunkSize, p.Index.ChunkLen(i)
 	total, equal := 0, 0 // of blocks that are not zeros: those tell nothing
 	for at := int64(0); at < size; at += lookSize {
@@ -265,6 +265,9 @@ func (l *looker) look(ctx context.Context, i int) (task, error) {
 		}
 	}
 	p.compare.learn(equal, total)
+	if t.blocks != 0 {
+		t.sums = slices.Clone(sums) // the list itself is far larger, and need not stay
+	}
 	return t, nil
 }
 

@@ -9,12 +9,12 @@ import (
 	"github.com/ingot-metal/ingot/images/index"
 )
 
-// Lists gives the digests of blocks. Block lists are fetched when they are asked for, and a few are kept: those of neighbouring chunks are
+// lists gives the digests of blocks. Block lists are fetched when they are asked for, and a few are kept: those of neighbouring chunks are
 // in the same one.
-type Lists struct {
+type lists struct {
 	x       *index.Index
 	objects Objects
-	room    *Room
+	room    *room
 	keep    int
 
 	mu   sync.Mutex
@@ -27,19 +27,19 @@ type list struct {
 	blocks index.Blocks
 }
 
-// newLists makes a store that keeps some lists, of 2 MiB each.
-func newLists(x *index.Index, o Objects, room *Room, keep int) *Lists {
-	return &Lists{x: x, objects: o, room: room, keep: keep}
+// newLists makes a store that keeps two lists, of 2 MiB each.
+func newLists(x *index.Index, o Objects, room *room) *lists {
+	return &lists{x: x, objects: o, room: room, keep: 2}
 }
 
-func (l *Lists) widen(keep int) {
+func (l *lists) widen(keep int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.keep = keep
 }
 
-// Of gives the digests of the blocks of a chunk.
-func (l *Lists) Of(ctx context.Context, chunk int) (index.Blocks, error) {
+// of gives the digests of the blocks of a chunk.
+func (l *lists) of(ctx context.Context, chunk int) (index.Blocks, error) {
 	e := l.entry(chunk / index.ListChunks)
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -53,7 +53,7 @@ func (l *Lists) Of(ctx context.Context, chunk int) (index.Blocks, error) {
 	return e.blocks.Chunk(chunk % index.ListChunks), nil
 }
 
-func (l *Lists) entry(i int) *list {
+func (l *lists) entry(i int) *list {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := slices.IndexFunc(l.kept, func(e *list) bool { return e.i == i })
@@ -67,16 +67,16 @@ func (l *Lists) entry(i int) *list {
 	return e
 }
 
-func (l *Lists) fetch(ctx context.Context, i int) (index.Blocks, error) {
+func (l *lists) fetch(ctx context.Context, i int) (index.Blocks, error) {
 	o := l.x.Lists[i]
 	if o.Len == 0 {
 		return index.ParseBlocks(nil, l.x.ListBytes(i))
 	}
-	stored, err := l.room.Take(ctx, int(o.Len))
+	stored, err := l.room.take(ctx, int(o.Len))
 	if err != nil {
 		return nil, err
 	}
-	defer l.room.Give(stored)
+	defer l.room.give(stored)
 	if err := l.objects.Object(ctx, o, stored); err != nil {
 		return nil, fmt.Errorf("block list %d of the image: %w", i, err)
 	}

@@ -2,7 +2,6 @@ package chunked
 
 import (
 	"context"
-	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -40,15 +39,17 @@ type Plan struct {
 	Objects    Objects
 	Disk       disk.Device
 	Difference Difference
-	Swarm      Swarm // nil: none
-	Log        *slog.Logger
+	// Join makes this agent a member of a swarm; it may return nil. Nil: there is none. Read is good until Run returns.
+	Join func(o Objects, read Read) Member
+	Log  *slog.Logger
 	// Progress is told how many bytes of data are on the disk, of how many. Phase is "write", or "zero" when only zeros are left to be
 	// written. Calls come one after the other.
 	Progress func(phase string, done, total int64)
 
-	room      *Room
+	room      *room
 	unpackers int
-	lists     *Lists
+	objects   Objects // which are counted
+	lists     *lists
 	first     []byte // chunk 0, unpacked
 	compare   compare
 	member    Member
@@ -87,8 +88,9 @@ func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 		return nil, step.Failf("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes, the disk has %d", p.Index.Size, p.Disk.Size())
 	}
 	n, unpackers := sizes(p.Index)
-	p.room, p.unpackers = NewRoom(n), unpackers
-	p.lists = newLists(p.Index, counting{p.Objects, &p.fetched}, p.room, 2)
+	p.room, p.unpackers = newRoom(n), unpackers
+	p.objects = counting{p.Objects, &p.fetched}
+	p.lists = newLists(p.Index, p.objects, p.room)
 	p.total = p.Index.Data()
 	p.first = disk.Aligned(int(p.Index.ChunkLen(0)))
 	if err := p.getFirst(ctx); err != nil {
@@ -104,12 +106,12 @@ func (p *Plan) getFirst(ctx context.Context) error {
 	if p.Index.Chunks[0].Len == 0 {
 		return nil // zeros: there is no table in it, which the sink will say
 	}
-	c, err := p.origin().Chunk(ctx, 0)
+	c, err := p.fetch(ctx, 0)
 	if err != nil {
 		return err
 	}
-	defer c.Free()
-	return c.Unpack(ctx, p.first)
+	defer p.room.give(c.stored)
+	return c.unpack(p.first)
 }
 
 // counting counts what it lets through.
@@ -126,42 +128,38 @@ func (c counting) Object(ctx context.Context, o index.Object, dst []byte) error 
 	return err
 }
 
-func (p *Plan) origin() Chunks { return &origin{p.Index, counting{p.Objects, &p.fetched}, p.room} }
-
-// origin is chunks as they were published.
-type origin struct {
-	x       *index.Index
-	objects Objects
-	room    *Room
+// packed is a chunk in memory of the room.
+type packed struct {
+	i      int
+	stored []byte
 }
 
-func (o *origin) Chunk(ctx context.Context, i int) (Packed, error) {
-	obj := o.x.Chunks[i]
-	stored, err := o.room.Take(ctx, int(obj.Len))
+func (p *Plan) fetch(ctx context.Context, i int) (packed, error) {
+	o := p.Index.Chunks[i]
+	stored, err := p.room.take(ctx, int(o.Len))
 	if err != nil {
-		return Packed{}, err
+		return packed{}, err
 	}
-	if err := o.objects.Object(ctx, obj, stored); err != nil {
-		o.room.Give(stored)
-		return Packed{}, fmt.Errorf("chunk %d of the image: %w", i, err)
+	if err := p.objects.Object(ctx, o, stored); err != nil {
+		p.room.give(stored)
+		return packed{}, fmt.Errorf("chunk %d of the image: %w", i, err)
 	}
-	return Packed{
-		Unpack: func(_ context.Context, dst []byte) error {
-			if err := index.DecodeChunk(stored, dst); err != nil {
-				return fmt.Errorf("chunk %d of the image: %w", i, err)
-			}
-			return nil
-		},
-		Free: func() { o.room.Give(stored) },
-	}, nil
+	return packed{i, stored}, nil
 }
 
-// task is a chunk that is to be fetched. Bits of blocks say which of its blocks are to be written; check, whether those were compared
-// with the block list and found different.
+func (c packed) unpack(dst []byte) error {
+	if err := index.DecodeChunk(c.stored, dst); err != nil {
+		return fmt.Errorf("chunk %d of the image: %w", c.i, err)
+	}
+	return nil
+}
+
+// task is a chunk that is to be fetched. Bits of blocks say which of its blocks are to be written. Sums are what the block list says of
+// them; nil when it was not asked.
 type task struct {
 	i      int
 	blocks uint64
-	check  bool
+	sums   index.Blocks
 }
 
 const allBlocks = ^uint64(0)
@@ -170,86 +168,20 @@ const allBlocks = ^uint64(0)
 func (p *Plan) Run(outer context.Context, s Sink) error {
 	ctx, cancel := context.WithCancelCause(outer)
 	defer cancel(nil)
+	w := &workers{fail: cancel}
 	p.sink = s
-	var chunks Chunks = p.origin()
-	p.order = order{x: p.Index, given: make([]bool, len(p.Index.Chunks))}
-	p.order.given[0] = true
-	if p.Swarm != nil {
-		p.lists.widen(4) // neighbours ask for any chunk
-		m, err := p.Swarm.Join(ctx, Shared{Index: p.Index, Sum: p.Sum, Origin: chunks, Room: p.room, Lists: p.lists, Read: p.read})
-		if err != nil {
-			p.Log.Warn("writing without neighbours", "err", err)
-		} else {
-			defer m.Leave()
-			p.member, chunks, p.order.member = m, m, m
-		}
+	p.order = order{x: p.Index, at: 1} // chunk 0 is here
+	if p.Join != nil {
+		p.member = p.Join(p.objects, func(i int, dst []byte) error { return p.read(ctx, i, dst) })
 	}
-
-	var work sync.WaitGroup
-	run := func(n int, f func() error) *sync.WaitGroup {
-		var stage sync.WaitGroup
-		for range n {
-			work.Add(1)
-			stage.Go(func() {
-				defer work.Done()
-				if err := f(); err != nil {
-					cancel(err)
-				}
-			})
-		}
-		return &stage
+	w.run(1, func() error { return p.makeHoles(ctx) })
+	w.run(1, func() error { return p.takeFirst(ctx) })
+	if p.member == nil {
+		p.runAlone(ctx, w)
+	} else {
+		p.runAmong(ctx, w, p.member)
 	}
-	lookers, queue := 1, 0
-	if p.compare.on {
-		lookers, queue = min(8, 2*runtime.GOMAXPROCS(0)), 64
-	}
-	wanted := make(chan task, queue)
-	type got struct {
-		task
-		Packed
-	}
-	arrived := make(chan got)
-
-	run(1, func() error { return p.makeHoles(ctx) })
-	looking := run(lookers, func() error { return p.look(ctx, wanted) })
-	fetching := run(fetchers, func() error {
-		for t := range wanted {
-			c, err := chunks.Chunk(ctx, t.i)
-			if err != nil {
-				return err
-			}
-			select {
-			case arrived <- got{t, c}:
-			case <-ctx.Done():
-				c.Free()
-				return nil
-			}
-		}
-		return nil
-	})
-	run(1, func() error { return p.takeFirst(ctx) })
-	run(p.unpackers, func() error {
-		var mem []byte
-		for c := range arrived {
-			if mem == nil {
-				mem = disk.Aligned(index.ChunkSize)
-			}
-			raw := mem[:p.Index.ChunkLen(c.i)]
-			err := c.Unpack(ctx, raw)
-			c.Free()
-			if err == nil {
-				err = p.put(ctx, c.task, raw)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-	// Each stage ends when the one before it has. When something fails, all see it by the context.
-	work.Go(func() { looking.Wait(); close(wanted) })
-	work.Go(func() { fetching.Wait(); close(arrived) })
-	work.Wait()
+	w.Wait()
 	if outer.Err() != nil {
 		return context.Cause(outer)
 	}
@@ -260,13 +192,151 @@ func (p *Plan) Run(outer context.Context, s Sink) error {
 	return nil
 }
 
+// workers are goroutines of which the first to fail ends the others, by their context.
+type workers struct {
+	sync.WaitGroup
+	fail context.CancelCauseFunc
+}
+
+// run starts n of them. What it gives back waits for these alone.
+func (w *workers) run(n int, f func() error) *sync.WaitGroup {
+	var these sync.WaitGroup
+	these.Add(n)
+	for range n {
+		w.Go(func() {
+			defer these.Done()
+			if err := f(); err != nil {
+				w.fail(err)
+			}
+		})
+	}
+	return &these
+}
+
+// runAlone starts the three stages. Each ends when the one before it has.
+func (p *Plan) runAlone(ctx context.Context, w *workers) {
+	queue := 0
+	if p.compare.on {
+		queue = 64
+	}
+	wanted := make(chan task, queue)
+	looking := w.run(p.lookers(), func() error {
+		return p.look(ctx, func(t task) {
+			select {
+			case wanted <- t:
+			case <-ctx.Done():
+			}
+		})
+	})
+	w.Go(func() { looking.Wait(); close(wanted) })
+
+	type got struct {
+		task
+		packed
+	}
+	arrived := make(chan got)
+	fetching := w.run(fetchers, func() error {
+		for t := range wanted {
+			c, err := p.fetch(ctx, t.i)
+			if err != nil {
+				return err
+			}
+			select {
+			case arrived <- got{t, c}:
+			case <-ctx.Done():
+				return nil
+			}
+		}
+		return nil
+	})
+	w.Go(func() { fetching.Wait(); close(arrived) })
+
+	w.run(p.unpackers, func() error {
+		mem := buffer{}
+		for c := range arrived {
+			raw := mem.of(p.Index.ChunkLen(c.task.i))
+			err := c.unpack(raw)
+			p.room.give(c.stored)
+			if err == nil {
+				err = p.put(ctx, c.task, raw)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// runAmong has a member of a swarm choose what to fetch next, and from whom.
+func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
+	p.lists.widen(4)
+	var mu sync.Mutex
+	tasks := map[int]task{}
+	looking := w.run(p.lookers(), func() error {
+		return p.look(ctx, func(t task) {
+			mu.Lock()
+			tasks[t.i] = t
+			mu.Unlock()
+			m.Want(t.i)
+		})
+	})
+	w.Go(func() { looking.Wait(); m.Complete() })
+	w.run(p.unpackers, func() error {
+		mem := buffer{}
+		for {
+			i, ok := m.Next(ctx)
+			if !ok {
+				break
+			}
+			mu.Lock()
+			t, ok := tasks[i]
+			delete(tasks, i)
+			mu.Unlock()
+			if !ok {
+				continue
+			}
+			raw := mem.of(p.Index.ChunkLen(i))
+			if err := m.Chunk(ctx, i, raw); err != nil {
+				return fmt.Errorf("chunk %d of the image: %w", i, err)
+			}
+			if err := p.put(ctx, t, raw); err != nil {
+				return err
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if len(tasks) > 0 && ctx.Err() == nil {
+			return fmt.Errorf("the swarm forgot %d chunks", len(tasks))
+		}
+		return nil
+	})
+}
+
+// buffer is memory for a chunk, once it is needed.
+type buffer struct{ mem []byte }
+
+func (b *buffer) of(n int64) []byte {
+	if b.mem == nil {
+		b.mem = disk.Aligned(index.ChunkSize)
+	}
+	return b.mem[:n]
+}
+
+func (p *Plan) lookers() int {
+	if p.compare.on {
+		return min(8, 2*runtime.GOMAXPROCS(0))
+	}
+	return 1
+}
+
 // look decides chunk by chunk what is to be fetched.
-func (p *Plan) look(ctx context.Context, wanted chan<- task) error {
+func (p *Plan) look(ctx context.Context, want func(task)) error {
 	l := looker{p: p}
-	for {
-		i, ok := p.order.next(ctx)
+	for ctx.Err() == nil {
+		i, ok := p.order.next()
 		if !ok {
-			return nil
+			break
 		}
 		t, err := l.look(ctx, i)
 		if err != nil {
@@ -274,14 +344,11 @@ func (p *Plan) look(ctx context.Context, wanted chan<- task) error {
 		}
 		if t.blocks == 0 {
 			p.finished(i)
-			continue
-		}
-		select {
-		case wanted <- t:
-		case <-ctx.Done():
-			return nil
+		} else {
+			want(t)
 		}
 	}
+	return nil
 }
 
 // takeFirst writes chunk 0, which is in memory already.
@@ -301,10 +368,8 @@ func (p *Plan) takeFirst(ctx context.Context) error {
 
 // put writes those blocks of a chunk that are not on the disk yet.
 func (p *Plan) put(ctx context.Context, t task, raw []byte) error {
-	if t.check {
-		if err := p.fits(ctx, t, raw); err != nil {
-			return err
-		}
+	if err := t.fits(raw); err != nil {
+		return err
 	}
 	base := int64(t.i) * index.ChunkSize
 	for at := 0; at < len(raw); {
@@ -326,15 +391,11 @@ func (p *Plan) put(ctx context.Context, t task, raw []byte) error {
 	return nil
 }
 
-// fits checks that the blocks of a chunk have the digests that the block list gives: a list of another image would have them compared
+// fits checks that the blocks of a chunk have the digests that the block list gives: a list of another image would have had them compared
 // with what nobody wants.
-func (p *Plan) fits(ctx context.Context, t task, raw []byte) error {
-	sums, err := p.lists.Of(ctx, t.i)
-	if err != nil {
-		return err
-	}
-	for b := 0; b*index.BlockSize < len(raw); b++ {
-		if t.blocks>>b&1 == 1 && index.SumBlock(raw[b*index.BlockSize:min((b+1)*index.BlockSize, len(raw))]) != sums.Sum(0, b) {
+func (t task) fits(raw []byte) error {
+	for b := 0; t.sums != nil && b*index.BlockSize < len(raw); b++ {
+		if t.blocks>>b&1 == 1 && index.SumBlock(raw[b*index.BlockSize:min((b+1)*index.BlockSize, len(raw))]) != t.sums.Sum(0, b) {
 			return &images.Error{
 				Err:    fmt.Errorf("the block list of the image does not fit its chunk %d, at byte %d of the disk", t.i, int64(t.i)*index.ChunkSize+int64(b)*index.BlockSize),
 				Remedy: "publish the image again, or set image_difference to never",
@@ -347,7 +408,7 @@ func (p *Plan) fits(ctx context.Context, t task, raw []byte) error {
 // finished notes that a chunk is on the disk.
 func (p *Plan) finished(i int) {
 	if p.member != nil {
-		p.member.Done(i)
+		p.member.Have(i)
 	}
 	p.mu.Lock()
 	p.done += p.Index.ChunkLen(i)
@@ -402,9 +463,9 @@ func (p *Plan) makeHoles(ctx context.Context) error {
 	return nil
 }
 
-// read is Shared.Read. What the disk gives back is not believed, and zeros may not be zero there yet.
+// read is the Read of a member.
 func (p *Plan) read(ctx context.Context, i int, dst []byte) error {
-	sums, err := p.lists.Of(ctx, i)
+	sums, err := p.lists.of(ctx, i)
 	if err != nil {
 		return err
 	}
@@ -415,12 +476,8 @@ func (p *Plan) read(ctx context.Context, i int, dst []byte) error {
 	}
 	p.sink.Held(base, dst)
 	for b := 0; b*index.BlockSize < len(dst); b++ {
-		block, want := dst[b*index.BlockSize:min((b+1)*index.BlockSize, len(dst))], sums.Sum(0, b)
-		switch {
-		case want == zeroSum:
-			clear(block)
-		case sha256.Sum256(block) != want:
-			return fmt.Errorf("chunk %d of the image is not on the disk, or the disk does not keep what is written", i)
+		if sums.Sum(0, b) == zeroSum { // holes are made later
+			clear(dst[b*index.BlockSize : min((b+1)*index.BlockSize, len(dst))])
 		}
 	}
 	return nil
@@ -428,36 +485,18 @@ func (p *Plan) read(ctx context.Context, i int, dst []byte) error {
 
 // order gives each chunk that has an object once.
 type order struct {
-	x      *index.Index
-	member Member
-
-	mu    sync.Mutex
-	given []bool
-	at    int
+	x  *index.Index
+	mu sync.Mutex
+	at int
 }
 
-func (o *order) next(ctx context.Context) (int, bool) {
-	for o.member != nil && ctx.Err() == nil {
-		i, ok := o.member.Next(ctx)
-		if !ok {
-			break
-		}
-		o.mu.Lock()
-		fresh := i >= 0 && i < len(o.given) && !o.given[i] && o.x.Chunks[i].Len > 0
-		if fresh {
-			o.given[i] = true
-		}
-		o.mu.Unlock()
-		if fresh {
-			return i, true
-		}
-	}
+func (o *order) next() (int, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for ; o.at < len(o.given); o.at++ {
-		if !o.given[o.at] && o.x.Chunks[o.at].Len > 0 {
-			o.given[o.at] = true
-			return o.at, ctx.Err() == nil
+	for ; o.at < len(o.x.Chunks); o.at++ {
+		if o.x.Chunks[o.at].Len > 0 {
+			o.at++
+			return o.at - 1, true
 		}
 	}
 	return 0, false

@@ -7,9 +7,9 @@ import (
 	"sync"
 )
 
-// Room is a fixed amount of memory that is lent in pieces of any size. Who asks waits until there is a piece, in the order of asking, so that
+// A room is a fixed amount of memory that is lent in pieces of any size. Who asks waits until there is a piece, in the order of asking, so that
 // large pieces are not starved by small ones. Whoever holds a piece must not wait for another.
-type Room struct {
+type room struct {
 	mem []byte
 
 	mu      sync.Mutex
@@ -25,11 +25,11 @@ type waiter struct {
 	done chan struct{}
 }
 
-// NewRoom makes a room of n bytes.
-func NewRoom(n int) *Room { return &Room{mem: make([]byte, n)} }
+// newRoom makes a room of n bytes.
+func newRoom(n int) *room { return &room{mem: make([]byte, n)} }
 
-// Take lends n bytes, which hold whatever they held before.
-func (r *Room) Take(ctx context.Context, n int) ([]byte, error) {
+// take lends n bytes, which hold whatever they held before.
+func (r *room) take(ctx context.Context, n int) ([]byte, error) {
 	if n <= 0 || n > len(r.mem) {
 		return nil, fmt.Errorf("%d bytes of memory are asked for where there are %d", n, len(r.mem))
 	}
@@ -46,22 +46,22 @@ func (r *Room) Take(ctx context.Context, n int) ([]byte, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if w.got != nil {
-		r.take(w.got)
+		r.back(w.got)
 	}
 	r.waiting = slices.DeleteFunc(r.waiting, func(o *waiter) bool { return o == w })
 	r.serve()
 	return nil, context.Cause(ctx)
 }
 
-// Give takes a piece back: one that Take gave, or a beginning of it.
-func (r *Room) Give(b []byte) {
+// give takes a piece back: one that take lent, or a beginning of it.
+func (r *room) give(b []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.take(b)
+	r.back(b)
 	r.serve()
 }
 
-func (r *Room) take(b []byte) {
+func (r *room) back(b []byte) {
 	i := slices.IndexFunc(r.lent, func(e extent) bool { return &r.mem[e.off] == &b[0] })
 	if i < 0 {
 		panic("chunked: memory given back that was not lent")
@@ -70,7 +70,7 @@ func (r *Room) take(b []byte) {
 }
 
 // serve lends to those who wait for as long as there is room for the first of them.
-func (r *Room) serve() {
+func (r *room) serve() {
 	for len(r.waiting) > 0 {
 		w := r.waiting[0]
 		at, i := r.find(w.n)
@@ -85,7 +85,7 @@ func (r *Room) serve() {
 }
 
 // find looks for the first gap of n bytes, and its place among what is lent.
-func (r *Room) find(n int) (at, i int) {
+func (r *room) find(n int) (at, i int) {
 	for i, e := range r.lent {
 		if e.off-at >= n {
 			return at, i

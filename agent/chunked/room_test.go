@@ -11,14 +11,14 @@ import (
 
 // TestRoomLendsEachByteOnce has many borrowers mark what they hold, and look whether somebody else wrote over it.
 func TestRoomLendsEachByteOnce(t *testing.T) {
-	r := NewRoom(1000)
+	r := newRoom(1000)
 	var all sync.WaitGroup
 	for id := range 16 {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(id), 1))
 			for range 500 {
 				n := 1 + rng.IntN(400)
-				b, err := r.Take(t.Context(), n)
+				b, err := r.take(t.Context(), n)
 				if err != nil || len(b) != n || cap(b) != n {
 					t.Errorf("Take(%d) = %d bytes of %d, %v", n, len(b), cap(b), err)
 					return
@@ -32,7 +32,7 @@ func TestRoomLendsEachByteOnce(t *testing.T) {
 						return
 					}
 				}
-				r.Give(b[:1+rng.IntN(n)])
+				r.give(b[:1+rng.IntN(n)])
 			}
 		})
 	}
@@ -40,24 +40,24 @@ func TestRoomLendsEachByteOnce(t *testing.T) {
 	if len(r.lent) != 0 || len(r.waiting) != 0 {
 		t.Errorf("left: %v, %d waiting", r.lent, len(r.waiting))
 	}
-	if _, err := r.Take(t.Context(), 1001); err == nil {
+	if _, err := r.take(t.Context(), 1001); err == nil {
 		t.Error("more than there is")
 	}
 }
 
 func TestRoomServesInTheOrderOfAsking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := NewRoom(10)
-		first, err := r.Take(t.Context(), 6)
+		r := newRoom(10)
+		first, err := r.take(t.Context(), 6)
 		if err != nil {
 			t.Fatal(err)
 		}
 		var order []int
 		ask := func(ctx context.Context, n int) {
 			go func() {
-				if b, err := r.Take(ctx, n); err == nil {
+				if b, err := r.take(ctx, n); err == nil {
 					order = append(order, n)
-					r.Give(b)
+					r.give(b)
 				}
 			}()
 			synctest.Wait()
@@ -71,7 +71,7 @@ func TestRoomServesInTheOrderOfAsking(t *testing.T) {
 		if len(order) != 0 {
 			t.Fatalf("served: %v", order)
 		}
-		r.Give(first)
+		r.give(first)
 		synctest.Wait()
 		if len(order) != 2 || order[0] != 10 || order[1] != 1 {
 			t.Errorf("served: %v", order)
