@@ -72,7 +72,7 @@ func (d Digest) Matches(sum []byte) bool { return d.Algo != "" && bytes.Equal(d.
 
 const (
 	remedyDigest = "give image_os_hash_algo (sha256, sha512 or blake3) and image_os_hash_value of the image file"
-	remedyMD5    = remedyDigest + "; if there is nothing but MD5, the conductor's setting images.allow_md5 accepts it"
+	remedyMD5    = remedyDigest + "; if there is nothing but MD5, the conductor's setting deploy.allow_md5 accepts it"
 )
 
 // algorithm finds the algorithm of a name: case, hyphens and openssl's "SHA2-256" make no difference.

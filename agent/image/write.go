@@ -23,11 +23,12 @@ const Stall = 5 * time.Minute
 var WriteArgs = []step.Arg{
 	{Name: "image_source", Type: "string", Required: true, Description: "http or https URL of a whole-disk image: raw, or raw in zstd"},
 	{Name: "image_mirrors", Type: "array", Description: "URLs of the same file at other places, asked when the first fails or is slow"},
-	{Name: "image_os_hash_algo", Type: "string", Description: "sha256 or sha512"},
-	{Name: "image_os_hash_value", Type: "string", Description: "digest of the file at image_source, in hexadecimal digits"},
+	{Name: "image_os_hash_algo", Type: "string", Description: "sha256, sha512 or blake3"},
+	{Name: "image_os_hash_value", Type: "string", Description: "digest of the file at image_source, in hexadecimal digits, or the URL of a checksum file"},
 	{Name: "image_checksum", Type: "string", Description: "the same as digits alone, or the URL of a checksum file"},
 	{Name: "image_disk_format", Type: "string", Description: "what the image is thought to be; it is found out by content"},
 	{Name: "allow_unverified", Type: "boolean", Description: "write an image that comes without a digest"},
+	{Name: "allow_md5", Type: "boolean", Description: "accept an MD5 sum as a digest"},
 	{Name: "root_device", Type: "object", Description: "hints that choose the disk; without them the smallest of at least 4 GiB"},
 	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that the image server's must be signed by"},
 	{Name: "verify", Type: "boolean", Description: "read back what was written and compare"},
@@ -41,12 +42,22 @@ type writeArgs struct {
 	Checksum    string          `json:"image_checksum"`
 	DiskFormat  string          `json:"image_disk_format"`
 	Unverified  bool            `json:"allow_unverified"`
+	MD5         bool            `json:"allow_md5"`
 	RootDevice  json.RawMessage `json:"root_device"`
 	CA          string          `json:"image_ca"`
 	Verify      bool            `json:"verify"`
 	hints       disk.Hints
 	digest      images.Digest
 	checksumURL string
+	sums        images.Sums
+}
+
+// weak names the weak digests that are accepted.
+func (a writeArgs) weak() []string {
+	if a.MD5 {
+		return []string{images.MD5}
+	}
+	return nil
 }
 
 // Result is what write_image ends with.
@@ -111,17 +122,17 @@ func parseArgs(c *step.Call) (writeArgs, error) {
 	if a.hints, err = disk.ParseHints(a.RootDevice); err != nil {
 		return a, err
 	}
-	switch sum := strings.TrimSpace(a.Checksum); {
-	case a.HashValue != "":
-		if a.HashAlgo == "" {
-			a.digest, err = images.DigestOf(a.HashValue)
-		} else {
-			a.digest, err = images.ParseDigest(a.HashAlgo, a.HashValue)
-		}
+	algo, sum := a.HashAlgo, strings.TrimSpace(a.HashValue)
+	if sum == "" {
+		algo, sum = "", strings.TrimSpace(a.Checksum)
+	}
+	switch {
 	case strings.HasPrefix(sum, "http://"), strings.HasPrefix(sum, "https://"):
-		a.checksumURL = sum
+		a.checksumURL, a.sums = sum, images.Sums{Algo: algo, Name: sum, Allow: a.weak()}
+	case sum != "" && algo != "":
+		a.digest, err = images.ParseDigest(algo, sum, a.weak()...)
 	case sum != "":
-		a.digest, err = images.DigestOf(sum)
+		a.digest, err = images.DigestOf(sum, a.weak()...)
 	case !a.Unverified:
 		err = step.Failf("set image_os_hash_algo and image_os_hash_value in instance_info", "the image has no digest, and images without one are not allowed here")
 	}
@@ -195,7 +206,7 @@ func fetchDigest(ctx context.Context, a writeArgs, imagePath string, wait fetch.
 	if err != nil {
 		return images.Digest{}, fmt.Errorf("checksum file: %w", err)
 	}
-	d, err := images.ParseSums(string(text), imagePath)
+	d, err := a.sums.Find(string(text), imagePath)
 	if err != nil {
 		return d, fmt.Errorf("checksum file %s: %w", o.Name(), err)
 	}

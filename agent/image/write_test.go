@@ -3,6 +3,7 @@ package image
 import (
 	"bytes"
 	"context"
+	"crypto/md5"
 	"crypto/sha256"
 	"crypto/sha512"
 	"encoding/binary"
@@ -30,6 +31,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/fake"
 	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images"
 )
 
 const mib = 1 << 20
@@ -228,6 +230,27 @@ func TestSHA512AndChecksumFile(t *testing.T) {
 	if r, err = b.write(t.Context(), map[string]any{"image_source": s.URL + "/x/disk.raw", "allow_unverified": true}); err != nil || r.SHA256 != sha(img) {
 		t.Errorf("without a digest: %+v, %v", r, err)
 	}
+	md := md5.Sum(img)
+	b3 := images.Digest{Algo: images.BLAKE3}.New()
+	b3.Write(img)
+	for _, c := range []struct {
+		args map[string]any
+		want string
+	}{
+		{map[string]any{"image_os_hash_algo": "blake3", "image_os_hash_value": hex.EncodeToString(b3.Sum(nil))}, "blake3:"},
+		{map[string]any{"image_os_hash_algo": "md5", "image_os_hash_value": hex.EncodeToString(md[:]), "allow_md5": true}, "md5:"},
+		{map[string]any{"image_checksum": hex.EncodeToString(md[:]), "allow_md5": true}, "md5:"},
+		{map[string]any{"image_os_hash_algo": "sha256", "image_os_hash_value": s.URL + "/sums"}, "sha256:"},
+	} {
+		c.args["image_source"] = s.URL + "/x/disk.raw"
+		if r, err := b.write(t.Context(), c.args); err != nil || !strings.HasPrefix(r.Digest, c.want) {
+			t.Errorf("%v: %+v, %v", c.args, r, err)
+		}
+		delete(c.args, "allow_md5")
+		if _, err := b.write(t.Context(), c.args); c.want == "md5:" && (err == nil || !strings.Contains(err.Error(), "MD5")) {
+			t.Errorf("%v: %v", c.args, err)
+		}
+	}
 	if _, err = b.write(t.Context(), map[string]any{"image_source": s.URL + "/x/gone.raw", "image_checksum": s.URL + "/sums"}); err == nil || !strings.Contains(err.Error(), "not gone.raw") {
 		t.Errorf("not in the checksum file: %v", err)
 	}
@@ -397,13 +420,13 @@ func TestResumeWithoutHelpFromTheServer(t *testing.T) {
 		restarts int
 		err      string
 	}{
-		{"no ETag: from the beginning", func(n int32, w http.ResponseWriter) ([]byte, int) {
+		{"no ETag: goes on, the digest decides", func(n int32, w http.ResponseWriter) ([]byte, int) {
 			return img, map[bool]int{true: 3 * mib}[n == 1]
-		}, img, 1, ""},
-		{"weak ETag: from the beginning", func(n int32, w http.ResponseWriter) ([]byte, int) {
+		}, img, 0, ""},
+		{"weak ETag: goes on, the digest decides", func(n int32, w http.ResponseWriter) ([]byte, int) {
 			w.Header().Set("ETag", `W/"v1"`)
 			return img, map[bool]int{true: 3 * mib}[n == 1]
-		}, img, 1, ""},
+		}, img, 0, ""},
 		{"same ETag but no ranges: skips what is known", func(n int32, w http.ResponseWriter) ([]byte, int) {
 			w.Header().Set("ETag", `"v1"`)
 			return img, map[bool]int{true: 3 * mib}[n == 1]

@@ -199,7 +199,7 @@ func logLine(l agents.LogLine) rest.LogLine {
 
 func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config {
 	c := engine.Config{
-		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AutomatedClean: cfg.Deploy.AutomatedClean, BootMode: cfg.Deploy.BootMode,
+		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AllowMD5: cfg.Deploy.AllowMD5, AutomatedClean: cfg.Deploy.AutomatedClean, BootMode: cfg.Deploy.BootMode,
 		BootTimeout: cfg.Deploy.BootTimeout, SessionGrace: cfg.Deploy.SessionGrace, Silence: cfg.Deploy.Silence, MaxBoots: cfg.Deploy.MaxBoots, PlanTries: cfg.Deploy.Tries,
 		PowerTimeout: cfg.Power.Timeout, PowerSync: cfg.Power.SyncInterval, CallTimeout: cfg.Power.CallTimeout, RetryTries: cfg.Power.Retries,
 	}

@@ -96,6 +96,8 @@ type Netboot struct {
 type Deploy struct {
 	// AllowUnverified allows images without a digest.
 	AllowUnverified bool `yaml:"allow_unverified"`
+	// AllowMD5 accepts an MD5 sum as an image's digest. It protects from accidents, not from people.
+	AllowMD5 bool `yaml:"allow_md5"`
 	// AutomatedClean cleans nodes on their way to available, unless a node's own automated_clean says otherwise.
 	AutomatedClean bool `yaml:"automated_clean"`
 	// BootMode is bios or uefi for nodes that don't say in their capabilities; empty leaves it to the machine.

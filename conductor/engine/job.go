@@ -144,6 +144,9 @@ func (e *Engine) agentStep(a node.JobStep) (AgentStep, error) {
 		}
 	}
 	for _, arg := range s.Args {
+		if _, ok := given[arg.Name]; ok && strings.HasPrefix(arg.Name, "allow_") {
+			return s, invalidf("argument %s of step %s.%s is the conductor's configuration to give", arg.Name, a.Interface, a.Name)
+		}
 		if _, ok := given[arg.Name]; arg.Required && !ok && !computed(s.Name, arg.Name) {
 			return s, invalidf("step %s.%s needs the argument %s", a.Interface, a.Name, arg.Name)
 		}
@@ -266,11 +269,22 @@ func (e *Engine) checkImage(n *node.Node) error {
 		return err
 	}
 	algo, value := text("image_os_hash_algo"), text("image_os_hash_value")
-	switch {
-	case value != "" && algo == "":
-		return invalidf("instance_info has image_os_hash_value without image_os_hash_algo: set it to sha256 or sha512")
-	case value != "" && algo != "sha256" && algo != "sha512":
-		return invalidf("image_os_hash_algo %q is not supported: use sha256 or sha512", algo)
+	switch strings.ReplaceAll(strings.ToLower(algo), "-", "") {
+	case "sha256", "sha512", "blake3":
+	case "":
+		if value != "" {
+			return invalidf("instance_info has image_os_hash_value without image_os_hash_algo: set it to sha256, sha512 or blake3")
+		}
+	case "md5":
+		if !e.cfg.AllowMD5 {
+			return invalidf("image_os_hash_algo md5 does not protect an image: use sha256, sha512 or blake3, or have the conductor's deploy.allow_md5 set")
+		}
+	default:
+		return invalidf("image_os_hash_algo %q is not supported: use sha256, sha512 or blake3", algo)
+	}
+	switch sum := strings.TrimSpace(text("image_checksum")); {
+	case value == "" && len(sum) == 32 && !e.cfg.AllowMD5:
+		return invalidf("image_checksum is an MD5 sum, which does not protect an image: give a SHA-256 or SHA-512 digest, or have the conductor's deploy.allow_md5 set")
 	case value == "" && text("image_checksum") == "" && !e.cfg.AllowUnverified:
 		return invalidf("instance_info has no digest of the image: set image_os_hash_algo and image_os_hash_value (or image_checksum)")
 	}

@@ -151,6 +151,9 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		if e.cfg.AllowUnverified {
 			args["allow_unverified"] = true
 		}
+		if e.cfg.AllowMD5 {
+			args["allow_md5"] = true
+		}
 	case "write_configdrive":
 		if v := n.InstanceInfo["configdrive"]; v != nil {
 			args["configdrive"] = v

@@ -40,7 +40,9 @@ func TestRefusals(t *testing.T) {
 		{info("image_source", "file:///etc/passwd"), "not an http"},
 		{info("image_source", "http://u:secret@h/i"), "no digest"},
 		{info("image_source", "http://h/i", "image_os_hash_value", "ab"), "image_os_hash_algo"},
-		{info("image_source", "http://h/i", "image_os_hash_value", "ab", "image_os_hash_algo", "md5"), "md5"},
+		{info("image_source", "http://h/i", "image_os_hash_value", "ab", "image_os_hash_algo", "md5"), "allow_md5"},
+		{info("image_source", "http://h/i", "image_os_hash_value", "ab", "image_os_hash_algo", "sha1"), "sha1"},
+		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 16)), "allow_md5"},
 	} {
 		set(func(n *node.Node) { n.InstanceInfo = c.info })
 		if err := w.ask(m, node.Deploy); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "secret") {
@@ -82,6 +84,8 @@ func TestRefusals(t *testing.T) {
 		{node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Priority: 90, Args: json.RawMessage(`{"x":1}`)}, "no argument x"},
 		{node.JobStep{Interface: "deploy", Name: "boot_instance", Priority: 0}, "can't be left out"},
 		{node.JobStep{Interface: "deploy", Name: "write_configdrive", Priority: 70}, "no config drive"},
+		{node.JobStep{Interface: "deploy", Name: "write_image", Priority: 80, Args: json.RawMessage(`{"allow_unverified":true}`)}, "conductor's configuration"},
+		{node.JobStep{Interface: "deploy", Name: "write_image", Priority: 80, Args: json.RawMessage(`{"allow_md5":true}`)}, "conductor's configuration"},
 	} {
 		err := eng.Provision(ctx, m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{c.step}})
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) {
@@ -168,6 +172,28 @@ func TestImageMirrors(t *testing.T) {
 	args, err := e.stepArgs(n, node.JobStep{Interface: "deploy", Name: "write_image"})
 	if want := `{"image_checksum":"ab","image_mirrors":["https://u:p@b/i","http://c/i"],"image_source":"http://a/i"}`; err != nil || string(args) != want {
 		t.Errorf("arguments are %s, %v; want %s", args, err, want)
+	}
+}
+
+// TestAllowMD5: an MD5 sum passes where the configuration says so, and the agent is told that it may.
+func TestAllowMD5(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.AllowMD5 = true
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	if _, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error {
+		n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "md5", "image_os_hash_value": strings.Repeat("ab", 16)}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.must(m, node.Deploy)
+	w.untilState(m, node.Active)
+	for _, s := range m.plansTaken[len(m.plansTaken)-1].Steps {
+		if s.Name == "write_image" && !strings.Contains(string(s.Args), `"allow_md5":true`) {
+			t.Errorf("write_image %s", s.Args)
+		}
 	}
 }
 
