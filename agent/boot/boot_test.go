@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var esp = disk.Partition{Number: 2, Type: disk.TypeESP, GUID: "00112233-4455-6677-8899-AABBCCDDEEFF", StartLBA: 0x1000, Sectors: 0x1f000,
+var espPart = disk.Partition{Number: 2, Type: disk.TypeESP, GUID: "00112233-4455-6677-8899-AABBCCDDEEFF", StartLBA: 0x1000, Sectors: 0x1f000,
 	Start: 0x1000 * 512, Size: 0x1f000 * 512}
 
 // debianEntry is the load option as efibootmgr writes it, taken apart by the UEFI specification.
@@ -39,7 +39,7 @@ func unhex(t *testing.T, s string) []byte {
 }
 
 func TestLoadOption(t *testing.T) {
-	got, err := loadOption("debian", `\EFI\debian\shimx64.efi`, esp)
+	got, err := loadOption("debian", `\EFI\debian\shimx64.efi`, espPart, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,10 +49,10 @@ func TestLoadOption(t *testing.T) {
 	if d := description(got); d != "debian" {
 		t.Errorf("description = %q", d)
 	}
-	if _, err := loadOption("x", "", esp); err == nil {
+	if _, err := loadOption("x", "", espPart, 0); err == nil {
 		t.Error("an empty path passes")
 	}
-	if _, err := loadOption("x", `\a`, disk.Partition{GUID: "no"}); err == nil {
+	if _, err := loadOption("x", `\a`, disk.Partition{GUID: "no"}, 0); err == nil {
 		t.Error("a partition without GUID passes")
 	}
 }
@@ -143,8 +143,8 @@ func TestFirmwareThatForgets(t *testing.T) {
 	}
 }
 
-// makeESP makes a FAT file system of so many MiB with mtools, from paths to contents.
-func makeESP(t *testing.T, mib int, format []string, files map[string]string) *fat.FS {
+// espImage makes a FAT file system of so many MiB with mtools, from paths to contents.
+func espImage(t *testing.T, mib int, format []string, files map[string]string) *fat.FS {
 	t.Helper()
 	kit.NeedPrograms(t, "mformat", "mmd", "mcopy")
 	img := kit.TempDisk(t, int64(mib)<<20)
@@ -210,11 +210,11 @@ func TestFindLoader(t *testing.T) {
 		"nothing": {4, nil, 12, map[string]string{"README.TXT": "r"}, loader{}, false, errNoLoader},
 	} {
 		t.Run(name, func(t *testing.T) {
-			fs := makeESP(t, c.mib, c.format, c.files)
+			fs := espImage(t, c.mib, c.format, c.files)
 			if fs.Bits() != c.bits {
 				t.Errorf("FAT%d, want %d", fs.Bits(), c.bits)
 			}
-			got, fallback, err := findLoader(fs)
+			got, fallback, err := findLoader(fs, archs["amd64"])
 			if got.path != c.want.path && !strings.EqualFold(got.path, c.want.path) || got.label != c.want.label || fallback != c.fallback || !errors.Is(err, c.err) {
 				t.Errorf("findLoader = %+v, %v, %v, want %+v, %v, %v", got, fallback, err, c.want, c.fallback, c.err)
 			}
@@ -259,6 +259,6 @@ func FuzzFAT(f *testing.F) {
 		if err != nil {
 			return
 		}
-		_, _, _ = findLoader(fs)
+		_, _, _ = findLoader(fs, archs["amd64"])
 	})
 }

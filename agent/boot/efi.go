@@ -145,7 +145,8 @@ func (v vars) install(label string, option []byte) (uint16, error) {
 	}
 	// Old ones first: a full NVRAM has room again then.
 	for n, b := range all {
-		if description(b) != label {
+		// Ironic removes by label too. Another label for the very same file is a duplicate as well.
+		if description(b) != label && !sameTarget(b, option) {
 			continue
 		}
 		if err := v.remove(entryName(n)); err != nil {
@@ -174,6 +175,29 @@ func (v vars) install(label string, option []byte) (uint16, error) {
 	return n, nil
 }
 
+// sameTarget tells whether two load options start the same file of the same partition.
+func sameTarget(a, b []byte) bool {
+	pa, pb := devicePath(a), devicePath(b)
+	return len(pa) > 0 && bytes.Equal(pa, pb)
+}
+
+// devicePath is the device path of a load option; nil when it is none.
+func devicePath(option []byte) []byte {
+	if len(option) < 6 {
+		return nil
+	}
+	n := int(binary.LittleEndian.Uint16(option[4:]))
+	for b := option[6:]; len(b) >= 2; b = b[2:] {
+		if b[0] == 0 && b[1] == 0 {
+			if b = b[2:]; len(b) < n {
+				return nil
+			}
+			return b[:n]
+		}
+	}
+	return nil
+}
+
 // description is the label of a load option; empty when it is none.
 func description(option []byte) string {
 	if len(option) < 6 {
@@ -190,12 +214,12 @@ func description(option []byte) string {
 	return ""
 }
 
-// loadOption makes an EFI_LOAD_OPTION (UEFI 2.10, section 3.1.3) that starts a file in a partition of a GPT.
-func loadOption(label, path string, p disk.Partition) ([]byte, error) {
+// loadOption makes an EFI_LOAD_OPTION (UEFI 2.10, section 3.1.3) that starts a file in a partition of a GPT, or of an MBR with a signature.
+func loadOption(label, path string, p disk.Partition, signature uint32) ([]byte, error) {
 	if err := checkPath(path); err != nil {
 		return nil, err
 	}
-	hd, err := hardDrive(p)
+	hd, err := hardDrive(p, signature)
 	if err != nil {
 		return nil, err
 	}
@@ -212,19 +236,24 @@ func node(kind, sub byte, data []byte) []byte {
 	return append([]byte{kind, sub, byte(4 + len(data)), byte((4 + len(data)) >> 8)}, data...)
 }
 
-// hardDrive is the node of a GPT partition: section 10.3.5.1.
-func hardDrive(p disk.Partition) ([]byte, error) {
-	guid, err := mixedGUID(p.GUID)
-	if err != nil {
-		return nil, err
+// hardDrive is the node of a partition: section 10.3.5.1.
+func hardDrive(p disk.Partition, signature uint32) ([]byte, error) {
+	id, kind := make([]byte, 16), []byte{1, 1} // MBR; the signature is the disk's, four bytes long
+	if p.GUID != "" {
+		var err error
+		if id, err = mixedGUID(p.GUID); err != nil {
+			return nil, err
+		}
+		kind = []byte{2, 2} // GPT; it is a GUID
+	} else if binary.LittleEndian.PutUint32(id, signature); signature == 0 {
+		return nil, errors.New("the image's MBR has no disk signature by which a boot entry could name it")
 	}
 	le := binary.LittleEndian
 	b := le.AppendUint32(nil, uint32(p.Number))
 	b = le.AppendUint64(b, p.StartLBA)
 	b = le.AppendUint64(b, p.Sectors)
-	b = append(b, guid...)
-	b = append(b, 2, 2) // GPT, signature is a GUID
-	return node(4, 1, b), nil
+	b = append(b, id...)
+	return node(4, 1, append(b, kind...)), nil
 }
 
 // mixedGUID gives a GUID's sixteen bytes as EFI keeps them: three little-endian fields, then bytes in order.

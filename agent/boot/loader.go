@@ -18,11 +18,29 @@ type loader struct {
 	label string
 }
 
-// fallbackLoader is what firmware starts when no boot entry works. UEFI 2.10, section 3.5.1.1.
-var fallbackLoader = []string{"EFI", "BOOT", "BOOTX64.EFI"}
+// arch is how a kind of machine is called in names of boot loaders.
+type arch struct {
+	name   string
+	suffix string // of files
+	grub   string // of GRUB's folder
+}
 
-// known loaders, best first: shim before what it starts, so that Secure Boot works.
-var known = []string{"shimx64.efi", "grubx64.efi", "systemd-bootx64.efi", "bootmgfw.efi", "loader.efi"}
+// archs by Go's name for them. Firmware runs loaders of its own kind alone.
+var archs = map[string]arch{
+	"amd64": {"x86-64", "x64", "x86_64-efi"},
+	"arm64": {"arm64", "aa64", "arm64-efi"},
+}
+
+// fallback is what firmware starts from EFI/BOOT when no boot entry works. UEFI 2.10, section 3.5.1.1.
+func (a arch) fallback() string { return "BOOT" + strings.ToUpper(a.suffix) + ".EFI" }
+
+// csv names the loader to make an entry for. It is written for shim's fallback program.
+func (a arch) csv() string { return "BOOT" + strings.ToUpper(a.suffix) + ".CSV" }
+
+// loaders that are known by name, best first: shim before what it starts, so that Secure Boot works.
+func (a arch) loaders() []string {
+	return []string{"shim" + a.suffix + ".efi", "grub" + a.suffix + ".efi", "systemd-boot" + a.suffix + ".efi", "bootmgfw.efi", "loader.efi"}
+}
 
 // maxCSV is more than any BOOTX64.CSV has.
 const maxCSV = 64 << 10
@@ -30,9 +48,9 @@ const maxCSV = 64 << 10
 var errNoLoader = errors.New("the EFI system partition has no boot loader")
 
 // findLoader looks for what the image wants to be started with: a BOOTX64.CSV (written for shim's fallback program, and meant for
-// exactly this), then loaders of known names, then the fallback loader. hasFallback tells whether the machine would boot without entry.
-func findLoader(f *fat.FS) (l loader, hasFallback bool, err error) {
-	fb, err := f.Find(fallbackLoader...)
+// exactly this; BOOT.CSV on older systems), then loaders of known names, then the fallback loader. hasFallback tells whether the machine would boot without entry.
+func findLoader(f *fat.FS, a arch) (l loader, hasFallback bool, err error) {
+	fb, err := f.Find("EFI", "BOOT", a.fallback())
 	if err != nil {
 		return loader{}, false, err
 	}
@@ -59,14 +77,16 @@ func findLoader(f *fat.FS) (l loader, hasFallback bool, err error) {
 		if err != nil {
 			return loader{}, hasFallback, err
 		}
-		for _, e := range files {
-			if strings.EqualFold(e.Name, "BOOTX64.CSV") && !e.Dir {
-				if l, ok := fromCSV(f, d.Name, e, files); ok {
-					return l, hasFallback, nil
+		for _, name := range []string{a.csv(), "BOOT.CSV"} {
+			for _, e := range files {
+				if strings.EqualFold(e.Name, name) && !e.Dir {
+					if l, ok := fromCSV(f, d.Name, e, files, a); ok {
+						return l, hasFallback, nil
+					}
 				}
 			}
 		}
-		for _, k := range known {
+		for _, k := range a.loaders() {
 			for _, e := range files {
 				if strings.EqualFold(e.Name, k) && !e.Dir {
 					byName = append(byName, loader{`\EFI\` + d.Name + `\` + e.Name, d.Name})
@@ -83,8 +103,9 @@ func findLoader(f *fat.FS) (l loader, hasFallback bool, err error) {
 	return loader{}, false, errNoLoader
 }
 
-// fromCSV reads a BOOTX64.CSV: UTF-16, each line "file,label,optional data,comment". A line counts when its file lies beside it.
-func fromCSV(f *fat.FS, dir string, csv fat.Entry, beside []fat.Entry) (loader, bool) {
+// fromCSV reads a BOOTX64.CSV: UTF-16, each line "file,label,optional data,comment". A line counts when its file lies beside it, and is not
+// named for another kind of machine.
+func fromCSV(f *fat.FS, dir string, csv fat.Entry, beside []fat.Entry, a arch) (loader, bool) {
 	raw, err := f.Read(&csv, maxCSV)
 	if err != nil {
 		return loader{}, false
@@ -93,7 +114,7 @@ func fromCSV(f *fat.FS, dir string, csv fat.Entry, beside []fat.Entry) (loader, 
 		fields := strings.Split(strings.TrimSpace(line), ",")
 		name := strings.TrimLeft(fields[0], `\/`)
 		i := slices.IndexFunc(beside, func(e fat.Entry) bool { return !e.Dir && strings.EqualFold(e.Name, name) })
-		if i < 0 {
+		if i < 0 || foreign(name, a) {
 			continue
 		}
 		label := dir
@@ -105,6 +126,15 @@ func fromCSV(f *fat.FS, dir string, csv fat.Entry, beside []fat.Entry) (loader, 
 		return loader{`\EFI\` + dir + `\` + beside[i].Name, label}, true
 	}
 	return loader{}, false
+}
+
+// foreign tells whether a loader is named for another kind of machine: BOOT.CSV of some systems lists shim for each.
+func foreign(name string, a arch) bool {
+	stem := strings.TrimSuffix(strings.ToLower(name), ".efi")
+	if strings.HasSuffix(stem, a.suffix) {
+		return false
+	}
+	return slices.ContainsFunc([]string{"x64", "ia32", "aa64", "arm", "ia64", "riscv64"}, func(s string) bool { return strings.HasSuffix(stem, s) })
 }
 
 // cleanLabel keeps what an image calls itself presentable: it is shown in firmware menus and in logs.

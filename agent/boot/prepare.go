@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 
 	"github.com/ingot-metal/ingot/agent/disk"
@@ -47,7 +48,7 @@ type Entry struct {
 	Name      string `json:"name"` // "Boot0003"
 	Label     string `json:"label"`
 	Loader    string `json:"loader"`
-	Partition string `json:"partition"` // GUID
+	Partition string `json:"partition"` // GUID; on an MBR the disk's signature and the number
 }
 
 // PrepareStep commits the disk that write_image left, then makes it what the firmware starts. Stopped before the commit, the disk has
@@ -62,6 +63,15 @@ func PrepareStep(m machine) step.Func {
 		efi := filepath.Join(m.Root(), "sys/firmware/efi")
 		if _, err := os.Stat(efi); err == nil {
 			r.BootMode = "uefi"
+		}
+		if p, err := disk.PendingOf(c.Facts); err == nil && p.Division() != nil {
+			if r.BootMode == "bios" {
+				return step.Outcome{}, errBIOS()
+			}
+			c.Report(step.Progress{Phase: "EFI system partition"})
+			if err := makeESP(ctx, m, p, archs[runtime.GOARCH], c.Log); err != nil {
+				return step.Outcome{}, fmt.Errorf("make %s bootable: %w", p.Disk.Name, err)
+			}
 		}
 		c.Report(step.Progress{Phase: "commit"})
 		done, err := disk.Commit(ctx, c.Facts, m, c.Log)
@@ -89,7 +99,7 @@ func (r *Result) writeEntry(ctx context.Context, m machine, dir string, d *disk.
 	l, fallback, err := readESP(ctx, m, d, esp)
 	if err == nil {
 		var e *Entry
-		if e, err = install(m, dir, esp, l); err == nil {
+		if e, err = install(m, dir, esp, d.Signature, l); err == nil {
 			r.BootEntry = e
 			log.Info("boot entry written", "entry", e.Name, "label", e.Label, "loader", e.Loader, "disk", d.Disk.Name)
 			return nil
@@ -113,6 +123,19 @@ func remedy(err error) string {
 	return "use an image that also has EFI/BOOT/BOOTX64.EFI, or look at the firmware's setup: it refuses boot entries"
 }
 
+// CheckPartitionImage refuses to deploy a partition image where it could not be booted. It is asked before anything is written.
+func CheckPartitionImage(root string) error {
+	if _, err := os.Stat(filepath.Join(root, "sys/firmware/efi")); err != nil {
+		return errBIOS()
+	}
+	return nil
+}
+
+func errBIOS() error {
+	return step.Failf("use a whole-disk image, or let the machine boot by UEFI (boot_mode:uefi in the node's capabilities)",
+		"the machine boots by BIOS, for which a partition image can't be made bootable without running programs out of it")
+}
+
 // findESP gives the first EFI system partition.
 func findESP(d *disk.Committed) (disk.Partition, bool) {
 	for _, p := range d.Partitions {
@@ -134,17 +157,21 @@ func readESP(ctx context.Context, m machine, d *disk.Committed, esp disk.Partiti
 	if err != nil {
 		return loader{}, false, fmt.Errorf("EFI system partition: %w", err)
 	}
-	return findLoader(f)
+	return findLoader(f, archs[runtime.GOARCH])
 }
 
-func install(m machine, dir string, esp disk.Partition, l loader) (*Entry, error) {
-	if esp.GUID == "" {
-		return nil, errors.New("boot entries are made for GPT disks, and this image has an MBR")
+func partitionName(p disk.Partition, signature uint32) string {
+	if p.GUID != "" {
+		return p.GUID
 	}
+	return fmt.Sprintf("%08x-%02d", signature, p.Number) // as in Linux' PARTUUID
+}
+
+func install(m machine, dir string, esp disk.Partition, signature uint32, l loader) (*Entry, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("the kernel shows no firmware variables: %w", err)
 	}
-	option, err := loadOption(l.label, l.path, esp)
+	option, err := loadOption(l.label, l.path, esp, signature)
 	if err != nil {
 		return nil, err
 	}
@@ -152,5 +179,5 @@ func install(m machine, dir string, esp disk.Partition, l loader) (*Entry, error
 	if err != nil {
 		return nil, err
 	}
-	return &Entry{Name: entryName(n), Label: l.label, Loader: l.path, Partition: esp.GUID}, nil
+	return &Entry{Name: entryName(n), Label: l.label, Loader: l.path, Partition: partitionName(esp, signature)}, nil
 }

@@ -3,6 +3,7 @@ package disk
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -175,6 +176,7 @@ type Committed struct {
 	Disk       Disk
 	Table      string // "gpt" or "mbr"
 	Partitions []Partition
+	Signature  uint32 // of an MBR; boot entries name the disk by it
 }
 
 // Commit makes the disk that write_image left bootable. Stopped at any point the disk either has no table or is complete; run again
@@ -198,7 +200,11 @@ func Commit(ctx context.Context, f *step.Facts, m machine, log *slog.Logger) (*C
 	if err != nil {
 		return nil, fmt.Errorf("commit the partition table of %s: %w", p.Disk.Name, err)
 	}
-	return &Committed{Disk: p.Disk, Table: p.table.kind(), Partitions: p.table.partitions()}, nil
+	c := &Committed{Disk: p.Disk, Table: p.table.kind(), Partitions: p.table.partitions()}
+	if c.Table == "mbr" {
+		c.Signature = binary.LittleEndian.Uint32(p.head[440:])
+	}
+	return c, nil
 }
 
 // piece is data and where it goes; both are whole sectors.
