@@ -13,6 +13,8 @@ require (
 	github.com/klauspost/compress v1.20.3 // zstd and gzip
 	github.com/mikelolasagasti/xz v1.0.1 // unpacks images in xz: half again as fast as ulikunitz/xz, with a bound for its memory
 	github.com/pierrec/lz4/v4 v4.1.29 // unpacks images in lz4
+	github.com/opencontainers/go-digest v1.0.0 // of oras-go: digests in its interface
+	github.com/opencontainers/image-spec v1.1.1 // of oras-go: manifests
 	github.com/pin/tftp/v3 v3.2.0 // TFTP server
 	github.com/pressly/goose/v3 v3.28.0 // migrations of the store
 	github.com/spf13/cobra v1.10.2 // command line
@@ -20,6 +22,7 @@ require (
 	github.com/ulikunitz/xz v0.5.15 // Debian packages
 	github.com/vishvananda/netlink v1.3.0 // links and addresses
 	github.com/zeebo/blake3 v0.2.4 // digests of images; the fastest with AVX2
+	golang.org/x/crypto v0.57.0 // secret keys of cosign
 	golang.org/x/net v0.60.0 // ICMPv6 for router advertisements
 	golang.org/x/sync v0.23.0 // errgroup
 	golang.org/x/sys v0.48.0 // system calls
@@ -28,6 +31,7 @@ require (
 	google.golang.org/protobuf v1.36.12 // its messages
 	gopkg.in/yaml.v3 v3.0.1 // configuration file
 	modernc.org/sqlite v1.60.1 // store, without cgo
+	oras.land/oras-go/v2 v2.6.0 // OCI registries
 )
 
 require (
@@ -54,8 +58,6 @@ require (
 	github.com/olekukonko/errors v1.1.0 // indirect
 	github.com/olekukonko/ll v0.0.9 // indirect
 	github.com/olekukonko/tablewriter v1.0.9 // indirect
-	github.com/opencontainers/go-digest v1.0.0 // indirect
-	github.com/opencontainers/image-spec v1.1.1 // indirect
 	github.com/remyoudompheng/bigfft v0.0.0-20230129092748-24d4a6f8daec // indirect
 	github.com/rivo/uniseg v0.4.4 // indirect
 	github.com/rogpeppe/go-internal v1.6.1 // indirect
@@ -65,7 +67,6 @@ require (
 	github.com/vishvananda/netns v0.0.4 // indirect
 	github.com/yusufpapurcu/wmi v1.2.4 // indirect
 	go.uber.org/multierr v1.11.0 // indirect
-	golang.org/x/crypto v0.57.0 // indirect
 	golang.org/x/exp/typeparams v0.0.0-20231108232855-2478ac86f678 // indirect
 	golang.org/x/mod v0.41.0 // indirect
 	golang.org/x/text v0.42.0 // indirect
@@ -77,7 +78,6 @@ require (
 	modernc.org/libc v1.77.1 // indirect
 	modernc.org/mathutil v1.7.1 // indirect
 	modernc.org/memory v1.12.1 // indirect
-	oras.land/oras-go/v2 v2.6.0 // indirect
 )
 
 tool (

@@ -56,11 +56,18 @@ group() {
 		need util-linux "loop devices, and what it sees on a disk"
 		need mount "loop devices"
 		need xfsprogs "makes file systems to erase"
+		need minisign "signs published images"
+		need openssl "makes keys and signatures like cosign's"
+		need docker-registry "an OCI registry to publish to"
 		;;
 	bench)
 		need curl "fetches, in the pipe that is compared with"
 		need zstd "packs the image, and unpacks it in that pipe"
 		need mount "loop devices"
+		need qemu-utils "packs the image, and unpacks it in the other pipe"
+		need e2fsprogs "makes its file system"
+		need fdisk "makes its partition table"
+		need iproute2 "a network that is as slow as real ones"
 		;;
 	*)
 		echo "deps.sh: unknown group $1 (build, lab, images, test, bench)" >&2

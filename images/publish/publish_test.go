@@ -1,0 +1,570 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+
+	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+const mib = 1 << 20
+
+// disk makes the contents of a disk with an MBR: noise, text, and zeros short and long; two of its chunks are the same.
+func disk(size int, seed byte) []byte {
+	b := make([]byte, size)
+	r := rand.New(rand.NewChaCha8([32]byte{seed}))
+	for off := 0; off < size; {
+		n := min(size-off, 1+r.IntN(3*mib))
+		switch r.IntN(4) {
+		case 0:
+			rand.NewChaCha8([32]byte{byte(r.Uint32())}).Read(b[off : off+n])
+		case 1:
+			for i := off; i < off+n; i += 16 {
+				copy(b[i:off+n], fmt.Sprintf("line %9d\n", i*i))
+			}
+		case 2:
+			n = min(size-off, 9*mib)
+		}
+		off += n
+	}
+	if size >= 24*mib {
+		copy(b[20*mib:24*mib], b[4*mib:8*mib])
+	}
+	clear(b[:512])
+	b[446+4], b[510], b[511] = 0x83, 0x55, 0xaa
+	return b
+}
+
+// referenceRead puts a published image together again by its specification in docs/images.md, with nothing of this project.
+func referenceRead(t *testing.T, dir, name string) []byte {
+	t.Helper()
+	must := func(err error) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(dir, name+".ingot"))
+	must(err)
+	le := binary.LittleEndian
+	if string(b[:8]) != "\x89INGOT\r\n" || le.Uint32(b[8:]) != 1 {
+		t.Fatal("not an index")
+	}
+	if sum := sha256.Sum256(b[:len(b)-32]); !bytes.Equal(sum[:], b[len(b)-32:]) {
+		t.Fatal("wrong checksum of the index")
+	}
+	chunk, block, perList, size := int(le.Uint32(b[12:])), int(le.Uint32(b[16:])), int(le.Uint32(b[20:])), int(le.Uint64(b[32:]))
+	diskSum := b[40:72]
+	b = b[72:]
+	for range 2 {
+		b = b[4+le.Uint32(b):]
+	}
+	object := func(entry []byte) []byte {
+		n := int(le.Uint32(entry[32:36]))
+		if n == 0 {
+			return nil
+		}
+		h := hex.EncodeToString(entry[:32])
+		stored, err := os.ReadFile(filepath.Join(dir, "objects", h[:2], h))
+		must(err)
+		if sum := sha256.Sum256(stored); len(stored) != n || !bytes.Equal(sum[:], entry[:32]) {
+			t.Fatalf("object %s is damaged", h)
+		}
+		z, err := zstd.NewReader(bytes.NewReader(stored))
+		must(err)
+		defer z.Close()
+		raw, err := io.ReadAll(z)
+		must(err)
+		return raw
+	}
+	out := make([]byte, size)
+	chunks := (size + chunk - 1) / chunk
+	for i := range chunks {
+		raw := object(b[36*i:])
+		if raw != nil && len(raw) != min(chunk, size-i*chunk) {
+			t.Fatalf("chunk %d has %d bytes", i, len(raw))
+		}
+		copy(out[i*chunk:], raw)
+	}
+	if sum := sha256.Sum256(out); !bytes.Equal(sum[:], diskSum) {
+		t.Error("wrong digest of the disk")
+	}
+	for l := range (chunks + perList - 1) / perList {
+		part := out[l*perList*chunk : min(size, (l+1)*perList*chunk)]
+		sums := object(b[36*(chunks+l):])
+		if want := (len(part) + block - 1) / block * 32; sums != nil && len(sums) != want {
+			t.Fatalf("block list %d has %d bytes, want %d", l, len(sums), want)
+		}
+		for i := 0; i*block < len(part); i++ {
+			data := part[i*block : min(len(part), (i+1)*block)]
+			want := sha256.Sum256(data)
+			if len(bytes.Trim(data, "\x00")) == 0 {
+				want = [32]byte{}
+			}
+			var got [32]byte
+			if sums != nil {
+				copy(got[:], sums[32*i:])
+			}
+			if got != want {
+				t.Fatalf("block %d of list %d has another digest", i, l)
+			}
+		}
+	}
+	return out
+}
+
+func input(b []byte) images.Input {
+	return images.Input{Stream: bytes.NewReader(b), Size: int64(len(b))}
+}
+
+func publish(t testing.TB, img []byte, dir string, o Options) *Result {
+	t.Helper()
+	if o.Name == "" {
+		o.Name = "test"
+	}
+	r, err := Image(t.Context(), input(img), Dir(dir), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// files is every file below a folder, with its contents.
+func files(t testing.TB, dir string) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		b, err := os.ReadFile(path)
+		rel, _ := filepath.Rel(dir, path)
+		all[rel] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+func TestPublishedIsWhatItWasMadeFrom(t *testing.T) {
+	for _, size := range []int{512, 65536, 4 * mib, 4*mib + 512, 30*mib + 1024, 30*mib + 777} {
+		img := disk(size, byte(size))
+		var packed bytes.Buffer
+		w, err := zstd.NewWriter(&packed)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Write(img)
+		w.Close()
+		var indices [][]byte
+		for _, file := range [][]byte{img, packed.Bytes()} {
+			dir := t.TempDir()
+			r := publish(t, file, dir, Options{Source: "disk.raw"})
+			if got := referenceRead(t, dir, "test"); !bytes.Equal(got, img) {
+				t.Fatalf("%d bytes: not the same disk", size)
+			}
+			if err := Verify(t.Context(), r.Index, Dir(dir), nil); err != nil {
+				t.Error(err)
+			}
+			b, err := os.ReadFile(r.Path)
+			if err != nil || sha256.Sum256(b) != r.SHA256 {
+				t.Errorf("digest of the index: %v", err)
+			}
+			if r.Index.Head != images.MBR || r.Index.Size != int64(size) {
+				t.Errorf("%+v", r.Index)
+			}
+			indices = append(indices, b)
+		}
+		if !bytes.Equal(indices[0], indices[1]) {
+			t.Error("raw and packed give different indices")
+		}
+	}
+}
+
+// TestZerosAreNotStored: neither a chunk nor a block list that is all zeros has an object, also of a disk with several lists.
+func TestZerosAreNotStored(t *testing.T) {
+	const size = 4<<30 + 5*mib
+	e := &fakeExtents{size: size, all: []images.Extent{{Off: 0, Len: mib, Data: bytes.Repeat([]byte{1}, mib)}, {Off: mib, Len: size - mib}}}
+	dir := t.TempDir()
+	if err := Dir(dir).make(); err != nil {
+		t.Fatal(err)
+	}
+	x, stored, err := assemble(t.Context(), e, Dir(dir), Options{Compress: encoder(3, 1), Workers: 2, Meter: new(Meter)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(x.Lists) != 2 || x.Lists[0].Len == 0 || x.Lists[1].Len != 0 || x.Data() != index.ChunkSize || stored.objects.Load() != 2 {
+		t.Errorf("lists %v, %d bytes of data, %d objects", x.Lists, x.Data(), stored.objects.Load())
+	}
+	if _, err := index.Parse(x.Marshal()); err != nil {
+		t.Error(err)
+	}
+}
+
+// fakeExtents gives pieces in the order of all.
+type fakeExtents struct {
+	size int64
+	all  []images.Extent
+	err  error
+}
+
+func (f *fakeExtents) Size() int64  { return f.size }
+func (f *fakeExtents) Close() error { return nil }
+func (f *fakeExtents) Next(buf []byte) (images.Extent, error) {
+	if len(f.all) == 0 {
+		if f.err != nil {
+			return images.Extent{}, f.err
+		}
+		return images.Extent{}, io.EOF
+	}
+	e := f.all[0]
+	f.all = f.all[1:]
+	if e.Data != nil {
+		e.Data = buf[:copy(buf, e.Data)]
+	}
+	return e, nil
+}
+
+// pieces cuts a disk up into data, packed data and holes.
+func pieces(img []byte, r *rand.Rand) []images.Extent {
+	var all []images.Extent
+	for off := 0; off < len(img); {
+		n := min(len(img)-off, 512*(1+r.IntN(2048)))
+		x := images.Extent{Off: int64(off), Len: int64(n)}
+		data := img[off : off+n]
+		switch {
+		case index.IsZero(data) && r.IntN(3) > 0:
+		case r.IntN(2) == 0:
+			x.Data = data
+		default:
+			x.Decode = func(dst []byte) error {
+				if len(dst) != n {
+					return fmt.Errorf("Decode into %d bytes, not %d", len(dst), n)
+				}
+				copy(dst, data)
+				return nil
+			}
+		}
+		all = append(all, x)
+		off += n
+	}
+	return all
+}
+
+func TestPiecesInAnyOrder(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	img := disk(150*mib+512, 9)
+	var want []byte
+	orders := map[string]func([]images.Extent){
+		"in order":      func([]images.Extent) {},
+		"backwards":     slices.Reverse[[]images.Extent],
+		"shuffled":      func(a []images.Extent) { r.Shuffle(len(a), func(i, k int) { a[i], a[k] = a[k], a[i] }) },
+		"first at last": func(a []images.Extent) { copy(a, append(a[1:], a[0])) },
+		"a little wrong": func(a []images.Extent) {
+			for i := 0; i+9 < len(a); i += 7 {
+				a[i], a[i+9] = a[i+9], a[i]
+			}
+		},
+	}
+	for _, name := range []string{"in order", "backwards", "shuffled", "first at last", "a little wrong"} {
+		all := pieces(img, r)
+		orders[name](all)
+		dir := t.TempDir()
+		if err := Dir(dir).make(); err != nil {
+			t.Fatal(err)
+		}
+		x, _, err := assemble(t.Context(), &fakeExtents{size: int64(len(img)), all: all}, Dir(dir), Options{Compress: encoder(1, 2), Workers: 1 + r.IntN(4), Meter: new(Meter)})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		b := x.Marshal()
+		if want == nil {
+			want = b
+			if x.SHA256 != sha256.Sum256(img) {
+				t.Error("wrong digest of the disk")
+			}
+			if err := Dir(dir).finish("test", b, nil); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(referenceRead(t, dir, "test"), img) {
+				t.Error("not the same disk")
+			}
+		}
+		if !bytes.Equal(b, want) {
+			t.Errorf("%s: another index", name)
+		}
+		for f := range files(t, dir) {
+			if strings.Contains(f, ".ingot-") {
+				t.Errorf("%s: %s is left", name, f)
+			}
+		}
+	}
+}
+
+// TestBrokenReaders: a reader that breaks its promise makes an error, not a wrong image.
+func TestBrokenReaders(t *testing.T) {
+	data := bytes.Repeat([]byte{1}, mib)
+	boom := errors.New("boom")
+	for _, c := range []struct {
+		name string
+		size int64
+		all  []images.Extent
+		end  error
+		want error
+	}{
+		{"a gap", 2 * mib, []images.Extent{{Off: 0, Len: mib, Data: data}}, nil, errGap},
+		{"a chunk that never comes", 12 * mib, []images.Extent{{Off: 0, Len: 4 * mib}, {Off: 8 * mib, Len: 4 * mib}}, nil, errGap},
+		{"twice", 8 * mib, []images.Extent{{Off: 0, Len: 4 * mib}, {Off: 0, Len: mib, Data: data}, {Off: 4 * mib, Len: 4 * mib}}, nil, errGap},
+		{"overlap", 4 * mib, []images.Extent{{Off: 0, Len: 4*mib - 512}, {Off: 0, Len: mib, Data: data}}, nil, errGap},
+		{"behind the end", mib, []images.Extent{{Off: 512, Len: mib}}, nil, errGap},
+		{"negative", mib, []images.Extent{{Off: -512, Len: mib}}, nil, errGap},
+		{"overflow", mib, []images.Extent{{Off: 512, Len: 1<<63 - 1}}, nil, errGap},
+		{"empty", mib, []images.Extent{{Off: 0, Len: 0}}, nil, errGap},
+		{"nothing", -1, nil, nil, errGap},
+		{"out of order without a size", -1, []images.Extent{{Off: mib, Len: mib}}, nil, errGap},
+		{"an error", mib, []images.Extent{{Off: 0, Len: 512}}, boom, boom},
+		{"an error of a decoder", mib, []images.Extent{{Off: 0, Len: mib, Decode: func([]byte) error { return boom }}}, nil, boom},
+	} {
+		dir := Dir(t.TempDir())
+		if err := dir.make(); err != nil {
+			t.Fatal(err)
+		}
+		_, _, err := assemble(t.Context(), &fakeExtents{c.size, c.all, c.end}, dir, Options{Compress: encoder(1, 1), Workers: 2, Meter: new(Meter)})
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	huge := &fakeExtents{size: -1, all: []images.Extent{{Off: 0, Len: index.MaxSize + 512}}}
+	_, _, err := assemble(t.Context(), huge, Dir(t.TempDir()), Options{Compress: encoder(1, 1), Workers: 1, Meter: new(Meter)})
+	var refused *images.Error
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "larger than 2048 GiB") {
+		t.Errorf("too large: %v", err)
+	}
+}
+
+// TestSameBytes: what is published depends on the image and the options alone.
+func TestSameBytes(t *testing.T) {
+	img := disk(40*mib, 3)
+	var want map[string]string
+	for _, workers := range []int{1, 2, 7} {
+		dir := t.TempDir()
+		publish(t, img, dir, Options{Workers: workers, Source: "x", Level: 7})
+		got := files(t, dir)
+		if want == nil {
+			want = got
+		}
+		if len(got) != len(want) {
+			t.Fatalf("%d files, then %d", len(want), len(got))
+		}
+		for name, b := range want {
+			if got[name] != b {
+				t.Errorf("%d workers: %s is different", workers, name)
+			}
+		}
+	}
+}
+
+func TestOnlyChangesAreStored(t *testing.T) {
+	img, dir := disk(40*mib, 3), t.TempDir()
+	first := publish(t, img, dir, Options{})
+	before := files(t, dir)
+	if again := publish(t, img, dir, Options{}); again.New != 0 || again.Written != 0 || again.SHA256 != first.SHA256 {
+		t.Errorf("published again: %d objects of %d bytes are new", again.New, again.Written)
+	}
+	img[9*mib]++
+	img[9*mib+1]++
+	second := publish(t, img, dir, Options{Name: "second"})
+	if second.New != 2 { // a chunk and a list
+		t.Errorf("after a change of one block %d objects are new", second.New)
+	}
+	after := files(t, dir)
+	for name, b := range before {
+		if after[name] != b {
+			t.Errorf("%s was touched", name)
+		}
+	}
+	if len(after) != len(before)+3 || !bytes.Equal(referenceRead(t, dir, "second"), img) {
+		t.Errorf("%d files, then %d", len(before), len(after))
+	}
+	// An object that is damaged is no object that is there.
+	path := filepath.Join(dir, filepath.FromSlash(second.Index.Chunks[0].Path()))
+	if second.Index.Chunks[0].Len == 0 {
+		t.Fatal("the first chunk has a partition table")
+	}
+	if err := os.WriteFile(path, []byte("damaged"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if r := publish(t, img, dir, Options{Name: "second"}); r.New != 1 || !bytes.Equal(referenceRead(t, dir, "second"), img) {
+		t.Errorf("a damaged object was not mended: %d", r.New)
+	}
+}
+
+// TestKilledAndRunAgain kills a publication hard, again and again: there is never an index before all objects, and what it stored is used.
+func TestKilledAndRunAgain(t *testing.T) {
+	const variable = "INGOT_TEST_PUBLISH_INTO"
+	img := disk(100*mib, 5)
+	if dir := os.Getenv(variable); dir != "" {
+		publish(t, img, dir, Options{Level: 9, Workers: 1})
+		return
+	}
+	dir := t.TempDir()
+	count := func() int {
+		n, _ := filepath.Glob(filepath.Join(dir, "objects", "??", "[0-9a-f]*"))
+		return len(n)
+	}
+	for _, enough := range []int{1, 4, 9} {
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd.Env = append(os.Environ(), variable+"="+dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		kit.Eventually(t, time.Minute, "objects", func() bool { return count() >= enough })
+		if err := cmd.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err == nil {
+			t.Fatal("the publication was over before it was killed")
+		}
+		if _, err := os.Stat(filepath.Join(dir, "test.ingot")); err == nil {
+			t.Fatalf("there is an index after %d objects", count())
+		}
+	}
+	there := count()
+	r := publish(t, img, dir, Options{Level: 9})
+	_, all := r.Index.Stored()
+	if r.New > all-there || !bytes.Equal(referenceRead(t, dir, "test"), img) {
+		t.Errorf("%d objects of %d were there, and %d are new", there, all, r.New)
+	}
+	// Leftovers go once they are surely nobody's.
+	left := filepath.Join(dir, ".ingot-left")
+	if err := os.WriteFile(left, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(left, old, old); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, img, dir, Options{Level: 9})
+	if _, err := os.Stat(left); err == nil {
+		t.Error("a leftover of an earlier publication is still there")
+	}
+}
+
+func TestVerifyFindsEveryFault(t *testing.T) {
+	img, dir := disk(9*mib, 4), t.TempDir()
+	copy(img[4*mib:], "not the same as the chunk behind it")
+	copy(img[8*mib:], "nor this")
+	r := publish(t, img, dir, Options{})
+	for name, good := range files(t, dir) {
+		if !strings.HasPrefix(name, "objects") {
+			continue
+		}
+		path := filepath.Join(dir, name)
+		for _, change := range []func(b []byte) []byte{
+			func(b []byte) []byte { b[0] ^= 1; return b },
+			func(b []byte) []byte { b[len(b)/2] ^= 0x10; return b },
+			func(b []byte) []byte { b[len(b)-1] ^= 0x80; return b },
+			func(b []byte) []byte { return b[:len(b)-1] },
+			func(b []byte) []byte { return append(b, 0) },
+			func([]byte) []byte { return nil },
+		} {
+			if err := os.WriteFile(path, change([]byte(good)), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			if err := Verify(t.Context(), r.Index, Dir(dir), nil); err == nil || !strings.Contains(err.Error(), filepath.Base(name)) {
+				t.Errorf("%s was changed: %v", name, err)
+			}
+		}
+		os.Remove(path)
+		if err := Verify(t.Context(), r.Index, Dir(dir), nil); err == nil || !strings.Contains(err.Error(), "missing") {
+			t.Errorf("%s is missing: %v", name, err)
+		}
+		if err := os.WriteFile(path, []byte(good), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Verify(t.Context(), r.Index, Dir(dir), nil); err != nil {
+		t.Error(err)
+	}
+	// Indices that lie, with objects that are what they say.
+	lie := *r.Index
+	lie.SHA256[0]++
+	if err := Verify(t.Context(), &lie, Dir(dir), nil); err == nil || !strings.Contains(err.Error(), "the disk's SHA-256") {
+		t.Errorf("wrong digest of the disk: %v", err)
+	}
+	lie = *r.Index
+	lie.Chunks = slices.Clone(lie.Chunks)
+	lie.Chunks[0], lie.Chunks[1] = lie.Chunks[1], lie.Chunks[0]
+	if err := Verify(t.Context(), &lie, Dir(dir), nil); err == nil || !strings.Contains(err.Error(), "block list 0 says other digests of chunk 0") {
+		t.Errorf("chunks in the wrong order: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Verify(ctx, r.Index, Dir(dir), nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	img := disk(mib, 1)
+	for _, c := range []struct {
+		name string
+		img  []byte
+		o    Options
+		want string
+	}{
+		{"a page", []byte("<html>404</html>"), Options{Name: "x"}, "HTML page"},
+		{"a name with a folder", img, Options{Name: "../x"}, "can't be the name"},
+		{"a name that is hidden", img, Options{Name: ".x"}, "can't be the name"},
+		{"no name", img, Options{}, "can't be the name"},
+		{"a level", img, Options{Name: "x", Level: 40}, "level 40"},
+	} {
+		dir := t.TempDir()
+		_, err := Image(t.Context(), input(c.img), Dir(dir), c.o)
+		var refused *images.Error
+		if !errors.As(err, &refused) || refused.Remedy == "" || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.want)
+		}
+		if len(files(t, dir)) > 0 {
+			t.Errorf("%s: files are left", c.name)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Image(ctx, input(img), Dir(t.TempDir()), Options{Name: "x"}); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+}
+
+func TestNameOf(t *testing.T) {
+	for in, want := range map[string]string{"/a/debian-12.qcow2": "debian-12", "disk.raw.zst": "disk", "http://x/y/a.b.img.gz": "a.b", ".raw": ".raw", "x": "x"} {
+		if got := NameOf(in); got != want {
+			t.Errorf("NameOf(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestClean(t *testing.T) {
+	if got := clean("a\x1b\xffb" + strings.Repeat("é", 1000)); len(got) > 1024 || !strings.HasPrefix(got, "a??bé") || strings.ContainsRune(got, '\ufffd') {
+		t.Errorf("clean = %q", got)
+	}
+}

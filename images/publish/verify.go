@@ -1,0 +1,131 @@
+package publish
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/ingot-metal/ingot/images/index"
+)
+
+// Objects is where the objects of a published image are. What Object gives has been checked by Object.Verify.
+type Objects interface {
+	Object(ctx context.Context, o index.Object) ([]byte, error)
+}
+
+// maxFaults is how many faults Verify tells before it gives up.
+const maxFaults = 20
+
+// Verify reads everything that an index refers to and checks it, down to the digest of the whole disk. It goes on after a fault, to
+// tell of several.
+func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
+	if m == nil {
+		m = new(Meter)
+	}
+	m.Total.Store(x.Size)
+	ctx, cancel := context.WithCancel(ctx)
+	var loading sync.WaitGroup
+	defer loading.Wait()
+	defer cancel()
+	// Results are taken in order, from workers that are a few chunks ahead.
+	type result struct {
+		raw []byte
+		err error
+	}
+	queue := make(chan chan result, runtime.GOMAXPROCS(0))
+	loading.Go(func() {
+		defer close(queue)
+		for i := range x.Chunks {
+			r := make(chan result, 1)
+			select {
+			case queue <- r:
+			case <-ctx.Done():
+				return
+			}
+			loading.Go(func() {
+				raw, err := load(ctx, x, i, from)
+				r <- result{raw, err}
+			})
+		}
+	})
+	var faults []error
+	sum := sha256.New()
+	var blocks index.Blocks
+	i := 0
+	for next := range queue {
+		r := <-next
+		if i%index.ListChunks == 0 && len(faults) < maxFaults {
+			var err error
+			if blocks, err = loadBlocks(ctx, x, i/index.ListChunks, from); err != nil {
+				faults = append(faults, fmt.Errorf("block list %d: %w", i/index.ListChunks, err))
+			}
+		}
+		n := x.ChunkLen(i)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case len(faults) >= maxFaults:
+			return errors.Join(append(faults, errors.New("there may be more faults"))...)
+		case r.err != nil:
+			faults = append(faults, fmt.Errorf("chunk %d: %w", i, r.err))
+		case blocks != nil:
+			if want := sumsOf(r.raw, n); !bytes.Equal(want, blocks.Chunk(i%index.ListChunks)) {
+				faults = append(faults, fmt.Errorf("block list %d says other digests of chunk %d than it has", i/index.ListChunks, i))
+			}
+		}
+		if r.raw != nil {
+			sum.Write(r.raw)
+		} else {
+			writeZeros(sum, n)
+		}
+		m.Done.Add(n)
+		m.Stored.Add(x.Chunks[i].Len)
+		i++
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if faults == nil && !bytes.Equal(sum.Sum(nil), x.SHA256[:]) {
+		faults = append(faults, fmt.Errorf("the disk's SHA-256 is %x, and the index says %x", sum.Sum(nil), x.SHA256))
+	}
+	return errors.Join(faults...)
+}
+
+// load gives what a chunk of the disk holds; nil stands for zeros.
+func load(ctx context.Context, x *index.Index, i int, from Objects) ([]byte, error) {
+	o := x.Chunks[i]
+	if o.Len == 0 {
+		return nil, nil
+	}
+	b, err := from.Object(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	raw := make([]byte, x.ChunkLen(i))
+	return raw, index.DecodeChunk(b, raw)
+}
+
+func loadBlocks(ctx context.Context, x *index.Index, i int, from Objects) (index.Blocks, error) {
+	if x.Lists[i].Len == 0 {
+		return index.ParseBlocks(nil, x.ListBytes(i))
+	}
+	b, err := from.Object(ctx, x.Lists[i])
+	if err != nil {
+		return nil, err
+	}
+	return index.ParseBlocks(b, x.ListBytes(i))
+}
+
+// sumsOf is what a block list says of a chunk of n bytes; raw is nil for zeros.
+func sumsOf(raw []byte, n int64) []byte {
+	sums := make([]byte, index.BlocksOf(n)*sha256.Size)
+	for at := 0; at < len(raw); at += index.BlockSize {
+		s := index.SumBlock(raw[at:min(len(raw), at+index.BlockSize)])
+		copy(sums[at/index.BlockSize*sha256.Size:], s[:])
+	}
+	return sums
+}
