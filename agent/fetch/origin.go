@@ -8,10 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/step"
@@ -19,15 +21,42 @@ import (
 
 // Origin is one or more web servers that have the same files. It may be used by many goroutines at once.
 type Origin struct {
-	urls   []*url.URL
-	client *http.Client
-	log    *slog.Logger
-	wait   Patience
-	turn   atomic.Uint32
+	client    *http.Client
+	transport *http.Transport
+	log       *slog.Logger
+	wait      Patience
+
+	mu      sync.Mutex
+	mirrors []*mirror
 }
 
+// mirror is one server. What changes is guarded by its Origin.
+type mirror struct {
+	url  *url.URL // without user
+	user *url.Userinfo
+	name string // redacted
+
+	busy   int       // connections
+	fails  int       // attempts in a row that brought nothing
+	after  time.Time // not to be asked before
+	err    error     // of the last attempt, when it failed
+	rate   float64   // bytes a second that one connection brings; 0: not known
+	rated  time.Time
+	wrong  int // files from here that had a wrong digest
+	ranges verdict
+}
+
+// verdict is what is known of a question.
+type verdict int
+
+const (
+	unknown verdict = iota
+	yes
+	no
+)
+
 // NewOrigin takes the URLs of the same file, or folder, on each server. Paths are relative to them, as links in a page are: with
-// http://a/x/disk.ingot, "objects/ab" is http://a/x/objects/ab and "" is the file itself. A query is kept.
+// http://a/x/disk.ingot, "objects/ab" is http://a/x/objects/ab and "" is the file itself. A query is kept. No log is silence.
 func NewOrigin(urls []string, ca string, wait Patience, log *slog.Logger) (*Origin, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -45,31 +74,35 @@ func NewOrigin(urls []string, ca string, wait Patience, log *slog.Logger) (*Orig
 		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
 			return nil, step.Failf("give image_source as an http or https URL", "the image's URL %s is not of a kind that can be fetched", Redact(u))
 		}
-		o.urls = append(o.urls, u)
+		m := &mirror{user: u.User, name: Redact(u)}
+		u.User = nil
+		m.url = u
+		o.mirrors = append(o.mirrors, m)
 	}
-	t := &http.Transport{
-		Proxy:                 http.ProxyFromEnvironment,
-		DialContext:           (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout:   10 * time.Second,
-		ResponseHeaderTimeout: wait.Stall,
-		DisableCompression:    true, // offsets must be those of the file
-		ReadBufferSize:        64 << 10,
-		MaxIdleConnsPerHost:   16,
-		IdleConnTimeout:       90 * time.Second,
-		TLSClientConfig:       &tls.Config{MinVersion: tls.VersionTLS12},
+	o.transport = &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout:    10 * time.Second,
+		ResponseHeaderTimeout:  wait.Stall, // for all of the headers, however they dribble
+		MaxResponseHeaderBytes: 256 << 10,
+		DisableCompression:     true, // offsets must be those of the file
+		ReadBufferSize:         64 << 10,
+		MaxIdleConnsPerHost:    16,
+		IdleConnTimeout:        90 * time.Second,
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
 	}
 	if ca != "" {
-		t.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !t.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(ca)) {
+		o.transport.TLSClientConfig.RootCAs = x509.NewCertPool()
+		if !o.transport.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(ca)) {
 			return nil, step.Failf("correct image_ca", "image_ca holds no certificate in PEM form")
 		}
 	}
-	o.client = &http.Client{Transport: t, CheckRedirect: checkRedirect}
+	o.client = &http.Client{Transport: o.transport, CheckRedirect: checkRedirect}
 	return o, nil
 }
 
 // Name is the first URL, redacted.
-func (o *Origin) Name() string { return Redact(o.urls[0]) }
+func (o *Origin) Name() string { return o.mirrors[0].name }
 
 // Wrap lets requests pass through another RoundTripper, for servers that ask for a token. It must be called before anything is fetched.
 func (o *Origin) Wrap(wrap func(http.RoundTripper) http.RoundTripper) {
@@ -77,21 +110,141 @@ func (o *Origin) Wrap(wrap func(http.RoundTripper) http.RoundTripper) {
 }
 
 // Close gives up idle connections.
-func (o *Origin) Close() { o.client.CloseIdleConnections() }
+func (o *Origin) Close() { o.transport.CloseIdleConnections() }
 
-func resolve(base *url.URL, path string) (*url.URL, error) {
+// at is the URL of a path on a mirror.
+func (m *mirror) at(path string) (*url.URL, error) {
 	if path == "" {
-		return base, nil
+		return m.url, nil
 	}
 	ref, err := url.Parse(path)
 	if err != nil || ref.IsAbs() || ref.Host != "" {
-		return nil, fmt.Errorf("%q is not a relative path", path)
+		return nil, step.Failf("", "%q is not a relative path", path)
 	}
-	u := base.ResolveReference(ref)
+	u := m.url.ResolveReference(ref)
 	if ref.RawQuery == "" {
-		u.RawQuery = base.RawQuery // a signature for a whole folder
+		u.RawQuery = m.url.RawQuery // a signature for a whole folder
 	}
 	return u, nil
+}
+
+// forget is how fast an old impression of a slow mirror fades: it doubles the rate that is believed in.
+const forget = 30 * time.Second
+
+// pick chooses one of the mirrors that may be asked: the one from which most is to be expected, the first one among equals. When all
+// want to be left alone for a while, it is the one that will be ready first, and how long that takes. It takes a place on the mirror only
+// when there is nothing to wait for.
+func (o *Origin) pick(may func(*mirror) bool) (*mirror, time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	now := time.Now()
+	best := 1.0
+	for _, m := range o.mirrors {
+		best = max(best, m.rate)
+	}
+	var choice, soonest *mirror
+	var most float64
+	for _, m := range o.mirrors {
+		if !may(m) {
+			continue
+		}
+		if wait := m.after.Sub(now); wait > 0 {
+			if soonest == nil || m.after.Before(soonest.after) {
+				soonest = m
+			}
+			continue
+		}
+		if v := m.expect(now, best) / float64(m.busy+1); choice == nil || v > most {
+			choice, most = m, v
+		}
+	}
+	switch {
+	case choice != nil:
+		choice.busy++
+		return choice, 0
+	case soonest != nil:
+		return soonest, soonest.after.Sub(now)
+	}
+	return nil, 0
+}
+
+// expect is the rate to expect of a mirror: what nobody has tried may be as good as the best.
+func (m *mirror) expect(now time.Time, best float64) float64 {
+	v := best
+	if m.rate > 0 {
+		v = min(best, m.rate*math.Exp2(now.Sub(m.rated).Seconds()/forget.Seconds()))
+	}
+	if m.wrong >= 3 {
+		v /= 1000
+	}
+	return v
+}
+
+// leave gives the place on a mirror back.
+func (o *Origin) leave(m *mirror) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m.busy--
+}
+
+// measured notes what a connection brought while it was waited for.
+func (o *Origin) measured(m *mirror, n int64, took time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	rate := float64(n) / max(took.Seconds(), 1e-6)
+	if m.rate > 0 {
+		rate = (m.rate + rate) / 2
+	}
+	m.rate, m.rated = max(rate, 1), time.Now()
+	if n >= goodEnough {
+		m.fails = 0
+	}
+}
+
+// worked notes an answer that was read to its end.
+func (o *Origin) worked(m *mirror) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m.fails, m.err = 0, nil
+}
+
+// goodEnough is how many bytes make a connection one that worked. A server that cuts after every few is not asked in a tight loop.
+const goodEnough = 64 << 10
+
+// failed notes an attempt that brought nothing: the mirror is left alone for a while, as long as it asked for within reason.
+func (o *Origin) failed(m *mirror, err error, asked time.Duration) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	pause := min(o.wait.First<<min(m.fails, 20), o.wait.Longest)
+	m.fails++
+	// Some jitter: a server that comes back shall not be met by a thousand nodes at once.
+	pause = time.Duration(float64(pause) * (0.75 + rand.Float64()/2))
+	m.after, m.err = time.Now().Add(max(pause, min(asked, o.wait.Start/2))), err
+}
+
+// ranged notes whether a server sends parts of files.
+func (o *Origin) ranged(m *mirror, v verdict) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	m.ranges = v
+}
+
+func (o *Origin) hasRanges(m *mirror) verdict {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return m.ranges
+}
+
+// faster tells whether a mirror that may be asked could be a good deal faster than rate.
+func (o *Origin) faster(rate float64, may func(*mirror) bool) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, m := range o.mirrors {
+		if may(m) && !m.after.After(time.Now()) && (m.rate == 0 || m.rate > 2*rate) {
+			return true
+		}
+	}
+	return false
 }
 
 // Get fetches a small file of exactly size bytes into dst, which is made larger when it is too small, and gives dst's first size bytes.
@@ -105,61 +258,82 @@ func (o *Origin) GetChecked(ctx context.Context, path string, size int64, dst []
 	if int64(cap(dst)) < size {
 		dst = make([]byte, size)
 	}
-	return o.get(ctx, path, size, dst[:0:size], check)
+	dst = dst[:size]
+	k := newKnown(o, size, check != nil)
+	for {
+		err := o.get(ctx, k, path, dst)
+		switch {
+		case errors.Is(err, ErrRestart):
+			k.reset()
+			continue
+		case err != nil:
+			return nil, err
+		case check == nil:
+			return dst, nil
+		}
+		if err = check(dst); err == nil {
+			return dst, nil
+		}
+		if again := k.distrust(nil); !again {
+			return nil, step.Fail("publish the image again, or correct the mirrors", fmt.Errorf("fetch %s: %w", o.nameOf(path), err))
+		}
+		o.log.Warn("wrong content, asking another mirror", "url", o.nameOf(path), "err", err)
+		k.reset()
+	}
 }
 
 // GetUpTo fetches a file whose size is not known beforehand, but at most limit.
 func (o *Origin) GetUpTo(ctx context.Context, path string, limit int64) ([]byte, error) {
-	return o.get(ctx, path, -1, make([]byte, 0, limit), nil)
-}
-
-func (o *Origin) get(ctx context.Context, path string, size int64, dst []byte, check func([]byte) error) ([]byte, error) {
-	var last error
-	start := int(o.turn.Add(1))
-	for i := range o.urls {
-		u, err := resolve(o.urls[(start+i)%len(o.urls)], path)
-		if err != nil {
-			return nil, err
-		}
-		got, err := o.getFrom(ctx, u, size, dst[:0])
-		if err == nil && check != nil {
-			err = check(got)
-		}
-		if err == nil {
-			return got, nil
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		last = err
-	}
-	return nil, last
-}
-
-func (o *Origin) getFrom(ctx context.Context, u *url.URL, size int64, dst []byte) ([]byte, error) {
-	f := &File{URL: u, client: o.client, at: o, log: o.log, wait: o.wait, size: -1}
-	defer f.close()
+	k := newKnown(o, -1, false)
+	k.limit = limit
 	for {
-		n, err := 0, error(nil)
-		if len(dst) < cap(dst) {
-			n, err = f.Read(ctx, dst[len(dst):cap(dst)])
-		} else {
-			var more [1]byte
-			if n, err = f.Read(ctx, more[:]); n > 0 {
-				return nil, step.Failf("see what the server has at that URL", "fetch %s: longer than %d bytes", Redact(u), cap(dst))
-			}
+		s := newStream(ctx, o, k, path, 0, -1)
+		got, err := s.all()
+		s.close()
+		if errors.Is(err, ErrRestart) {
+			k.reset()
+			continue
 		}
-		dst = dst[:len(dst)+n]
-		switch {
-		case errors.Is(err, ErrRestart):
-			f.Rewind()
-			dst = dst[:0]
-		case err == io.EOF && size >= 0 && int64(len(dst)) != size:
-			return nil, step.Failf("see what the server has at that URL", "fetch %s: %d bytes, not %d", Redact(u), len(dst), size)
-		case err == io.EOF:
-			return dst, nil
-		case err != nil:
-			return nil, err
+		return got, err
+	}
+}
+
+func (o *Origin) get(ctx context.Context, k *known, path string, dst []byte) error {
+	s := newStream(ctx, o, k, path, 0, -1)
+	defer s.close()
+	for n := 0; n < len(dst); {
+		m, err := s.read(dst[n:])
+		n += m
+		if err != nil {
+			if err == io.EOF { // the size agreed, so this can't be
+				err = io.ErrUnexpectedEOF
+			}
+			return err
 		}
 	}
+	if len(dst) == 0 { // it must still be there
+		if err := s.connect(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *Origin) nameOf(path string) string {
+	u, err := o.mirrors[0].at(path)
+	if err != nil {
+		return o.Name()
+	}
+	return Redact(u)
+}
+
+// best is the rate of the fastest mirror's connections.
+func (o *Origin) best() float64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	best := 0.0
+	for _, m := range o.mirrors {
+		best = max(best, m.rate)
+	}
+	return best
 }

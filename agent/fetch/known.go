@@ -1,0 +1,235 @@
+package fetch
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// known is what is known of one file while it is fetched, shared by all connections that work on it.
+type known struct {
+	o      *Origin
+	wanted int64 // the size that it must have; -1: any
+	limit  int64 // of the size; 0: none
+
+	mu       *sync.Mutex // the Origin's
+	digest   bool        // somebody will compare a digest: pieces from anywhere may be put together
+	size     int64       // -1: not known
+	owner    *mirror     // that gave the first bytes
+	blind    bool        // pieces were put together that nobody knows to be of one file
+	some     bool        // bytes have come, now or in an attempt before
+	furthest int64       // offset that has ever been reached
+	tags     map[*mirror]*tag
+	resumes  int
+	restarts int
+
+	// What outlasts a restart.
+	only  *mirror            // the attempt is to be from here alone
+	out   map[*mirror]error  // not to be asked any more, and why
+	wrong map[*mirror][]byte // the digest of the file that a mirror gave alone
+	total map[*mirror]int64  // bytes
+}
+
+// tag is what tells the file on one mirror from another version of it.
+type tag struct {
+	seen     bool
+	etag     string // strong, or ""
+	modified string
+	gave     int64 // bytes of this attempt
+	refused  error // this attempt has no use for the mirror
+	differs  bool  // because the file there is not the one that others have
+}
+
+func newKnown(o *Origin, wanted int64, digest bool) *known {
+	return &known{o: o, mu: &o.mu, wanted: wanted, digest: digest, size: wanted, tags: map[*mirror]*tag{}, out: map[*mirror]error{}, wrong: map[*mirror][]byte{},
+		total: map[*mirror]int64{}}
+}
+
+// reset forgets the file for a new attempt.
+func (k *known) reset() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.size, k.owner, k.blind = k.wanted, nil, false
+	clear(k.tags)
+}
+
+func (k *known) tag(m *mirror) *tag {
+	t := k.tags[m]
+	if t == nil {
+		t = &tag{}
+		k.tags[m] = t
+	}
+	return t
+}
+
+// join tells whether bytes of a mirror may be put to what there is already.
+func (k *known) join(m *mirror) bool {
+	switch {
+	case k.only != nil && m != k.only:
+		return false
+	case k.owner == nil, k.digest && k.only == nil:
+		return true
+	}
+	return m == k.owner && k.tag(m).etag != ""
+}
+
+// may tells whether a mirror may be asked. The Origin's lock is held.
+func (k *known) may(m *mirror, loose bool) bool {
+	return k.out[m] == nil && k.tag(m).refused == nil && (loose || k.join(m))
+}
+
+// refuse gives a mirror up for this attempt.
+func (k *known) refuse(m *mirror, err error, differs bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t := k.tag(m)
+	t.refused, t.differs = err, differs
+}
+
+// restart gives up what was read, a few times.
+func (k *known) restart(m *mirror, why string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.restartLocked(m, why)
+}
+
+func (k *known) restartLocked(m *mirror, why string) error {
+	if k.restarts++; k.restarts > k.o.wait.Restarts {
+		return step.Retryable("see whether the image file is being replaced on the server all the time; let the server send a strong ETag",
+			fmt.Errorf("fetch %s: started again %d times: %s", m.name, k.o.wait.Restarts, why))
+	}
+	k.o.log.Warn("download starts again from its beginning", "url", m.name, "bytes", k.furthest, "why", why)
+	return ErrRestart
+}
+
+// stuck says what it means that no mirror may be asked, or that patience is at its end with those that may: ErrRestart when there are others than
+// those that gave the bytes so far.
+func (k *known) stuck(down time.Duration) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var faults []error
+	others := false // that a new attempt could ask
+	for _, m := range k.o.mirrors {
+		t := k.tag(m)
+		switch {
+		case k.out[m] != nil:
+			faults = append(faults, k.out[m])
+		case k.only != nil && m != k.only:
+			others = true
+		case t.refused != nil:
+			others = others || t.differs && k.owner != nil
+			faults = append(faults, t.refused)
+		case k.owner != nil && m != k.owner && !k.join(m):
+			others = true
+		case m.err != nil:
+			faults = append(faults, m.err)
+		}
+	}
+	if others {
+		for _, m := range k.o.mirrors {
+			if t := k.tag(m); k.out[m] == nil && (m == k.only || k.only == nil && t.gave > 0) {
+				k.out[m] = cmp.Or(t.refused, m.err, fmt.Errorf("fetch %s: gave up after %s", m.name, down.Round(time.Second)))
+			}
+		}
+		if k.only != nil {
+			k.only = k.next()
+		}
+		return k.restartLocked(k.o.mirrors[0], "the mirrors that are left can't go on from there")
+	}
+	if len(faults) == 0 {
+		faults = append(faults, step.Retryable("check the image server", fmt.Errorf("fetch %s: no answer", k.o.mirrors[0].name)))
+	}
+	err := faults[0]
+	if len(faults) > 1 {
+		err = &mirrorsError{faults}
+	}
+	again, remedy := false, ""
+	for _, f := range faults {
+		var se *step.Error
+		if !errors.As(f, &se) {
+			continue
+		}
+		again = again || se.Retryable
+		remedy = cmp.Or(remedy, se.Remedy)
+	}
+	switch {
+	case again && k.some:
+		return step.Retryable("check the image server and the network between it and the machine, then deploy again",
+			fmt.Errorf("fetch %s: no new data for %s after %d bytes: %w", k.o.mirrors[0].name, down.Round(time.Second), k.furthest, err))
+	case again:
+		return step.Retryable(remedy, err)
+	}
+	return step.Fail(remedy, err)
+}
+
+// next is the first mirror that could still give the whole file alone.
+func (k *known) next() *mirror {
+	for _, m := range k.o.mirrors {
+		if t := k.tag(m); k.out[m] == nil && (t.refused == nil || t.differs) {
+			return m
+		}
+	}
+	return nil
+}
+
+// mirrorsError is what each of several mirrors said.
+type mirrorsError struct{ each []error }
+
+func (e *mirrorsError) Error() string {
+	var parts []string
+	for _, err := range e.each {
+		parts = append(parts, err.Error())
+	}
+	return "no mirror has it to give: " + strings.Join(parts, "; ")
+}
+
+func (e *mirrorsError) Unwrap() []error { return e.each }
+
+// came notes bytes.
+func (k *known) came(m *mirror, off, n int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	t := k.tag(m)
+	switch {
+	case k.owner == nil:
+		k.owner = m
+	case k.owner != m:
+		k.blind = true
+	}
+	t.gave += n
+	k.total[m] += n
+	k.some = true
+	k.furthest = max(k.furthest, off+n)
+}
+
+// distrust draws the conclusion from a wrong digest, which is nil when it is not one of the whole file that others may have too: it says
+// whether another attempt makes sense. That comes from one mirror alone, so that it is clear whose file is wrong.
+func (k *known) distrust(got []byte) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.owner != nil && (!k.blind || k.only != nil) {
+		for m, sum := range k.wrong {
+			if got != nil && bytes.Equal(sum, got) {
+				k.o.log.Warn("two mirrors have the very same file, so it is the digest that does not fit", "url", k.owner.name, "mirror", m.name)
+				return false
+			}
+		}
+		k.wrong[k.owner] = bytes.Clone(got)
+		k.out[k.owner] = step.Failf("replace the file there", "fetch %s: the file there has a wrong digest", k.owner.name)
+		k.owner.wrong++
+	}
+	m := k.next()
+	if m == nil || k.restarts >= k.o.wait.Restarts {
+		return false
+	}
+	k.only = m
+	k.restarts++
+	k.o.log.Warn("the digest is wrong: the file is fetched again, from one mirror alone", "url", m.name, "bytes", k.furthest)
+	return true
+}

@@ -1,0 +1,568 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// stream reads a part of a file in order, over one connection at a time, and mends what breaks. One goroutine uses it, but for kick.
+type stream struct {
+	ctx  context.Context
+	o    *Origin
+	k    *known
+	path string
+	off  int64 // of the next byte
+	end  int64 // -1: the end of the file
+
+	// loose: the bytes are tables that will be compared with the stream that is hashed, so they may come from any mirror.
+	loose bool
+	// parts: servers that can't send parts of files are of no use.
+	parts bool
+	// hasty, when not nil, tells whether giving up at once is better than patience, because others can do the work.
+	hasty func() bool
+
+	m       *mirror
+	body    io.ReadCloser
+	skip    int64         // bytes of the body that come before off
+	left    int64         // bytes of the body that are wanted; -1: all
+	got     int64         // bytes of this connection
+	waited  time.Duration // for them
+	winGot  int64         // the same since the last look at how slow it is
+	winWait time.Duration
+	down    time.Time // since when no new byte has come; zero while they come
+	silence *time.Timer
+	silent  atomic.Bool
+
+	mu     sync.Mutex
+	cancel context.CancelCauseFunc // of the connection
+	kicked bool
+	rate   float64   // lately, of this connection; 0: not known yet
+	begun  time.Time // of the read that waits for the server; zero: none does
+	some   int64     // bytes since rate was taken
+	spent  time.Duration
+}
+
+func newStream(ctx context.Context, o *Origin, k *known, path string, off, end int64) *stream {
+	return &stream{ctx: ctx, o: o, k: k, path: path, off: off, end: end}
+}
+
+// close ends the connection, if there is one.
+func (s *stream) close() {
+	if s.body == nil {
+		return
+	}
+	if s.got > 0 {
+		s.o.measured(s.m, s.got, s.waited)
+	}
+	s.mu.Lock()
+	s.cancel(nil)
+	s.cancel, s.kicked, s.rate, s.some, s.spent = nil, false, 0, 0, 0
+	s.mu.Unlock()
+	s.body.Close()
+	s.body = nil
+	s.o.leave(s.m)
+}
+
+// kick ends the connection because another could be faster. Any goroutine may do it.
+func (s *stream) kick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancel != nil {
+		s.kicked = true
+		s.cancel(errSlow)
+	}
+}
+
+// speed is the rate of the present connection lately, silence included; 0: not known.
+func (s *stream) speed() float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.begun.IsZero() {
+		if spent := s.spent + time.Since(s.begun); spent > time.Second && s.cancel != nil {
+			return max(1, float64(s.some)/spent.Seconds())
+		}
+	}
+	return s.rate
+}
+
+// over tells whether there is nothing more to read.
+func (s *stream) over() bool {
+	end := s.end
+	if end < 0 {
+		s.k.mu.Lock()
+		end = s.k.size
+		s.k.mu.Unlock()
+	}
+	return end >= 0 && s.off >= end
+}
+
+// read reads on, mending what breaks. io.EOF comes at the end of the part.
+func (s *stream) read(p []byte) (int, error) {
+	for {
+		if s.body == nil {
+			if s.over() && (s.off > 0 || s.end >= 0) { // an empty file must still be there
+				return 0, io.EOF
+			}
+			if err := s.connect(); err != nil {
+				return 0, err
+			}
+		}
+		n, err := s.readBody(p)
+		done := false
+		if s.skip > 0 {
+			s.skip -= int64(n)
+			n = 0
+		} else {
+			if s.left >= 0 {
+				s.left -= int64(n)
+				done = s.left == 0
+			}
+			if n > 0 {
+				if !s.loose {
+					s.k.came(s.m, s.off, int64(n))
+				}
+				s.off += int64(n)
+				s.down = time.Time{}
+			}
+		}
+		if err == io.EOF && s.skip == 0 && s.left < 0 {
+			s.learn()
+		}
+		switch {
+		case s.k.limit > 0 && s.off > s.k.limit:
+			s.close()
+			return 0, step.Failf("see what the server has at that URL", "fetch %s: longer than %d bytes", s.m.name, s.k.limit)
+		case err == nil && !done:
+		case done || err == io.EOF && s.skip == 0 && s.over():
+			s.o.worked(s.m)
+			s.close()
+			if n == 0 && s.over() {
+				return 0, io.EOF
+			}
+		default:
+			if err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			s.broken(err)
+		}
+		if n > 0 {
+			return n, nil
+		}
+		if s.ctx.Err() != nil {
+			return 0, context.Cause(s.ctx)
+		}
+	}
+}
+
+// learn notes that the file ends here, when nobody had said so before.
+func (s *stream) learn() {
+	s.k.mu.Lock()
+	defer s.k.mu.Unlock()
+	if s.k.size < 0 {
+		s.k.size = s.off
+	}
+}
+
+// broken notes that a connection was lost. What to do about it is decided when the next byte is asked for.
+func (s *stream) broken(err error) {
+	if s.ctx.Err() != nil {
+		s.close()
+		return
+	}
+	if s.down.IsZero() {
+		s.down = time.Now()
+	}
+	err = plain(err)
+	m, got := s.m, s.got
+	s.close()
+	if got < goodEnough || err == errSilent || err == errSlow {
+		s.o.failed(m, step.Retryable("check the image server and the network between it and the machine", fmt.Errorf("fetch %s: %w", m.name, err)), 0)
+	}
+	s.o.log.Warn("download interrupted", "url", m.name, "bytes", s.off, "err", err)
+}
+
+// readBody reads once. The clock for silence runs only while we wait for the server, not while the disk is slow.
+func (s *stream) readBody(p []byte) (int, error) {
+	switch {
+	case s.skip > 0:
+		p = p[:min(int64(len(p)), s.skip)]
+	case s.left >= 0:
+		p = p[:min(int64(len(p)), s.left)]
+	}
+	if s.silence == nil {
+		s.silence = time.AfterFunc(s.o.wait.Stall, s.tooSilent)
+	} else {
+		s.silence.Reset(s.o.wait.Stall)
+	}
+	began := time.Now()
+	s.mu.Lock()
+	s.begun = began
+	s.mu.Unlock()
+	n, err := s.body.Read(p)
+	took := time.Since(began)
+	s.silence.Stop()
+	s.got += int64(n)
+	s.waited += took
+	s.winGot += int64(n)
+	s.winWait += took
+	s.mu.Lock()
+	s.begun = time.Time{}
+	s.some += int64(n)
+	if s.spent += took; s.some >= pieceSize || s.spent > time.Second {
+		s.rate = float64(s.some) / max(s.spent.Seconds(), 1e-6)
+		s.some, s.spent = 0, 0
+	}
+	kicked := s.kicked
+	s.mu.Unlock()
+	switch {
+	case err != nil && err != io.EOF && s.silent.Swap(false):
+		err = errSilent
+	case err != nil && err != io.EOF && kicked:
+		err = errSlow
+	case err == nil && s.winWait >= s.o.wait.Stall:
+		rate := float64(s.winGot) / s.winWait.Seconds()
+		if rate < float64(s.o.wait.Slow) && s.o.faster(rate, func(m *mirror) bool { return m != s.m && s.k.may(m, s.loose) }) {
+			err = errSlow
+		}
+		s.winGot, s.winWait = 0, 0
+	}
+	return n, err
+}
+
+func (s *stream) tooSilent() {
+	s.silent.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cancel != nil {
+		s.cancel(errSilent)
+	}
+}
+
+// connect asks for the file from off on, again and again for as long as there is hope.
+func (s *stream) connect() error {
+	for {
+		if s.ctx.Err() != nil {
+			return context.Cause(s.ctx)
+		}
+		m, wait := s.o.pick(s.may)
+		if m == nil {
+			return s.nobody()
+		}
+		if wait > 0 {
+			if err := s.pause(m, wait); err != nil {
+				return err
+			}
+			continue
+		}
+		asked, err := s.request(m)
+		if err == nil {
+			return nil
+		}
+		s.o.leave(m)
+		if s.ctx.Err() != nil {
+			return context.Cause(s.ctx)
+		}
+		switch {
+		case errors.Is(err, ErrRestart):
+			return err
+		case errors.Is(err, errNoRanges): // it is asked for the whole file, or not at all
+		case final(err):
+			if len(s.o.mirrors) > 1 {
+				s.o.log.Warn("a mirror is of no use", "url", m.name, "err", err)
+			}
+			var d *differsError
+			s.k.refuse(m, err, errors.As(err, &d))
+		default:
+			s.o.failed(m, err, asked)
+			if s.down.IsZero() {
+				s.down = time.Now()
+			}
+		}
+	}
+}
+
+// may tells whether a mirror may be asked. The Origin's lock is held.
+func (s *stream) may(m *mirror) bool {
+	return s.k.may(m, s.loose) && !(s.parts && m.ranges == no)
+}
+
+// nobody says why no mirror may be asked.
+func (s *stream) nobody() error {
+	if s.parts {
+		return errNoRanges
+	}
+	s.k.mu.Lock()
+	owner := s.k.owner
+	bare := owner != nil && !s.k.join(owner) && s.k.out[owner] == nil && s.k.tag(owner).refused == nil && !s.loose
+	s.k.mu.Unlock()
+	if bare {
+		return s.k.restart(owner, "the server gives no strong ETag, so nobody knows whether the file is still the same")
+	}
+	return s.k.stuck(0)
+}
+
+// pause waits until a mirror may be asked again, if there is still patience for that.
+func (s *stream) pause(m *mirror, wait time.Duration) error {
+	s.k.mu.Lock()
+	err, some := m.err, s.k.some
+	s.k.mu.Unlock()
+	if s.hasty != nil && s.hasty() {
+		return err
+	}
+	limit := s.o.wait.Outage
+	if !some {
+		limit = s.o.wait.Start
+	}
+	if s.down.IsZero() {
+		s.down = time.Now()
+	}
+	if down := time.Since(s.down); down+wait > limit {
+		return s.k.stuck(down)
+	}
+	s.o.log.Warn("download will be tried again", "url", m.name, "bytes", s.off, "in", wait.Round(time.Millisecond), "err", err)
+	t := time.NewTimer(wait)
+	defer t.Stop()
+	select {
+	case <-s.ctx.Done():
+		return context.Cause(s.ctx)
+	case <-t.C:
+		return nil
+	}
+}
+
+// request makes one attempt, and says how long the server asked to be left alone. Errors are final, Retryable, errNoRanges or ErrRestart.
+func (s *stream) request(m *mirror) (time.Duration, error) {
+	u, err := m.at(s.path)
+	if err != nil {
+		return 0, err
+	}
+	where := Redact(u)
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		cancel(nil)
+		return 0, step.Failf("correct image_source", "fetch %s: %s", where, plain(err))
+	}
+	req.Header.Set("User-Agent", "ingot-agent")
+	req.Header.Set("Accept-Encoding", "identity")
+	if m.user != nil {
+		password, _ := m.user.Password()
+		req.SetBasicAuth(m.user.Username(), password)
+	}
+	s.k.mu.Lock()
+	t := *s.k.tag(m)
+	s.k.mu.Unlock()
+	part := (s.off > 0 || s.end >= 0) && s.o.hasRanges(m) != no
+	if part {
+		if s.end >= 0 {
+			req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", s.off, s.end-1))
+		} else {
+			req.Header.Set("Range", fmt.Sprintf("bytes=%d-", s.off))
+		}
+		switch {
+		case t.etag != "":
+			req.Header.Set("If-Range", t.etag)
+		case t.modified != "":
+			req.Header.Set("If-Range", t.modified)
+		}
+	}
+	began := time.Now()
+	resp, err := s.o.client.Do(req)
+	if err != nil {
+		cancel(nil)
+		return 0, unreachable(err, where)
+	}
+	if err := s.accept(m, resp, where, part); err != nil {
+		cancel(nil)
+		resp.Body.Close()
+		return retryAfter(resp.Header.Get("Retry-After")), err
+	}
+	s.m, s.body = m, resp.Body
+	s.got, s.waited = 0, time.Since(began)
+	s.winGot, s.winWait = 0, 0
+	s.silent.Store(false)
+	s.mu.Lock()
+	s.cancel, s.kicked, s.rate = cancel, false, 0
+	s.mu.Unlock()
+	if !s.down.IsZero() && s.off > 0 && !s.loose {
+		s.k.mu.Lock()
+		s.k.resumes++
+		s.k.mu.Unlock()
+		s.o.log.Info("download resumed", "url", where, "bytes", s.off)
+	}
+	return 0, nil
+}
+
+// differsError: a mirror's file is not what others have.
+type differsError struct{ error }
+
+// accept judges an answer, and notes what it tells of the file.
+func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool) error {
+	if !plainEncoding(resp.Header.Get("Content-Encoding"), resp.Request.URL.Path, where) {
+		return step.Failf("make the server send the file as it is", "fetch %s: the server sends it with content encoding %q, which nobody asked for", where,
+			resp.Header.Get("Content-Encoding"))
+	}
+	var first, last, total int64
+	switch code := resp.StatusCode; {
+	case code == http.StatusOK:
+		total = resp.ContentLength
+	case code == http.StatusPartialContent && part:
+		var ok bool
+		first, last, total, ok = contentRange(resp.Header.Get("Content-Range"))
+		if !ok || first != s.off || s.end >= 0 && last >= s.end || resp.ContentLength >= 0 && resp.ContentLength != last-first+1 {
+			s.o.ranged(m, no)
+			s.o.log.Warn("the server sent another part of the file than was asked for; it is not asked for parts again", "url", where, "bytes", s.off)
+			return errNoRanges
+		}
+	case code == http.StatusRequestedRangeNotSatisfiable && part, code == http.StatusPreconditionFailed && part:
+		return s.changed(m, where, "the file on the server has changed")
+	default:
+		return statusError(code, where)
+	}
+
+	s.k.mu.Lock()
+	t := s.k.tag(m)
+	size, limit, owner := s.k.size, s.k.limit, s.k.owner
+	mine := t.seen
+	s.k.mu.Unlock()
+	etag, modified := resp.Header.Get("ETag"), resp.Header.Get("Last-Modified")
+	if !strings.HasPrefix(etag, `"`) { // weak or none
+		etag = ""
+	}
+	switch {
+	case mine && (t.etag != etag && (etag != "" || resp.StatusCode == http.StatusOK) || t.modified != "" && modified != "" && t.modified != modified && etag == ""):
+		return s.changed(m, where, "the file on the server has changed")
+	case total >= 0 && size >= 0 && total != size:
+		if mine || owner == nil && !s.loose && s.k.wanted < 0 { // of two mirrors, the first of which fell silent after it had said its size
+			return s.changed(m, where, "the file on the server has changed its size")
+		}
+		return &step.Error{Err: &differsError{fmt.Errorf("fetch %s: it has %d bytes, not %d", where, total, size)}, Remedy: "see what the server has at that URL"}
+	case limit > 0 && total > limit:
+		return step.Failf("see what the server has at that URL", "fetch %s: longer than %d bytes", where, limit)
+	case resp.StatusCode == http.StatusOK && part:
+		s.o.ranged(m, no)
+		if s.parts {
+			return errNoRanges
+		}
+	case resp.StatusCode == http.StatusPartialContent, strings.EqualFold(resp.Header.Get("Accept-Ranges"), "bytes"):
+		s.o.ranged(m, yes)
+	case strings.EqualFold(resp.Header.Get("Accept-Ranges"), "none"):
+		s.o.ranged(m, no)
+	}
+
+	s.k.mu.Lock()
+	defer s.k.mu.Unlock()
+	if !s.loose && !s.k.join(m) && s.k.owner != m { // another connection was faster to decide whose file it is
+		return step.Retryable("", fmt.Errorf("fetch %s: the file is being read from another mirror", where))
+	}
+	if s.k.size < 0 {
+		s.k.size = total
+	}
+	if etag == "" && resp.StatusCode == http.StatusPartialContent && mine {
+		etag = t.etag // a 206 to If-Range may leave it out
+	}
+	t.seen, t.etag, t.modified = true, etag, modified
+	if !s.loose && s.k.owner == m && etag == "" {
+		s.k.blind = true
+	}
+	s.skip, s.left = s.off-first, -1
+	switch {
+	case resp.StatusCode == http.StatusPartialContent:
+		s.left = last - first + 1
+	case s.end >= 0:
+		s.left = s.end - s.off
+	case s.k.size >= 0:
+		s.left = s.k.size - s.off
+	}
+	return nil
+}
+
+// changed is what follows when a mirror's file is not the one it was.
+func (s *stream) changed(m *mirror, where, why string) error {
+	s.k.mu.Lock()
+	gave, owner := s.k.tag(m).gave, s.k.owner
+	s.k.mu.Unlock()
+	if gave == 0 && len(s.o.mirrors) > 1 && !s.loose && owner != nil {
+		return &step.Error{Err: &differsError{fmt.Errorf("fetch %s: %s", where, why)}, Remedy: "see what the server has at that URL"}
+	}
+	return s.k.restart(m, why)
+}
+
+// plainEncoding tells whether the body is the file as it is. A server that says gzip of a .gz file means what the file is, not what it did.
+func plainEncoding(enc string, names ...string) bool {
+	ending := ""
+	switch enc {
+	case "", "identity":
+		return true
+	case "gzip", "x-gzip":
+		ending = ".gz"
+	case "zstd":
+		ending = ".zst"
+	case "xz", "x-xz":
+		ending = ".xz"
+	case "bzip2", "x-bzip2":
+		ending = ".bz2"
+	}
+	return ending != "" && slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, ending) })
+}
+
+// contentRange reads "bytes 5-9/10"; total is -1 for "*".
+func contentRange(h string) (first, last, total int64, ok bool) {
+	rest, ok1 := strings.CutPrefix(h, "bytes ")
+	span, all, ok2 := strings.Cut(rest, "/")
+	from, to, ok3 := strings.Cut(span, "-")
+	if !ok1 || !ok2 || !ok3 {
+		return 0, 0, 0, false
+	}
+	total = -1
+	var err1, err2, err3 error
+	first, err1 = strconv.ParseInt(from, 10, 64)
+	last, err2 = strconv.ParseInt(to, 10, 64)
+	if all != "*" {
+		total, err3 = strconv.ParseInt(all, 10, 64)
+	}
+	if err1 != nil || err2 != nil || err3 != nil || first < 0 || last < first || total >= 0 && last >= total || total < 0 && all != "*" {
+		return 0, 0, 0, false
+	}
+	return first, last, total, true
+}
+
+// retryAfter is how long a server asks to be left alone: in seconds, or until a date.
+func retryAfter(h string) time.Duration {
+	if s, err := strconv.ParseInt(h, 10, 32); err == nil && s > 0 {
+		return time.Duration(s) * time.Second
+	}
+	if t, err := http.ParseTime(h); err == nil {
+		return time.Until(t)
+	}
+	return 0
+}
+
+// all reads to the end.
+func (s *stream) all() ([]byte, error) {
+	buf := make([]byte, 0, 64<<10)
+	for {
+		if len(buf) == cap(buf) {
+			buf = append(buf, 0)[:len(buf)]
+		}
+		n, err := s.read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+n]
+		if err == io.EOF {
+			return buf, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
