@@ -1,0 +1,329 @@
+// Package oci keeps published images in OCI registries: Open pulls one, Push pushes one. It is the one package below images that uses
+// the network, because the agent pulls and the command line pushes, and both must agree on how an image lies in a registry.
+//
+// Every object of the image is a blob, whose digest is the SHA-256 that the index knows it by anyway. A manifest holds the index, its
+// signatures and then the objects as layers; an image with more objects than a manifest may have layers gets an OCI index with
+// several manifests, of which the first begins with the index. The manifests keep the objects from being removed as garbage; who
+// pulls needs only the first, and then takes the objects it wants by their digests.
+//
+// A registry is not trusted: everything it sends is bounded and compared with a digest. What the digest of a tag is, only the registry
+// says: who wants more pins the digest in the reference, knows the index's digest, or checks a signature.
+package oci
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/opencontainers/go-digest"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/errdef"
+	"oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote"
+	"oras.land/oras-go/v2/registry/remote/auth"
+	"oras.land/oras-go/v2/registry/remote/errcode"
+
+	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/index"
+)
+
+// Types of what is in a registry.
+const (
+	ArtifactType = "application/vnd.ingot.image.v1"   // of the manifest that begins with the index
+	objectsType  = "application/vnd.ingot.objects.v1" // of manifests that only hold objects
+	indexType    = "application/vnd.ingot.index.v1"
+	objectType   = "application/vnd.ingot.object.v1"
+)
+
+// signatureTypes are the types of signatures, by the suffix that they have as files.
+var signatureTypes = map[string]string{
+	".minisig": "application/vnd.ingot.signature.minisign.v1",
+	".sig":     "application/vnd.ingot.signature.cosign.v1",
+}
+
+const (
+	maxManifest = 4 << 20 // what registries take
+	maxLayers   = 1000
+)
+
+// Credential is how to log in to a registry. The zero Credential is nobody: that is enough for public repositories.
+type Credential struct {
+	User, Password string
+	Refresh        string // an identity token, which docker's configuration may hold instead
+}
+
+// ParseSecret reads Ironic's image_pull_secret: "user:password", or the same in base64 as docker's config.json has it under "auth".
+// Anything else is a token, sent as a password without a user.
+func ParseSecret(s string) Credential {
+	s = strings.TrimSpace(s)
+	user, password, ok := strings.Cut(s, ":")
+	if !ok {
+		if b, err := base64.StdEncoding.DecodeString(s); err == nil {
+			if user, password, ok = strings.Cut(string(b), ":"); ok {
+				password = strings.TrimRight(password, "\x00\r\n")
+			}
+		}
+	}
+	if !ok {
+		return Credential{Password: s}
+	}
+	return Credential{User: user, Password: password}
+}
+
+// Options say how to reach a registry.
+type Options struct {
+	// Login gives the credential for a registry (host and port); nil for nobody.
+	Login func(ctx context.Context, registry string) (Credential, error)
+	// Client sends the requests; nil for one with the defaults. It is copied.
+	Client *http.Client
+}
+
+// Static logs in to the registry of a reference, and to no other, with one credential.
+func Static(ref Reference, c Credential) func(context.Context, string) (Credential, error) {
+	return func(_ context.Context, host string) (Credential, error) {
+		if host == ref.ref.Host() {
+			return c, nil
+		}
+		return Credential{}, nil
+	}
+}
+
+// Reference is the place of an image in a registry.
+type Reference struct {
+	ref   registry.Reference
+	plain bool // http
+	text  string
+}
+
+// IsReference tells whether a URL is for ParseReference.
+func IsReference(url string) bool {
+	return strings.HasPrefix(url, "oci://") || strings.HasPrefix(url, "oci+http://")
+}
+
+// ParseReference reads oci://REGISTRY/REPOSITORY:TAG or @sha256:DIGEST or both. Registries are talked to by https, but for those on this
+// machine; oci+http:// says that one is to be talked to in the clear.
+func ParseReference(url string) (Reference, error) {
+	const remedy = "write oci://registry/repository:tag, or oci://registry/repository@sha256:digest"
+	rest, plain := strings.CutPrefix(url, "oci+http://")
+	if !plain {
+		var ok bool
+		if rest, ok = strings.CutPrefix(url, "oci://"); !ok {
+			return Reference{}, refuse(remedy, "%q does not begin with oci://", url)
+		}
+	}
+	if host, _, _ := strings.Cut(rest, "/"); strings.Contains(host, "@") {
+		return Reference{}, refuse("give user and password by image_pull_secret, or by docker's configuration", "a reference to a registry can't hold a password")
+	}
+	ref, err := registry.ParseReference(rest)
+	if err != nil {
+		return Reference{}, refuse(remedy, "%q is no reference to an image in a registry: %w", url, err)
+	}
+	if ref.Reference == "" {
+		return Reference{}, refuse(remedy, "%q has neither tag nor digest", url)
+	}
+	if d, err := ref.Digest(); err == nil && d.Algorithm() != digest.SHA256 {
+		return Reference{}, refuse(remedy, "%q has a digest that is not SHA-256", url)
+	}
+	return Reference{ref, plain || loopback(ref.Registry), url}, nil
+}
+
+func loopback(registry string) bool {
+	host := registry
+	if h, _, err := net.SplitHostPort(registry); err == nil {
+		host = h
+	}
+	ip := net.ParseIP(strings.Trim(host, "[]"))
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}
+
+// String is the reference as it was written.
+func (r Reference) String() string { return r.text }
+
+// Pinned tells whether the reference names a digest, so that only one image can be behind it.
+func (r Reference) Pinned() bool { return strings.Contains(r.ref.Reference, ":") }
+
+// WithDigest gives a reference to exactly this.
+func (r Reference) WithDigest(digest string) Reference {
+	url, _, _ := strings.Cut(r.text, "@")
+	r.text, r.ref.Reference = url+"@"+digest, digest
+	return r
+}
+
+// repository makes the client of one.
+func (r Reference) repository(o Options) *remote.Repository {
+	c := http.Client{Transport: http.DefaultTransport}
+	if o.Client != nil {
+		c = *o.Client
+	}
+	if !r.plain {
+		c.Transport = &httpsOnly{c.Transport}
+	}
+	return &remote.Repository{
+		Reference: r.ref, PlainHTTP: r.plain,
+		Client: &auth.Client{Client: &c, Cache: auth.NewCache(), Credential: func(ctx context.Context, host string) (auth.Credential, error) {
+			if o.Login == nil {
+				return auth.EmptyCredential, nil
+			}
+			l, err := o.Login(ctx, host)
+			return auth.Credential{Username: l.User, Password: l.Password, RefreshToken: l.Refresh}, err
+		}},
+	}
+}
+
+// httpsOnly refuses to be sent where a password or an image could be read on the way.
+type httpsOnly struct{ http.RoundTripper }
+
+func (h *httpsOnly) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.URL.Scheme != "https" {
+		return nil, refuse("let the registry use https for its token service and its storage, too", "the registry sends to %s://%s, which is not encrypted", req.URL.Scheme, req.URL.Host)
+	}
+	next := h.RoundTripper
+	if next == nil {
+		next = http.DefaultTransport
+	}
+	return next.RoundTrip(req)
+}
+
+// Image is a published image in a registry.
+type Image struct {
+	Ref        Reference // pinned to the digest that was found
+	Index      []byte    // its digest fits the manifest; see index.Parse
+	Signatures [][]byte  // for index.VerifySignature; what to sign with was the publisher's choice
+	repo       *remote.Repository
+}
+
+// Open finds an image and pulls its index and signatures.
+func Open(ctx context.Context, ref Reference, o Options) (*Image, error) {
+	repo := ref.repository(o)
+	desc, body, err := repo.Manifests().FetchReference(ctx, ref.ref.Reference)
+	if err != nil {
+		return nil, explain(ref, err)
+	}
+	img := &Image{Ref: ref.WithDigest(desc.Digest.String()), repo: repo}
+	b, err := readAll(body, desc, maxManifest)
+	if err != nil {
+		return nil, explain(ref, err)
+	}
+	const remedy = "give the reference of an image that `ingot image publish` pushed"
+	if desc.MediaType == ocispec.MediaTypeImageIndex {
+		var x ocispec.Index
+		if err := json.Unmarshal(b, &x); err != nil {
+			return nil, refuse(remedy, "the registry's OCI index of %s is damaged: %w", ref, err)
+		}
+		desc = ocispec.Descriptor{}
+		for _, m := range x.Manifests {
+			if m.ArtifactType == ArtifactType {
+				desc = m
+				break
+			}
+		}
+		if desc.Digest == "" {
+			return nil, refuse(remedy, "%s is not a published image", ref)
+		}
+		if b, err = img.read(ctx, repo.Manifests(), desc, maxManifest); err != nil {
+			return nil, err
+		}
+	}
+	var m ocispec.Manifest
+	if err := json.Unmarshal(b, &m); err != nil {
+		return nil, refuse(remedy, "the registry's manifest of %s is damaged: %w", ref, err)
+	}
+	if desc.MediaType != ocispec.MediaTypeImageManifest || m.ArtifactType != ArtifactType || len(m.Layers) == 0 || m.Layers[0].MediaType != indexType {
+		return nil, refuse(remedy, "%s is not a published image", ref)
+	}
+	if img.Index, err = img.read(ctx, repo.Blobs(), m.Layers[0], index.MaxIndex); err != nil {
+		return nil, err
+	}
+	for _, l := range m.Layers[1:] {
+		for _, t := range signatureTypes {
+			if l.MediaType != t || len(img.Signatures) >= len(signatureTypes) {
+				continue
+			}
+			s, err := img.read(ctx, repo.Blobs(), l, index.MaxSignature)
+			if err != nil {
+				return nil, err
+			}
+			img.Signatures = append(img.Signatures, s)
+		}
+	}
+	return img, nil
+}
+
+func (i *Image) read(ctx context.Context, from content.Fetcher, d ocispec.Descriptor, limit int64) ([]byte, error) {
+	if d.Digest.Validate() != nil || d.Digest.Algorithm() != digest.SHA256 {
+		return nil, refuse("publish the image again", "the registry's manifest of %s names something without a SHA-256", i.Ref)
+	}
+	if d.Size < 0 || d.Size > limit {
+		return nil, tooLong(d, limit)
+	}
+	body, err := from.Fetch(ctx, d)
+	if err != nil {
+		return nil, explain(i.Ref, err)
+	}
+	b, err := readAll(body, d, limit)
+	if err != nil {
+		return nil, explain(i.Ref, err)
+	}
+	return b, nil
+}
+
+func tooLong(d ocispec.Descriptor, limit int64) error {
+	return refuse("check what the registry serves", "%s in the registry has %d bytes, more than the %d that are allowed", d.MediaType, d.Size, limit)
+}
+
+// readAll reads what d describes and checks its digest.
+func readAll(body io.ReadCloser, d ocispec.Descriptor, limit int64) ([]byte, error) {
+	defer body.Close()
+	if d.Size < 0 || d.Size > limit {
+		return nil, tooLong(d, limit)
+	}
+	return content.ReadAll(body, d)
+}
+
+// Object fetches an object. Its bytes are the registry's: the caller reads no more than it should have, and calls Object.Verify.
+func (i *Image) Object(ctx context.Context, o index.Object) (io.ReadCloser, error) {
+	body, err := i.repo.Blobs().Fetch(ctx, describe(objectType, o))
+	if err != nil {
+		return nil, explain(i.Ref, err)
+	}
+	return body, nil
+}
+
+func describe(mediaType string, o index.Object) ocispec.Descriptor {
+	return ocispec.Descriptor{MediaType: mediaType, Digest: digest.NewDigestFromBytes(digest.SHA256, o.Sum[:]), Size: o.Len}
+}
+
+func refuse(remedy, format string, args ...any) error {
+	return &images.Error{Err: fmt.Errorf(format, args...), Remedy: remedy}
+}
+
+// explain says what a registry's refusal means.
+func explain(ref Reference, err error) error {
+	var own *images.Error
+	var answer *errcode.ErrorResponse
+	switch {
+	case errors.As(err, &own):
+		return err
+	case errors.Is(err, errdef.ErrNotFound):
+		return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %v", ref, err)
+	case errors.Is(err, auth.ErrBasicCredentialNotFound):
+		return refuse("give a user and password", "the registry of %s wants a user and a password, and there is none", ref)
+	case errors.As(err, &answer):
+		switch answer.StatusCode {
+		case http.StatusUnauthorized:
+			return refuse("check the user and the password, and that they are for this registry", "the registry does not accept the user and password for %s: %v", ref, err)
+		case http.StatusForbidden:
+			return refuse("check what the user may do in this repository", "the registry does not allow this for %s: %v", ref, err)
+		case http.StatusNotFound:
+			return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %v", ref, err)
+		}
+	}
+	return fmt.Errorf("registry of %s: %w", ref, err)
+}

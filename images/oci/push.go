@@ -1,0 +1,186 @@
+package oci
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+
+	"github.com/opencontainers/image-spec/specs-go"
+	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
+	"golang.org/x/sync/errgroup"
+	"oras.land/oras-go/v2/registry"
+	"oras.land/oras-go/v2/registry/remote"
+
+	"github.com/ingot-metal/ingot/images/index"
+)
+
+// pushes is how many blobs are pushed at a time.
+const pushes = 6
+
+// Upload is an image to push.
+type Upload struct {
+	Name       string // of the image
+	Index      []byte
+	Signatures map[string][]byte // by the suffix of their files
+	// Object gives the stored bytes of an object.
+	Object func(ctx context.Context, o index.Object) ([]byte, error)
+	// Done counts the bytes of objects that the registry has.
+	Done *atomic.Int64
+}
+
+// Pushed is what Push did.
+type Pushed struct {
+	Ref     Reference // with the digest
+	New     int       // blobs that the registry did not have
+	Written int64     // their bytes
+}
+
+// Push puts an image into a registry under a tag. The tag changes last: whoever pulls sees the old image or all of the new one. What the
+// repository has already is not sent again.
+func Push(ctx context.Context, ref Reference, u Upload, o Options) (*Pushed, error) {
+	if ref.Pinned() {
+		return nil, refuse("leave the digest out", "an image is pushed to a tag, and %s has a digest", ref)
+	}
+	x, err := index.Parse(u.Index)
+	if err != nil {
+		return nil, err
+	}
+	if u.Done == nil {
+		u.Done = new(atomic.Int64)
+	}
+	p := &push{Upload: u, repo: ref.repository(o), ref: ref}
+	objects := distinct(x)
+	group, gctx := errgroup.WithContext(ctx)
+	group.SetLimit(pushes)
+	for _, obj := range objects {
+		if gctx.Err() != nil {
+			break
+		}
+		group.Go(func() error {
+			return p.blob(gctx, describe(objectType, obj), func() ([]byte, error) { return u.Object(gctx, obj) })
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, explain(ref, err)
+	}
+	digest, err := p.manifests(ctx, objects)
+	if err != nil {
+		return nil, explain(ref, err)
+	}
+	return &Pushed{Ref: ref.WithDigest(digest), New: int(p.fresh.Load()), Written: p.written.Load()}, nil
+}
+
+// distinct is every object of an image once, block lists first.
+func distinct(x *index.Index) []index.Object {
+	seen := map[index.Object]bool{{}: true}
+	var all []index.Object
+	for _, o := range slices.Concat(x.Lists, x.Chunks) {
+		if !seen[o] {
+			seen[o] = true
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+type push struct {
+	Upload
+	repo           *remote.Repository
+	ref            Reference
+	fresh, written atomic.Int64
+}
+
+// blob pushes a blob that the repository does not have.
+func (p *push) blob(ctx context.Context, d ocispec.Descriptor, get func() ([]byte, error)) error {
+	there, err := p.repo.Blobs().Exists(ctx, d)
+	if err != nil {
+		return err
+	}
+	if !there {
+		b, err := get()
+		if err != nil {
+			return err
+		}
+		if err := p.repo.Blobs().Push(ctx, d, bytes.NewReader(b)); err != nil {
+			return fmt.Errorf("push %s: %w", d.Digest, err)
+		}
+		p.fresh.Add(1)
+		p.written.Add(d.Size)
+	}
+	p.Done.Add(d.Size)
+	return nil
+}
+
+// small pushes a blob of known bytes and gives its layer.
+func (p *push) small(ctx context.Context, mediaType, title string, b []byte) (ocispec.Descriptor, error) {
+	d := describe(mediaType, index.Of(b))
+	err := p.blob(ctx, d, func() ([]byte, error) { return b, nil })
+	return titled(d, title), err
+}
+
+// titled gives a layer the path that it has in a folder: generic tools pull it to there.
+func titled(d ocispec.Descriptor, title string) ocispec.Descriptor {
+	if title != "" {
+		d.Annotations = map[string]string{ocispec.AnnotationTitle: title}
+	}
+	return d
+}
+
+// manifests pushes what holds the image together, and gives the digest of that.
+func (p *push) manifests(ctx context.Context, objects []index.Object) (string, error) {
+	config, err := p.small(ctx, ocispec.MediaTypeEmptyJSON, "", []byte("{}"))
+	if err != nil {
+		return "", err
+	}
+	first, err := p.small(ctx, indexType, p.Name+index.Suffix, p.Index)
+	if err != nil {
+		return "", err
+	}
+	layers := []ocispec.Descriptor{first}
+	for _, suffix := range slices.Sorted(maps.Keys(p.Signatures)) {
+		l, err := p.small(ctx, signatureTypes[suffix], p.Name+index.Suffix+suffix, p.Signatures[suffix])
+		if err != nil {
+			return "", err
+		}
+		layers = append(layers, l)
+	}
+	for _, o := range objects {
+		layers = append(layers, titled(describe(objectType, o), o.Path()))
+	}
+	var manifests []ocispec.Descriptor
+	tags := p.repo.Manifests().(registry.ReferencePusher)
+	for part := range slices.Chunk(layers, maxLayers) {
+		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactType, Config: config, Layers: part}
+		if manifests != nil {
+			m.ArtifactType = objectsType
+		}
+		b, d, err := encode(m, m.MediaType, m.ArtifactType)
+		if err != nil {
+			return "", err
+		}
+		if len(layers) <= maxLayers {
+			return d.Digest.String(), tags.PushReference(ctx, d, bytes.NewReader(b), p.ref.ref.Reference)
+		}
+		if err := p.repo.Manifests().Push(ctx, d, bytes.NewReader(b)); err != nil {
+			return "", err
+		}
+		manifests = append(manifests, d)
+	}
+	x := ocispec.Index{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageIndex, ArtifactType: ArtifactType, Manifests: manifests}
+	b, d, err := encode(x, x.MediaType, x.ArtifactType)
+	if err != nil {
+		return "", err
+	}
+	return d.Digest.String(), tags.PushReference(ctx, d, bytes.NewReader(b), p.ref.ref.Reference)
+}
+
+func encode(v any, mediaType, artifactType string) ([]byte, ocispec.Descriptor, error) {
+	b, err := json.Marshal(v)
+	d := describe(mediaType, index.Of(b))
+	d.ArtifactType = artifactType
+	return b, d, err
+}
