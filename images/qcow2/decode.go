@@ -1,27 +1,23 @@
 package qcow2
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 
-	"github.com/klauspost/compress/flate"
 	"github.com/klauspost/compress/zstd"
 )
 
 // decoder unpacks compressed clusters, one at a time.
 type decoder struct {
-	zstd  *zstd.Decoder
-	flate io.ReadCloser
-	in    bytes.Reader
-	whole []byte // for a cluster of which less than all is wanted
+	zstd    *zstd.Decoder // or
+	deflate *inflater
+	whole   []byte // for a cluster of which less than all is wanted
 }
 
 func newDecoder(isZstd bool) (*decoder, error) {
 	if !isZstd {
-		return &decoder{}, nil
+		return &decoder{deflate: &inflater{}}, nil
 	}
 	// The window is not allocated: all of a cluster is one buffer anyway. The limit is the one that QEMU has.
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20),
@@ -39,7 +35,7 @@ func (d *decoder) close() {
 // in src is of no interest.
 func (d *decoder) cluster(dst []byte, n int, src []byte) error {
 	if d.zstd == nil {
-		return d.inflate(dst[:n], src)
+		return d.deflate.inflate(dst[:n], src)
 	}
 	end, size, err := frame(src)
 	if err != nil {
@@ -62,28 +58,6 @@ func (d *decoder) cluster(dst []byte, n int, src []byte) error {
 	}
 	return nil
 }
-
-func (d *decoder) inflate(dst, src []byte) error {
-	d.in.Reset(src)
-	if d.flate == nil {
-		d.flate = flate.NewReader(&d.in)
-	} else if err := d.flate.(flate.Resetter).Reset(&d.in, nil); err != nil {
-		return err
-	}
-	if n, err := io.ReadFull(d.flate, dst); err != nil {
-		return fmt.Errorf("after %d bytes: %w", n, err)
-	}
-	var more [1]byte
-	switch n, err := io.ReadFull(d.flate, more[:]); {
-	case n > 0:
-		return errTooMuch
-	case err != io.EOF:
-		return err
-	}
-	return nil
-}
-
-var errTooMuch = errors.New("it is more than a cluster")
 
 // frame finds the end of a zstd frame, and the size of its content or -1. What follows it is part of another cluster. RFC 8878, 3.1.1.
 func frame(b []byte) (end int, size int64, err error) {

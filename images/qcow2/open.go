@@ -159,6 +159,9 @@ func (o *opener) header(l Limits) error {
 	if o.h, err = parseHeader(o.first[:min(m, headerMax)], o.fileSize, l); err != nil {
 		return err
 	}
+	if o.h.Snapshots > 0 {
+		o.end = o.h.snapshots + 1
+	}
 	o.buf = make([]byte, max(maxRequest, packedMax(o.h.cluster())))
 	return o.table("its header", 0, min(int64(m), headerMax, o.h.cluster()), func(int64, []byte) error { return nil })
 }
