@@ -1,6 +1,6 @@
 // Command ingot-agent is the program of the ramdisk: first process, worker, and the kernel's modprobe, by how it is called.
 //
-// On any Linux it can also print its table of steps and the machine's inventory.
+// On any Linux it also writes images, and prints its table of steps and the machine's inventory.
 package main
 
 import (
@@ -39,6 +39,7 @@ func main() {
 
 const usage = `usage: ingot-agent COMMAND
 
+  write ...           write an image onto a disk; ingot-agent write --help
   inventory [--json]  what this machine is
   steps [--json]      the steps this agent can run
   worker              the agent proper; the first process of the ramdisk starts it
@@ -53,6 +54,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	command := ""
 	if len(args) > 1 {
 		command = args[1]
+	}
+	if command == "write" {
+		return write(ctx, args[2:], os.Stdin, stdout, stderr)
 	}
 	fs := flag.NewFlagSet("ingot-agent "+command, flag.ContinueOnError)
 	fs.SetOutput(stderr)

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/ingot-metal/ingot/agent/standalone"
+	"github.com/ingot-metal/ingot/agent/step"
+	"golang.org/x/term"
+)
+
+const writeUsage = `usage: ingot-agent write --image URL|FILE --sha256 HEX --disk /dev/DISK [options]
+
+Writes an operating-system image onto a disk in one pass: fetched (connections that break are mended), verified, unpacked, zeros skipped
+but zero afterwards, and the partition table last, so that whatever goes wrong leaves a disk that does not boot, never half a system.
+Formats are found by content. The disk may be a block device or a file.
+
+`
+
+// texts is a flag that may be repeated.
+type texts []string
+
+func (t *texts) String() string     { return strings.Join(*t, " ") }
+func (t *texts) Set(s string) error { *t = append(*t, s); return nil }
+
+// write is the command that writes an image without a conductor.
+func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) error {
+	var o standalone.Options
+	var sha256, sha512, blake3, checksum, ca, drive string
+	var keys texts
+	var dry, yes, asJSON, quiet, verbose bool
+	fs := flag.NewFlagSet("ingot-agent write", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Usage = func() { fmt.Fprint(stderr, writeUsage); fs.PrintDefaults() }
+	fs.StringVar(&o.Image, "image", "", "`URL` (http, https, oci) or path of the image, or of the index of a published one")
+	fs.Var((*texts)(&o.Mirrors), "mirror", "another `URL` of the same image; may be repeated")
+	fs.StringVar(&sha256, "sha256", "", "SHA-256 of the image file, `HEX` digits")
+	fs.StringVar(&sha512, "sha512", "", "SHA-512 of the image file, `HEX` digits")
+	fs.StringVar(&blake3, "blake3", "", "BLAKE3 of the image file, `HEX` digits")
+	fs.StringVar(&checksum, "checksum", "", "`URL` of a file of checksums that names the image")
+	fs.Var(&keys, "key", "public `KEY` (minisign), or a file with one (minisign or PEM), that must have signed a published image; may be repeated")
+	fs.StringVar(&o.Signature, "signature", "", "`URL` of the signature, when it is not beside the index")
+	fs.BoolVar(&o.Unverified, "allow-unverified", false, "write an image without digest or signature")
+	fs.StringVar(&ca, "ca", "", "`FILE` with certificates (PEM) that the image server's must be signed by")
+	fs.StringVar(&o.Disk, "disk", "", "the disk to write: a `PATH` like /dev/sda or /dev/disk/by-id/..., or a file that is as large as a disk")
+	fs.StringVar(&drive, "configdrive", "", "config drive: `FILE|URL`; an object (JSON), or an ISO 9660 or FAT image, also in base64 and gzip")
+	fs.BoolVar(&o.BootEntry, "boot-entry", false, "make the disk what this machine's UEFI firmware boots")
+	fs.BoolVar(&o.Verify, "verify", false, "read back what was written and compare")
+	fs.StringVar(&o.Difference, "difference", "", "write only what differs from what the disk holds (published images): auto, always, never (default auto)")
+	fs.BoolVar(&dry, "dry-run", false, "say what would happen, and write nothing")
+	fs.BoolVar(&yes, "yes", false, "don't ask before a disk is overwritten that has something on it")
+	fs.BoolVar(&asJSON, "json", false, "print the result as JSON")
+	fs.BoolVar(&quiet, "quiet", false, "no progress bar")
+	fs.BoolVar(&verbose, "verbose", false, "show the log")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if fs.NArg() > 0 {
+		return fmt.Errorf("write: %q is no option; everything has a name: --image, --disk, ... (see --help)", fs.Arg(0))
+	}
+	if err := digestFlags(&o, checksum, map[string]string{"sha256": sha256, "sha512": sha512, "blake3": blake3}); err != nil {
+		return err
+	}
+	var err error
+	if o.CA, err = readText(ca); err != nil {
+		return err
+	}
+	for _, k := range keys {
+		text, err := keyText(k)
+		if err != nil {
+			return err
+		}
+		o.Keys = append(o.Keys, text)
+	}
+	if o.ConfigDrive, err = standalone.ReadConfigDrive(drive); err != nil {
+		return remedied(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	if verbose {
+		log = slog.New(slog.NewTextHandler(stderr, nil))
+	}
+	limitMemory()
+
+	if dry {
+		plan, err := standalone.Examine(ctx, o, log)
+		if err != nil {
+			return remedied(err)
+		}
+		if asJSON {
+			return printJSON(stdout, plan)
+		}
+		_, err = io.WriteString(stdout, plan.Text())
+		return err
+	}
+	target, err := standalone.LookAt(ctx, o.Disk)
+	if err != nil {
+		return remedied(err)
+	}
+	if err := confirm(target, yes, stdin, stderr); err != nil {
+		return err
+	}
+	report := func(string, step.Progress) {}
+	bar := standalone.NewBar(stderr, widthOf(stderr))
+	if !quiet {
+		report = bar.Show
+	}
+	r, err := standalone.Write(ctx, o, log, report)
+	bar.End()
+	switch {
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("stopped; %s has no partition table now and will not boot", o.Disk)
+	case err != nil:
+		return remedied(err)
+	case asJSON:
+		return printJSON(stdout, r)
+	}
+	_, err = io.WriteString(stdout, r.Text())
+	return err
+}
+
+// digestFlags makes one digest of the flags.
+func digestFlags(o *standalone.Options, checksum string, values map[string]string) error {
+	for algo, value := range values {
+		switch {
+		case value == "":
+		case o.Digest != "":
+			return errors.New("write: give one digest, not several")
+		default:
+			o.Digest = algo + ":" + value
+		}
+	}
+	if checksum != "" && o.Digest != "" {
+		return errors.New("write: give a digest or --checksum, not both")
+	}
+	o.Checksum = checksum
+	return nil
+}
+
+// confirm asks before a disk is overwritten that has something on it, when there is somebody to ask.
+func confirm(t standalone.Target, yes bool, stdin io.Reader, stderr io.Writer) error {
+	f, ok := stdin.(*os.File)
+	if yes || t.Holds == "" || !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	fmt.Fprintf(stderr, "%s holds: %s. Overwrite it? [y/N] ", t.Disk, t.Holds)
+	answer, err := bufio.NewReader(stdin).ReadString('\n')
+	if err != nil && answer == "" {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+		return errors.New("nothing was written")
+	}
+	return nil
+}
+
+func widthOf(w io.Writer) int {
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+			return width
+		}
+	}
+	return 0
+}
+
+// remedied puts what to do behind what went wrong.
+func remedied(err error) error {
+	if e := step.AsError(err); e.Remedy != "" {
+		return fmt.Errorf("%w\n  what to do: %s", err, e.Remedy)
+	}
+	return err
+}
+
+// readText reads a file; no name gives no text.
+func readText(name string) (string, error) {
+	if name == "" {
+		return "", nil
+	}
+	b, err := os.ReadFile(name)
+	return string(b), err
+}
+
+// keyText is a key as it was given, or what is in the file of that name.
+func keyText(k string) (string, error) {
+	if _, err := os.Stat(k); err == nil {
+		return readText(k)
+	}
+	if strings.ContainsAny(k, "/.") {
+		return "", fmt.Errorf("write: --key: there is no file %s", k)
+	}
+	return k, nil
+}
+
+func printJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

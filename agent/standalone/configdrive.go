@@ -1,0 +1,53 @@
+package standalone
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/ingot-metal/ingot/agent/configdrive"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// ReadConfigDrive makes the argument of write_configdrive of a file's name or a URL. No name gives none.
+func ReadConfigDrive(name string) (json.RawMessage, error) {
+	if name == "" {
+		return nil, nil
+	}
+	if strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://") {
+		return json.Marshal(name)
+	}
+	st, err := os.Stat(name)
+	if err != nil {
+		return nil, fmt.Errorf("config drive: %w", err)
+	}
+	if st.Size() > configdrive.MaxSize*3/2 {
+		return nil, step.Failf("make it smaller", "config drive %s: larger than %d MiB", name, configdrive.MaxSize>>20)
+	}
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return nil, fmt.Errorf("config drive: %w", err)
+	}
+	if text := bytes.TrimSpace(b); bytes.HasPrefix(text, []byte("{")) {
+		if !json.Valid(text) {
+			return nil, step.Failf("correct the JSON", "config drive %s: begins like an object, but is not valid JSON", name)
+		}
+		return json.RawMessage(text), nil
+	}
+	if isText(b) { // base64
+		return json.Marshal(string(b))
+	}
+	return json.Marshal(base64.StdEncoding.EncodeToString(b))
+}
+
+func isText(b []byte) bool {
+	for _, c := range b[:min(len(b), 4096)] {
+		if c >= 0x7f || c < ' ' && c != '\n' && c != '\r' && c != '\t' {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,151 @@
+// Package standalone is `ingot-agent write`: it writes an image onto a disk of any Linux machine with the agent's own steps, without a
+// conductor, for those who would use dd or bmaptool.
+//
+// What holds in a deployment holds here: one pass, digest, partition table last. Different is who chooses the disk (the caller, by path,
+// also a loop device or a plain file), that image files may be local, and that the firmware's boot entries are left alone unless asked for:
+// the disk may be meant for another machine.
+package standalone
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent"
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/image"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// Options say what to write where. Zero values leave a thing out.
+type Options struct {
+	Image       string   // URL, or path of a file
+	Mirrors     []string // more URLs of the same image
+	Digest      string   // "sha256:<hex>", "sha512:<hex>", "blake3:<hex>"; of the file at Image
+	Checksum    string   // URL of a checksum file
+	Keys        []string // public keys, one of which must have signed a published image
+	Signature   string   // URL or path, when not beside the image
+	Unverified  bool     // write an image without digest or signature
+	CA          string   // certificates in PEM form
+	Disk        string   // path of the target
+	ConfigDrive json.RawMessage
+	BootEntry   bool
+	Verify      bool
+	Difference  string // "auto", "always" or "never"
+}
+
+// Result is what was done.
+type Result struct {
+	*image.Result
+	Table       string           `json:"table"` // "gpt" or "mbr"
+	Partitions  []disk.Partition `json:"partitions"`
+	ConfigDrive any              `json:"config_drive"`
+	Boot        any              `json:"boot"`
+	TookMS      int64            `json:"took_ms"` // from the beginning until everything is on the disk
+}
+
+// args are those of write_image.
+func (o Options) args(target string) (map[string]any, error) {
+	a := map[string]any{
+		"image_source": o.Image,
+		// The one disk that the machine is shown, whatever its size.
+		"root_device": map[string]string{"name": "s== " + target},
+	}
+	set := func(name string, v any, given bool) {
+		if given {
+			a[name] = v
+		}
+	}
+	if o.Digest != "" {
+		algo, value, ok := cutDigest(o.Digest)
+		if !ok {
+			return nil, step.Failf("give it as sha256:HEX, sha512:HEX or blake3:HEX", "the digest %q can't be understood", o.Digest)
+		}
+		a["image_os_hash_algo"], a["image_os_hash_value"] = algo, value
+	}
+	set("image_checksum", o.Checksum, o.Checksum != "")
+	set("image_mirrors", o.Mirrors, len(o.Mirrors) > 0)
+	set("image_keys", o.Keys, len(o.Keys) > 0)
+	set("image_signature", o.Signature, o.Signature != "")
+	set("allow_unverified", true, o.Unverified)
+	set("image_ca", o.CA, o.CA != "")
+	set("verify", true, o.Verify)
+	set("image_difference", o.Difference, o.Difference != "")
+	return a, nil
+}
+
+// Write writes the image, makes it durable and commits its partition table. report hears of progress and must not block; a nil log is
+// silent. On any error the disk has no partition table, or was not touched.
+func Write(ctx context.Context, o Options, log *slog.Logger, report func(stepName string, p step.Progress)) (*Result, error) {
+	began := time.Now()
+	m, err := openMachine(ctx, o.Disk)
+	if err != nil {
+		return nil, err
+	}
+	args, err := o.args(m.disk.Name)
+	if err != nil {
+		return nil, err
+	}
+	plan := []step.Planned{planned("write_image", args)}
+	if len(o.ConfigDrive) > 0 {
+		plan = append(plan, planned("write_configdrive", map[string]any{"configdrive": o.ConfigDrive}))
+	}
+	if o.BootEntry {
+		plan = append(plan, planned("prepare_instance_boot", map[string]any{}))
+	}
+	facts := &step.Facts{}
+	rep := &reporter{report: report}
+	end := (&step.Runner{Table: agent.Steps(m, nil), Log: log}).Run(ctx, facts, plan, rep)
+	switch {
+	case end.Cancelled || ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case end.Err != nil:
+		return nil, end.Err
+	}
+	r := &Result{ConfigDrive: rep.results["write_configdrive"], Boot: rep.results["prepare_instance_boot"]}
+	var ok bool
+	if r.Result, ok = rep.results["write_image"].(*image.Result); !ok {
+		return nil, errors.New("write_image ended without a result")
+	}
+	pending, err := disk.PendingOf(facts)
+	if err != nil {
+		return nil, err
+	}
+	if !o.BootEntry {
+		report("commit", step.Progress{Phase: "commit"})
+		if _, err := disk.Commit(ctx, facts, m, log); err != nil {
+			return nil, err
+		}
+	}
+	r.Table, r.Partitions = pending.Table(), pending.Partitions()
+	r.TookMS = time.Since(began).Milliseconds()
+	return r, nil
+}
+
+func planned(name string, args map[string]any) step.Planned {
+	raw, err := json.Marshal(args)
+	if err != nil {
+		panic(fmt.Sprintf("arguments of %s: %v", name, err)) // they are made above, of what JSON can hold
+	}
+	return step.Planned{Interface: "deploy", Name: name, Args: raw}
+}
+
+// reporter keeps the results of steps.
+type reporter struct {
+	report  func(string, step.Progress)
+	results map[string]any
+}
+
+func (r *reporter) StepStarted(_ int, s step.Planned) { r.report(s.Name, step.Progress{}) }
+
+func (r *reporter) Progress(_ int, s step.Planned, p step.Progress) { r.report(s.Name, p) }
+
+func (r *reporter) StepFinished(_ int, s step.Planned, res step.Result) {
+	if r.results == nil {
+		r.results = map[string]any{}
+	}
+	r.results[s.Name] = res.Outcome.Result
+}
