@@ -12,6 +12,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/agent/swarm"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 	"google.golang.org/protobuf/proto"
 )
@@ -68,6 +69,7 @@ type Agent struct {
 	trust  trust
 	key    *ecdsa.PrivateKey
 	facts  *step.Facts // of the work in progress, which may come in several plans
+	swarm  *swarm.Node
 	// started is how long the kernel had been up when this was made.
 	started time.Duration
 
@@ -98,13 +100,15 @@ func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.DiscardHandler
 	}
-	a := &Agent{o: o, q: newQueue(), digest: m.Digest, trust: trust{pin: o.Config.CA, built: o.BuiltCA}, facts: &step.Facts{},
+	a := &Agent{o: o, q: newQueue(), digest: m.Digest, trust: trust{pin: o.Config.CA, built: o.BuiltCA, seen: &seen{}}, facts: &step.Facts{},
 		started: o.Identity.Uptime()}
 	level := slog.LevelInfo
 	if o.Config.Debug {
 		level = slog.LevelDebug
 	}
 	a.log = slog.New(&logHandler{local: o.Log, q: a.q, level: level})
+	a.swarm = swarm.New(a.log, a.q.rouse)
+	a.q.swarm = func(now time.Time) (*agentv1.Event, time.Duration) { return swarmEvent(a.swarm, now) }
 	a.runner = &step.Runner{Table: o.Steps, Log: a.log}
 	if err := a.inherit(); err != nil {
 		return nil, err

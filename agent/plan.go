@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/agent/swarm"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
@@ -54,6 +55,7 @@ func (a *Agent) startLocked(p *agentv1.Plan) {
 	if !a.carry || a.phase != p.Phase {
 		a.facts = &step.Facts{}
 	}
+	swarm.Offer(a.facts, a.swarm)
 	facts := a.facts
 	a.carry, a.phase = false, p.Phase
 	// A plan does not end with the session, so its context comes from none.
@@ -80,6 +82,7 @@ func (a *Agent) runPlan(ctx context.Context, facts *step.Facts, p *agentv1.Plan)
 		a.log.Warn("the plan starts although devices may be missing", "err", err)
 	}
 	end := a.runner.Run(ctx, facts, steps, &planReporter{a: a, id: p.Id})
+	a.swarm.Leave()
 
 	a.mu.Lock()
 	a.running, a.carry = nil, end.Done

@@ -30,6 +30,7 @@ type queue struct {
 	maxLogs  int
 	lost     uint64
 	bundle   *agentv1.Event
+	swarm    func(time.Time) (*agentv1.Event, time.Duration) // set once: news of chunks, or when there may be some; nil: none
 	wake     chan struct{}
 }
 
@@ -129,7 +130,7 @@ func (q *queue) pending() int {
 	return len(q.results)
 }
 
-// next gives what to send now: results first, then progress when its time has come, then logs. When there is nothing it says how
+// next gives what to send now: results first, then progress when its time has come, then news of chunks, then logs. When there is nothing it says how
 // long until there may be; zero means until something new comes.
 func (q *queue) next(now time.Time) (*agentv1.Event, time.Duration) {
 	q.mu.Lock()
@@ -146,6 +147,15 @@ func (q *queue) next(now time.Time) (*agentv1.Event, time.Duration) {
 			e := q.progress
 			q.progress, q.shown = nil, now
 			return e, 0
+		}
+	}
+	if q.swarm != nil {
+		e, later := q.swarm(now)
+		if e != nil {
+			return e, 0
+		}
+		if later > 0 && (wait <= 0 || later < wait) {
+			wait = later
 		}
 	}
 	if len(q.logs) > 0 {

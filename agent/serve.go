@@ -89,6 +89,10 @@ func (s *serving) receive() error {
 			return errRedirected
 		case *agentv1.ConductorMessage_CollectLogs:
 			s.a.plans.Go(s.a.collectLogs)
+		case *agentv1.ConductorMessage_SwarmPeers:
+			if err := s.a.swarmPeers(b.SwarmPeers); err != nil {
+				s.a.log.Warn("the conductor's word of neighbours makes no sense", "err", err)
+			}
 		case *agentv1.ConductorMessage_Welcome:
 		default:
 			s.a.log.Warn("the conductor asks for something that this agent does not know", "message", fmt.Sprintf("%T", b))

@@ -202,6 +202,9 @@ func (a *Agent) enrol(ctx context.Context, address string) error {
 	}
 	a.q.policy(r.Policy)
 	a.change(func(s *saved) {
+		if p := r.Policy.GetSwarm(); p != nil {
+			s.Swarm = &p.UploadRate
+		}
 		s.Certificate, s.NodeUUID, s.Generation = r.Certificate, r.NodeUuid, r.Generation
 		s.Highest = max(s.Highest, r.Generation)
 	})
@@ -262,6 +265,9 @@ func (a *Agent) session(ctx context.Context, client agentv1.AgentsClient) (opene
 		a.setClock(t.AsTime())
 	}
 	a.q.reopen(welcome.AckedSeq)
+	a.enableSwarm()
+	a.swarm.Session(localAddr(stream.Context()))
+	defer a.swarm.SessionLost()
 	a.log.Info("session opened", "acked", welcome.AckedSeq, "uptime", a.o.Identity.Uptime().Round(time.Millisecond))
 	a.o.Status.Line("connected to the conductor")
 

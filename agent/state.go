@@ -24,6 +24,7 @@ type saved struct {
 	NodeUUID    string   `json:"node_uuid,omitempty"`
 	Generation  uint64   `json:"generation,omitempty"`
 	Conductor   string   `json:"conductor,omitempty"` // where the agent was redirected to
+	Swarm       *uint64  `json:"swarm,omitempty"`     // bytes per second for neighbours; nil: no swarms
 	LastSeq     uint64   `json:"last_seq"`
 	Results     [][]byte `json:"results,omitempty"` // events, not acknowledged
 	Plan        savedPlan

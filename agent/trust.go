@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,6 +19,20 @@ import (
 type trust struct {
 	pin   [sha256.Size]byte
 	built *x509.Certificate // a CA built into the ramdisk; it comes before the pin
+	seen  *seen             // nil: nobody asks
+}
+
+// seen is the CA's certificate once a server has shown it: the boot parameters have only its fingerprint.
+type seen struct {
+	ca atomic.Pointer[x509.Certificate]
+}
+
+// authority is the conductor's CA; nil before the first connection.
+func (t trust) authority() *x509.Certificate {
+	if t.built != nil {
+		return t.built
+	}
+	return t.seen.ca.Load()
 }
 
 var errForeignServer = errors.New("the server is not the conductor that the boot parameters name (its certificate comes from another CA)")
@@ -51,6 +66,9 @@ func (t trust) verify(cs tls.ConnectionState) error {
 	})
 	if err != nil {
 		return fmt.Errorf("%w: %v", errForeignServer, err)
+	}
+	if t.seen != nil {
+		t.seen.ca.Store(ca)
 	}
 	return nil
 }

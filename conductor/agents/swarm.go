@@ -90,7 +90,7 @@ func (s *Server) swarmPeers(nodeUUID string) *agentv1.ConductorMessage {
 	if n == nil {
 		return nil
 	}
-	m := &agentv1.SwarmPeers{Image: n.Image[:], Whole: n.Whole, Gone: n.Gone, Seeds: n.Seeds}
+	m := &agentv1.SwarmPeers{Image: n.Image[:], Whole: n.Whole, Gone: n.Gone, Seeds: n.Seeds, Fetched: n.Fetched}
 	for _, p := range n.Peers {
 		m.Peers = append(m.Peers, &agentv1.SwarmPeer{Node: p.Node, Generation: p.Generation, Address: p.Addr.String(), Whole: p.Whole,
 			Have: p.Have, Added: p.Added, Fetching: p.Fetching, Fetched: p.Fetched})

@@ -34,6 +34,8 @@ const (
 	seeds     = 4
 	stuck     = 15 * time.Second // without progress, after which a seed is none
 	reseed    = 500 * time.Millisecond
+
+	cheerEvery = time.Second
 )
 
 // Member says who tells something.
@@ -67,6 +69,8 @@ type News struct {
 	Peers []Peer
 	Gone  []string
 	Seeds []string
+	// Fetched is what all members have fetched from the image's own server: it rises as long as the swarm gets further.
+	Fetched uint64
 }
 
 // Peer is what is new about one neighbour.
@@ -103,6 +107,9 @@ type swarm struct {
 	members []*member // who came first stands first
 	seeds   []string
 	seeded  time.Time
+	fetched uint64 // from the image's own server, by all
+	told    uint64
+	cheered time.Time
 	barred  map[string]bool // nodes that were thrown out
 }
 
@@ -121,6 +128,7 @@ type member struct {
 	gone     []string
 	fresh    bool     // nothing has been told yet
 	seeds    []string // as told
+	sum      uint64   // of the swarm's bytes, as told
 	accused  map[string]bool
 }
 
@@ -166,6 +174,7 @@ func (r *Registry) Update(who Member, st State) (accused, barred []string) {
 		n.News()
 	}
 	m.News()
+	r.cheer(m.s)
 	return accused, barred
 }
 
@@ -259,6 +268,9 @@ func (r *Registry) take(m *member, st State) {
 	addr := netip.AddrPortFrom(m.Addr, st.Port)
 	if addr != m.addr || st.Fetched != m.fetched || !slices.Equal(fetching, m.fetching) {
 		moved = moved || st.Fetched != m.fetched
+		if st.Fetched > m.fetched {
+			m.s.fetched += st.Fetched - m.fetched
+		}
 		m.addr, m.fetched, m.fetching = addr, st.Fetched, slices.Clone(fetching)
 		m.rev++
 	}
@@ -339,6 +351,18 @@ func (r *Registry) choose(s *swarm, now bool) {
 	s.seeds = next
 }
 
+// cheer lets everybody know, now and then, that the swarm gets further: most members are nobody's neighbour who fetches.
+func (r *Registry) cheer(s *swarm) {
+	t := r.clock()
+	if t.Sub(s.cheered) < cheerEvery || s.fetched == s.told {
+		return
+	}
+	s.cheered, s.told = t, s.fetched
+	for _, m := range s.members {
+		m.News()
+	}
+}
+
 // Leave forgets what a node's agent told.
 func (r *Registry) Leave(node string) {
 	r.mu.Lock()
@@ -402,9 +426,9 @@ func (r *Registry) News(node string) *News {
 		v.log, v.rev = len(o.log), o.rev
 		n.Peers = append(n.Peers, p)
 	}
-	if !m.fresh && len(n.Peers) == 0 && len(n.Gone) == 0 && slices.Equal(m.seeds, m.s.seeds) {
+	if !m.fresh && len(n.Peers) == 0 && len(n.Gone) == 0 && slices.Equal(m.seeds, m.s.seeds) && m.sum == m.s.told {
 		return nil
 	}
-	m.fresh, m.seeds = false, m.s.seeds
+	m.fresh, m.seeds, m.sum, n.Fetched = false, m.s.seeds, m.s.told, m.s.told
 	return n
 }

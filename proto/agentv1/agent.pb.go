@@ -2148,7 +2148,9 @@ type SwarmPeers struct {
 	Gone []string `protobuf:"bytes,4,rep,name=gone,proto3" json:"gone,omitempty"`
 	// UUIDs of the nodes that are to fetch from the image's own server what no neighbour has, each chunk by one of them; the others wait
 	// for a while to be given it. Empty when every chunk is in the swarm.
-	Seeds         []string `protobuf:"bytes,5,rep,name=seeds,proto3" json:"seeds,omitempty"`
+	Seeds []string `protobuf:"bytes,5,rep,name=seeds,proto3" json:"seeds,omitempty"`
+	// Bytes that all members have fetched from the image's own server, about: rises as long as the swarm gets further.
+	Fetched       uint64 `protobuf:"varint,6,opt,name=fetched,proto3" json:"fetched,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2216,6 +2218,13 @@ func (x *SwarmPeers) GetSeeds() []string {
 		return x.Seeds
 	}
 	return nil
+}
+
+func (x *SwarmPeers) GetFetched() uint64 {
+	if x != nil {
+		return x.Fetched
+	}
+	return 0
 }
 
 // SwarmPeer is what is new about one neighbour.
@@ -2484,14 +2493,15 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\x06action\x18\x01 \x01(\x0e2\x1b.ingot.agent.v1.PowerActionR\x06action\"$\n" +
 	"\bRedirect\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\"\r\n" +
-	"\vCollectLogs\"\x93\x01\n" +
+	"\vCollectLogs\"\xad\x01\n" +
 	"\n" +
 	"SwarmPeers\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\fR\x05image\x12\x14\n" +
 	"\x05whole\x18\x02 \x01(\bR\x05whole\x12/\n" +
 	"\x05peers\x18\x03 \x03(\v2\x19.ingot.agent.v1.SwarmPeerR\x05peers\x12\x12\n" +
 	"\x04gone\x18\x04 \x03(\tR\x04gone\x12\x14\n" +
-	"\x05seeds\x18\x05 \x03(\tR\x05seeds\"\xcf\x01\n" +
+	"\x05seeds\x18\x05 \x03(\tR\x05seeds\x12\x18\n" +
+	"\afetched\x18\x06 \x01(\x04R\afetched\"\xcf\x01\n" +
 	"\tSwarmPeer\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x1e\n" +
 	"\n" +

@@ -200,33 +200,36 @@ func TestSource(t *testing.T) {
 
 // agentModules is all that the agent may be made of besides the standard library: everything in it runs as root on bare machines.
 var agentModules = []string{
-	"aead.dev/minisign",              // signatures of published images
-	"github.com/insomniacslk/dhcp",   // DHCP
-	"github.com/jaypipes/ghw",        // inventory
-	"github.com/jaypipes/pcidb",      // of ghw
-	"github.com/josharian/native",    // of dhcp
-	"github.com/klauspost/compress",  // zstd and gzip
-	"github.com/klauspost/cpuid/v2",  // of blake3
-	"github.com/klauspost/pgzip",     // of u-root's kmodule
-	"github.com/mdlayher/packet",     // of dhcp
-	"github.com/mdlayher/socket",     // of dhcp
-	"github.com/mikelolasagasti/xz",  // xz
-	"github.com/pierrec/lz4/v4",      // lz4
-	"github.com/u-root/u-root",       // kernel modules
-	"github.com/u-root/uio",          // of dhcp
-	"github.com/ulikunitz/xz",        // of u-root's kmodule
-	"github.com/vishvananda/netlink", // links and addresses
-	"github.com/vishvananda/netns",   // of netlink
-	"golang.org/x/crypto",            // of minisign
-	"golang.org/x/net",               // of grpc
+	"aead.dev/minisign",                    // signatures of published images
+	"github.com/insomniacslk/dhcp",         // DHCP
+	"github.com/jaypipes/ghw",              // inventory
+	"github.com/jaypipes/pcidb",            // of ghw
+	"github.com/josharian/native",          // of dhcp
+	"github.com/klauspost/compress",        // zstd and gzip
+	"github.com/klauspost/cpuid/v2",        // of blake3
+	"github.com/klauspost/pgzip",           // of u-root's kmodule
+	"github.com/mdlayher/packet",           // of dhcp
+	"github.com/mdlayher/socket",           // of dhcp
+	"github.com/mikelolasagasti/xz",        // xz
+	"github.com/opencontainers/go-digest",  // of oras
+	"github.com/opencontainers/image-spec", // of oras
+	"github.com/pierrec/lz4/v4",            // lz4
+	"github.com/u-root/u-root",             // kernel modules
+	"github.com/u-root/uio",                // of dhcp
+	"github.com/ulikunitz/xz",              // of u-root's kmodule
+	"github.com/vishvananda/netlink",       // links and addresses
+	"github.com/vishvananda/netns",         // of netlink
+	"github.com/zeebo/blake3",              // digests
+	"golang.org/x/crypto",                  // of minisign
+	"golang.org/x/net",                     // of grpc
 	"golang.org/x/sync",
 	"golang.org/x/sys",                          // system calls
 	"golang.org/x/text",                         // of grpc
 	"google.golang.org/genproto/googleapis/rpc", // of grpc
 	"google.golang.org/grpc",                    // the session
 	"google.golang.org/protobuf",                // the session
-	"github.com/zeebo/blake3",                   // digests
 	"gopkg.in/yaml.v3",                          // of ghw
+	"oras.land/oras-go/v2",                      // images in OCI registries
 }
 
 func TestAgentModules(t *testing.T) {

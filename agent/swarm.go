@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/swarm"
+	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/types/known/timestamppb"
+)
+
+// enableSwarm lets this boot take part in swarms, if the conductor said so when it enrolled. It needs the CA's certificate, which the
+// connection to the conductor has brought.
+func (a *Agent) enableSwarm() {
+	a.mu.Lock()
+	rate, cert := a.st.Swarm, a.st.Certificate
+	id := swarm.Identity{Node: a.st.NodeUUID, Generation: a.st.Generation, Certificate: tls.Certificate{Certificate: [][]byte{cert}, PrivateKey: a.key}}
+	a.mu.Unlock()
+	if id.CA = a.trust.authority(); rate == nil || id.CA == nil {
+		return
+	}
+	a.swarm.Enable(id, *rate)
+}
+
+// localAddr is this machine's end of a stream's connection; not valid when that is no IP address.
+func localAddr(ctx context.Context) netip.Addr {
+	if p, ok := peer.FromContext(ctx); ok {
+		if t, ok := p.LocalAddr.(*net.TCPAddr); ok {
+			return t.AddrPort().Addr().Unmap()
+		}
+	}
+	return netip.Addr{}
+}
+
+// swarmEvent is what the conductor is to be told of this agent's chunks now.
+func swarmEvent(n *swarm.Node, now time.Time) (*agentv1.Event, time.Duration) {
+	st, wait := n.Tell(now)
+	if st == nil {
+		return nil, wait
+	}
+	return &agentv1.Event{Time: timestamppb.New(now), Body: &agentv1.Event_SwarmState{SwarmState: &agentv1.SwarmState{
+		Image: st.Image[:], Port: uint32(st.Port), Chunks: uint32(st.Chunks), Whole: st.Whole, Have: st.Have, Added: st.Added,
+		Fetching: st.Fetching, Fetched: st.Fetched, Done: st.Done, Left: st.Left, Liars: st.Liars,
+	}}}, 0
+}
+
+// swarmPeers takes what the conductor tells of neighbours.
+func (a *Agent) swarmPeers(m *agentv1.SwarmPeers) error {
+	if len(m.Image) != len(swarm.Image{}) {
+		return fmt.Errorf("neighbours of an image whose name has %d bytes", len(m.Image))
+	}
+	news := swarm.News{Image: swarm.Image(m.Image), Whole: m.Whole, Gone: m.Gone, Seeds: m.Seeds, Fetched: m.Fetched}
+	for _, p := range m.Peers {
+		addr, err := netip.ParseAddrPort(p.Address)
+		if err != nil {
+			return fmt.Errorf("a neighbour's address: %w", err)
+		}
+		news.Peers = append(news.Peers, swarm.Peer{Node: p.Node, Generation: p.Generation, Addr: addr, Whole: p.Whole, Have: p.Have,
+			Added: p.Added, Fetching: p.Fetching, Fetched: p.Fetched})
+	}
+	a.swarm.Hear(news)
+	return nil
+}

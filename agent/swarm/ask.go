@@ -1,0 +1,170 @@
+package swarm
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+)
+
+// link is a connection to a neighbour, used for one request at a time.
+type link struct {
+	*tls.Conn
+	times times
+}
+
+const idleLinks = 2 // kept per neighbour
+
+var (
+	errBusy    = errors.New("the neighbour is busy")
+	errMissing = errors.New("the neighbour does not have it")
+)
+
+// ask asks a neighbour, whose active count the caller has raised, for a chunk, and returns when it begins to send. When it returns an error
+// the count is lowered again.
+func (m *Member) ask(ctx context.Context, nb *neighbour, chunk int) (*link, answer, error) {
+	r, want := request{m.image, uint32(chunk)}, m.x.Chunks[chunk].Len
+	for {
+		m.mu.Lock()
+		var l *link
+		if k := len(nb.idle); k > 0 {
+			l, nb.idle = nb.idle[k-1], nb.idle[:k-1]
+		}
+		m.mu.Unlock()
+		reused := l != nil
+		if l == nil {
+			c, err := m.dial(ctx, nb.who, nb.addr)
+			if err != nil {
+				m.settle(nb, nil, err)
+				return nil, answer{}, err
+			}
+			l = &link{c, m.times}
+		}
+		a, err := l.request(ctx, r, want)
+		var lie errNonsense
+		switch {
+		case err == nil && a.status == statusOK:
+			return l, a, nil
+		case err == nil && a.status == statusBusy:
+			m.settle(nb, l, errBusy)
+			return nil, a, errBusy
+		case err == nil:
+			m.mu.Lock()
+			if i := int(r.chunk); !nb.gone && nb.have.has(i) {
+				nb.have.drop(i)
+				m.avail[i]--
+			}
+			m.mu.Unlock()
+			m.settle(nb, l, nil)
+			return nil, a, errMissing
+		}
+		_ = l.Close()
+		if errors.As(err, &lie) {
+			m.settle(nb, nil, err)
+			m.bar(nb, int(r.chunk), err)
+			return nil, answer{}, err
+		}
+		if reused && ctx.Err() == nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			continue // it was closed while nobody used it
+		}
+		m.settle(nb, nil, err)
+		return nil, answer{}, err
+	}
+}
+
+// dial connects to a neighbour, from the address that the conductor knows this agent by.
+func (m *Member) dial(ctx context.Context, to who, addr netip.AddrPort) (*tls.Conn, error) {
+	d := net.Dialer{Timeout: m.times.dial}
+	if local := m.n.address(); local.IsValid() && local.Is4() == addr.Addr().Is4() {
+		d.LocalAddr = &net.TCPAddr{IP: local.AsSlice(), Zone: local.Zone()}
+	}
+	raw, err := d.DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, err
+	}
+	c := tls.Client(raw, m.id.tls(func(w who) error {
+		if w != to {
+			return fmt.Errorf("%w that was asked for", errStranger)
+		}
+		return nil
+	}))
+	ctx, cancel := context.WithTimeout(ctx, m.times.dial)
+	defer cancel()
+	if err := c.HandshakeContext(ctx); err != nil {
+		_ = raw.Close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// settle ends a transfer. A link that is still good is kept for the next one; an error makes the neighbour rest for a while.
+func (m *Member) settle(nb *neighbour, l *link, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	nb.active--
+	switch {
+	case errors.Is(err, errBusy):
+		nb.after = time.Now().Add(busyPause)
+	case err != nil:
+		nb.fails++
+		nb.after = time.Now().Add(min(m.times.fail<<min(nb.fails-1, 10), maxPause))
+		m.log.Debug("a neighbour fails", "neighbour", nb.node, "err", err)
+	default:
+		nb.fails = 0
+	}
+	if l != nil {
+		if nb.gone || m.ctx.Err() != nil || len(nb.idle) >= idleLinks {
+			_ = l.Close()
+		} else {
+			nb.idle = append(nb.idle, l)
+		}
+	}
+	m.rouseLocked()
+}
+
+func (nb *neighbour) close() {
+	for _, l := range nb.idle {
+		_ = l.Close()
+	}
+	nb.idle = nil
+}
+
+// request sends a request and reads the beginning of the answer.
+func (l *link) request(ctx context.Context, r request, want int64) (answer, error) {
+	stop := context.AfterFunc(ctx, func() { _ = l.NetConn().Close() })
+	defer stop()
+	if err := l.SetDeadline(time.Now().Add(l.times.answer)); err != nil {
+		return answer{}, err
+	}
+	if _, err := l.Write(r.bytes()); err != nil {
+		return answer{}, err
+	}
+	return readAnswer(l, want)
+}
+
+// body reads the rest of an answer, as long as it keeps coming.
+func (l *link) body(ctx context.Context, data []byte) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.NetConn().Close() })
+	defer stop()
+	for n, got := len(data), 0; got < n; {
+		if err := l.SetDeadline(time.Now().Add(l.times.window)); err != nil {
+			return err
+		}
+		step := min(n-got, leastInWindow)
+		k, err := io.ReadFull(l, data[got:got+step])
+		got += k
+		var slow net.Error
+		if errors.As(err, &slow) && slow.Timeout() {
+			return fmt.Errorf("the neighbour sent %d bytes in %v: too slow", k, l.times.window)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return l.SetDeadline(time.Time{})
+}

@@ -1,0 +1,188 @@
+package swarm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/images/index"
+)
+
+// parcel is a packed chunk that has come.
+type parcel struct {
+	encoding encoding
+	data     []byte
+	nb       *neighbour // who sent it; nil: the origin
+	err      error      // of the origin
+}
+
+// Chunk puts the content of a chunk that Next gave, verified, into dst, which has its length. Only the origin's errors, and the end of ctx,
+// are errors.
+func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
+	m.mu.Lock()
+	p := m.parcels[i]
+	delete(m.parcels, i)
+	m.mu.Unlock()
+	if p == nil { // not given by Next
+		if p = m.fromOrigin(ctx, i); p.err != nil {
+			return p.err
+		}
+		defer m.memory.give(len(p.data))
+		return index.DecodeChunk(p.data, dst)
+	}
+	defer func() { <-m.places }()
+	if p.err != nil {
+		return p.err
+	}
+	defer m.memory.give(len(p.data))
+	err := index.DecodeChunk(p.data, dst)
+	if p.encoding == repacked {
+		err = m.compare(ctx, i, dst, err)
+	}
+	if err == nil {
+		m.ours.put(i, p.encoding, p.data)
+		return nil
+	}
+	if p.nb == nil || p.encoding == published {
+		return err // whose digest was right: the image itself is broken
+	}
+	m.accuse(p.nb, i, err)
+	again := m.fromOrigin(ctx, i)
+	if again.err != nil {
+		return again.err
+	}
+	defer m.memory.give(len(again.data))
+	return index.DecodeChunk(again.data, dst)
+}
+
+// compare checks a chunk that a neighbour packed anew block by block. An errNonsense is the neighbour's fault.
+func (m *Member) compare(ctx context.Context, i int, data []byte, unpacked error) error {
+	if unpacked != nil {
+		return errNonsense{unpacked.Error()}
+	}
+	sums, err := m.lists.of(ctx, i)
+	if err != nil {
+		return err // without the list nobody can be believed
+	}
+	if b := wrongBlock(sums, data); b >= 0 {
+		return errNonsense{fmt.Sprintf("block %d of the chunk is not the image's", b)}
+	}
+	return nil
+}
+
+// wrongBlock finds a block that is not what the block list says, or -1.
+func wrongBlock(sums index.Blocks, data []byte) int {
+	for b := 0; b*index.BlockSize < len(data); b++ {
+		if index.SumBlock(data[b*index.BlockSize:min(len(data), (b+1)*index.BlockSize)]) != sums.Sum(0, b) {
+			return b
+		}
+	}
+	return -1
+}
+
+// fromOrigin fetches a chunk from the image's own server.
+func (m *Member) fromOrigin(ctx context.Context, i int) *parcel {
+	m.mu.Lock()
+	m.origin[i], m.newer = true, true
+	m.mu.Unlock()
+	m.n.notify()
+	o := m.x.Chunks[i]
+	p := &parcel{encoding: published}
+	if p.err = m.memory.take(ctx, int(o.Len)); p.err == nil {
+		began := time.Now()
+		p.data = make([]byte, o.Len)
+		if p.err = m.from.Object(ctx, o, p.data); p.err != nil {
+			m.memory.give(len(p.data))
+		} else {
+			m.fetched(o.Len, time.Since(began))
+		}
+	}
+	m.mu.Lock()
+	delete(m.origin, i)
+	m.newer = true
+	m.rouseLocked()
+	m.mu.Unlock()
+	m.n.notify()
+	return p
+}
+
+// fetched notes that a chunk has come from the origin.
+func (m *Member) fetched(n int64, took time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.bytes += n
+	m.stats.FromOrigin += n
+	m.gained(took)
+	// So many streams that a chunk takes about a second: a slow link is not cut into pieces, a fast one is kept busy.
+	m.streams = int(min(max(goal/max(took, 1), 1), 4))
+	if k := len(m.seeds); k > 0 && k < 4 {
+		m.streams = max(m.streams, (seedStreams+k-1)/k)
+	}
+}
+
+// gained notes that a chunk has come, and sets how long to wait for the next one.
+func (m *Member) gained(took time.Duration) {
+	m.gain = time.Now()
+	if m.took == 0 {
+		m.took = took
+	}
+	m.took = (3*m.took + took) / 4
+	m.patience = min(max(20*m.took, 2*m.times.minPatience), m.times.maxPatience)
+}
+
+// fromPeer fetches a chunk from a neighbour, whose active count the caller has raised; nil when that did not work, which is held against
+// the neighbour.
+func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) *parcel {
+	mem := int(m.x.Chunks[i].Len)
+	if err := m.memory.take(ctx, mem); err != nil {
+		m.settle(nb, nil, nil)
+		return nil
+	}
+	l, a, err := m.ask(ctx, nb, i)
+	if err != nil {
+		m.memory.give(mem)
+		return nil
+	}
+	if n := int(a.length); n > mem {
+		// Packed anew it is larger. Who waits for memory must hold none.
+		m.memory.give(mem)
+		if err := m.memory.take(ctx, n); err != nil {
+			_ = l.Close()
+			m.settle(nb, nil, nil)
+			return nil
+		}
+	} else {
+		m.memory.give(mem - n)
+	}
+	began := time.Now()
+	data := make([]byte, a.length)
+	err = l.body(ctx, data)
+	if err == nil && a.encoding == published {
+		if wrong := m.x.Chunks[i].Verify(data); wrong != nil {
+			err = errNonsense{wrong.Error()}
+		}
+	}
+	if err != nil {
+		_ = l.Close()
+		m.memory.give(len(data))
+		m.settle(nb, nil, err)
+		m.accuse(nb, i, err)
+		return nil
+	}
+	m.settle(nb, l, nil)
+	m.mu.Lock()
+	m.stats.FromPeers += int64(len(data))
+	m.sign = time.Now()
+	m.gained(time.Since(began))
+	m.mu.Unlock()
+	return &parcel{encoding: a.encoding, data: data, nb: nb}
+}
+
+// accuse bars a neighbour if an error is its fault.
+func (m *Member) accuse(nb *neighbour, i int, err error) {
+	var lie errNonsense
+	if errors.As(err, &lie) {
+		m.bar(nb, i, err)
+	}
+}

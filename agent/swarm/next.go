@@ -1,0 +1,241 @@
+package swarm
+
+import (
+	"context"
+	"hash/fnv"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+// Next gives a chunk that has come, and false when all that were wanted have been given. Chunk must follow.
+func (m *Member) Next(ctx context.Context) (int, bool) {
+	for {
+		m.mu.Lock()
+		over := m.ctx.Err() != nil || m.exhausted() && len(m.ready) == 0
+		changed := m.changed
+		m.mu.Unlock()
+		if over {
+			return 0, false
+		}
+		select {
+		case i := <-m.ready:
+			return i, true
+		case <-changed:
+		case <-ctx.Done():
+			return 0, false
+		}
+	}
+}
+
+// exhausted tells whether there is nothing more to fetch, now or later.
+func (m *Member) exhausted() bool { return m.complete && m.left == 0 && m.busy == 0 }
+
+// fetch brings chunks into memory, from wherever it is best, and lets Next have them. It does so ahead of the writer, so that a neighbour
+// that is slow to answer, or does not answer at all, holds up nobody.
+func (m *Member) fetch() {
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case m.places <- struct{}{}:
+		case <-m.ctx.Done():
+			return
+		}
+		for {
+			m.mu.Lock()
+			if m.ctx.Err() != nil || m.exhausted() {
+				m.mu.Unlock()
+				<-m.places
+				return
+			}
+			changed := m.changed
+			now := time.Now()
+			i, nb := m.choosePeer(now)
+			if nb != nil {
+				nb.active++
+			} else if i = m.chooseOrigin(now); i >= 0 {
+				m.origin[i], m.newer = true, true
+			}
+			if i >= 0 {
+				m.state[i] = taken
+				m.left--
+				m.busy++
+			}
+			m.mu.Unlock()
+			if i < 0 {
+				select {
+				case <-changed:
+				case <-t.C:
+				case <-m.ctx.Done():
+				}
+				continue
+			}
+			var p *parcel
+			if nb != nil {
+				p = m.fromPeer(m.ctx, nb, i)
+			} else {
+				p = m.fromOrigin(m.ctx, i)
+			}
+			m.mu.Lock()
+			m.busy--
+			if p == nil && m.state[i] == taken {
+				m.state[i] = wanted
+				m.left++
+			}
+			if p != nil {
+				m.parcels[i] = p
+				m.ready <- i // never blocks: it has a place
+			}
+			m.rouseLocked()
+			m.mu.Unlock()
+			if p != nil {
+				break
+			}
+		}
+	}
+}
+
+// choosePeer picks the rarest wanted chunk that a neighbour can be asked for now.
+func (m *Member) choosePeer(now time.Time) (int, *neighbour) {
+	var free []*neighbour
+	most := 2
+	if len(m.near) <= 3 {
+		most = 4
+	}
+	for _, nb := range m.near {
+		if nb.active < most && !now.Before(nb.after) {
+			free = append(free, nb)
+		}
+	}
+	if len(free) == 0 {
+		return -1, nil
+	}
+	best, rank, ties := -1, uint16(0), 0
+	for i, st := range m.state {
+		if st != wanted || m.avail[i] == 0 || best >= 0 && m.avail[i] > rank {
+			continue
+		}
+		if !slices.ContainsFunc(free, func(nb *neighbour) bool { return nb.have.has(i) }) {
+			continue
+		}
+		if best < 0 || m.avail[i] < rank {
+			best, rank, ties = i, m.avail[i], 1
+		} else if ties++; rand.IntN(ties) == 0 {
+			best = i
+		}
+	}
+	if best < 0 {
+		return -1, nil
+	}
+	var from *neighbour
+	ties = 0
+	for _, nb := range free {
+		switch {
+		case !nb.have.has(best):
+		case from == nil || nb.active < from.active:
+			from, ties = nb, 1
+		case nb.active == from.active:
+			if ties++; rand.IntN(ties) == 0 {
+				from = nb
+			}
+		}
+	}
+	return best, from
+}
+
+// chooseOrigin picks a chunk to fetch from the origin, or -1 when this agent had better wait.
+func (m *Member) chooseOrigin(now time.Time) int {
+	if !m.heard && m.n.session.Load() && now.Sub(m.joined) < joinWait && m.ctx.Err() == nil {
+		return -1
+	}
+	if m.alone(now) {
+		streams := aloneStreams
+		if now.Sub(m.joined) < joinWait {
+			streams = 2 // who is alone now may not be in a moment
+		}
+		if len(m.origin) >= streams {
+			return -1
+		}
+		return m.pick(func(i int) bool { return !m.inFlight(i) || now.Sub(m.sign) >= m.times.quiet })
+	}
+	if slices.Contains(m.seeds, m.id.Node) && len(m.origin) < m.streams {
+		missing := func(i int) bool { return m.avail[i] == 0 && !m.inFlight(i) }
+		if i := m.pick(func(i int) bool { return missing(i) && owes(m.seeds, i) == m.id.Node }); i >= 0 {
+			return i
+		}
+		// One's own share is done: help the others with theirs, unless they are so fast that what they have is not yet known.
+		if len(m.origin) == 0 && now.Sub(m.moved) > helpAfter {
+			if i := m.pick(missing); i >= 0 {
+				return i
+			}
+		}
+	}
+	if len(m.origin) > 0 || m.receiving() {
+		return -1
+	}
+	if now.Sub(m.gain) < m.patience {
+		return -1
+	}
+	i := m.pick(func(i int) bool { return !m.inFlight(i) })
+	if i < 0 {
+		i = m.pick(func(int) bool { return true })
+	}
+	if i >= 0 {
+		m.patience = max(m.patience/2, m.times.minPatience)
+		m.gain = now
+	}
+	return i
+}
+
+// pick chooses at random, those first that the fewest neighbours have.
+func (m *Member) pick(may func(int) bool) int {
+	best, rank, ties := -1, uint16(0), 0
+	for i, st := range m.state {
+		if st != wanted || best >= 0 && m.avail[i] > rank || !may(i) {
+			continue
+		}
+		if best < 0 || m.avail[i] < rank {
+			best, rank, ties = i, m.avail[i], 1
+		} else if ties++; rand.IntN(ties) == 0 {
+			best = i
+		}
+	}
+	return best
+}
+
+// inFlight tells whether a neighbour is fetching a chunk from the origin.
+func (m *Member) inFlight(i int) bool {
+	for _, nb := range m.near {
+		if contains(nb.fetching, i) {
+			return true
+		}
+	}
+	return false
+}
+
+func (m *Member) receiving() bool {
+	for _, nb := range m.near {
+		if nb.active > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// owes says which seed is to fetch a chunk (rendezvous hashing: when a seed goes, only its own chunks pass to others).
+func owes(seeds []string, i int) string {
+	best, most := "", uint64(0)
+	for _, s := range seeds {
+		h := fnv.New64a()
+		_, _ = h.Write([]byte(s))
+		v := (h.Sum64() ^ uint64(i)*0x9e3779b97f4a7c15)
+		v ^= v >> 31
+		v *= 0xbf58476d1ce4e5b9
+		v ^= v >> 29
+		if best == "" || v > most {
+			best, most = s, v
+		}
+	}
+	return best
+}

@@ -1,0 +1,286 @@
+package swarm
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/images/index"
+	"github.com/klauspost/compress/zstd"
+)
+
+const (
+	maxConns     = 192 // accepted at once
+	maxStrangers = 16  // of them, not yet known to be neighbours
+	connsPerNode = 8
+	idleConn     = 2 * time.Minute
+	pieceSize    = 64 << 10
+	slowest      = 32 << 10 // bytes per second that a receiver must take on the whole
+)
+
+// port is the listener's; zero when there is none.
+func (m *Member) port() uint16 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.listener == nil {
+		return 0
+	}
+	return uint16(m.listener.Addr().(*net.TCPAddr).Port)
+}
+
+// listen opens the listener, in place of one that may be there. Without one this agent is no use to others, and so gets nothing from them.
+func (m *Member) listen(local netip.Addr) {
+	l, err := net.Listen("tcp", netip.AddrPortFrom(local, 0).String())
+	if err != nil {
+		m.log.Warn("no listener for neighbours: the image comes from its server alone", "address", local.String(), "err", err)
+		return
+	}
+	m.mu.Lock()
+	if m.ctx.Err() != nil {
+		m.mu.Unlock()
+		_ = l.Close()
+		return
+	}
+	if m.listener != nil {
+		_ = m.listener.Close()
+	}
+	m.listener = l
+	m.work.Go(func() { m.accept(l) })
+	m.mu.Unlock()
+	m.log.Info("listening for neighbours that write the same image", "address", l.Addr().String())
+}
+
+func (m *Member) accept(l net.Listener) {
+	strangers := make(chan struct{}, maxStrangers)
+	for {
+		c, err := l.Accept()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil: // out of files, say
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-m.ctx.Done():
+				return
+			}
+			continue
+		}
+		m.mu.Lock()
+		full := len(m.conns) >= maxConns || m.ctx.Err() != nil
+		if !full {
+			select {
+			case strangers <- struct{}{}:
+				m.conns[c] = ""
+			default:
+				full = true
+			}
+		}
+		m.mu.Unlock()
+		if full {
+			_ = c.Close()
+			continue
+		}
+		m.work.Go(func() {
+			defer func() {
+				m.mu.Lock()
+				delete(m.conns, c)
+				m.mu.Unlock()
+				_ = c.Close()
+			}()
+			t, who, err := m.welcome(c)
+			<-strangers
+			if err != nil {
+				m.log.Debug("a connection was refused", "from", c.RemoteAddr().String(), "err", err)
+				return
+			}
+			m.serve(t, who)
+		})
+	}
+}
+
+var (
+	errUnknown = errors.New("the conductor did not tell of this node")
+	errTooMany = errors.New("this node has too many connections")
+	errNotKept = errors.New("it can't be read back any more")
+	errNoChunk = errors.New("there is no such chunk")
+)
+
+// welcome finds out who has connected: only who the conductor told of gets further.
+func (m *Member) welcome(c net.Conn) (*tls.Conn, who, error) {
+	var from who
+	t := tls.Server(c, m.id.tls(func(w who) error {
+		from = w
+		return m.admit(c, w)
+	}))
+	ctx, cancel := context.WithTimeout(m.ctx, m.times.dial)
+	defer cancel()
+	if err := t.HandshakeContext(ctx); err != nil {
+		return nil, who{}, err
+	}
+	return t, from, nil
+}
+
+func (m *Member) admit(c net.Conn, w who) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	nb := m.near[w.node]
+	if nb == nil || nb.who != w {
+		return errUnknown
+	}
+	open := 0
+	for _, whose := range m.conns {
+		if whose == w.node {
+			open++
+		}
+	}
+	if open >= connsPerNode {
+		return errTooMany
+	}
+	m.conns[c] = w.node
+	return nil
+}
+
+// serve answers one neighbour's requests until it goes, is forgotten or misbehaves.
+func (m *Member) serve(t *tls.Conn, from who) {
+	for {
+		if err := t.SetDeadline(time.Now().Add(idleConn)); err != nil {
+			return
+		}
+		r, err := readRequest(t)
+		if err == nil {
+			err = m.answer(t, r)
+		}
+		if err != nil {
+			m.log.Debug("a neighbour's connection ends", "neighbour", from.node, "err", err)
+			return
+		}
+	}
+}
+
+func (m *Member) answer(t *tls.Conn, r request) error {
+	if err := t.SetDeadline(time.Now().Add(m.times.window)); err != nil {
+		return err
+	}
+	say := func(s status) error {
+		_, err := t.Write(answer{status: s}.bytes())
+		return err
+	}
+	if r.image != m.image {
+		return say(statusMissing)
+	}
+	if int64(r.chunk) >= int64(len(m.x.Chunks)) {
+		return errNoChunk
+	}
+	i := int(r.chunk)
+	m.mu.Lock()
+	ours := m.state[i] == had && m.x.Chunks[i].Len > 0
+	m.mu.Unlock()
+	if !ours {
+		return say(statusMissing)
+	}
+	if !m.up.take() {
+		return say(statusBusy)
+	}
+	var took time.Duration
+	defer func() { m.up.give(took) }()
+	p, err := m.pack(i)
+	if errors.Is(err, errNotKept) {
+		return say(statusMissing)
+	}
+	if err != nil {
+		m.log.Warn("a chunk that was written can't be given to others", "chunk", i, "err", err)
+		return say(statusMissing)
+	}
+	if p == nil {
+		return say(statusBusy)
+	}
+	defer m.ours.unpin(p)
+	began := time.Now()
+	err = m.send(t, p.encoding, p.data)
+	took = time.Since(began)
+	return err
+}
+
+// pack finds a chunk in memory, or reads it back and packs it; nil when there is no room for it now.
+func (m *Member) pack(i int) (*packed, error) {
+	if p := m.ours.pin(i); p != nil {
+		return p, nil
+	}
+	m.disk.Lock()
+	defer m.disk.Unlock()
+	if p := m.ours.pin(i); p != nil { // packed while we waited
+		return p, nil
+	}
+	if m.read == nil {
+		return nil, errNotKept
+	}
+	// The block lists come first: without them nothing is given that was read back.
+	sums, err := m.lists.of(m.ctx, i)
+	if err != nil {
+		return nil, err
+	}
+	raw := scratch.Get().(*[index.ChunkSize]byte)
+	defer scratch.Put(raw)
+	data := raw[:m.x.ChunkLen(i)]
+	if err := m.read(i, data); err != nil {
+		return nil, err
+	}
+	if b := wrongBlock(sums, data); b >= 0 {
+		return nil, errors.New("the disk does not give back what was written")
+	}
+	if m.packer == nil {
+		m.packer, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true),
+			zstd.WithWindowSize(1<<20), zstd.WithEncoderCRC(false))
+		if err != nil {
+			return nil, err
+		}
+	}
+	out := m.packer.EncodeAll(data, make([]byte, 0, m.x.Chunks[i].Len+int64(len(data)/8)))
+	if len(out) > maxPacked {
+		return nil, fmt.Errorf("packed anew it takes %d bytes", len(out))
+	}
+	m.mu.Lock()
+	m.stats.Repacked++
+	m.mu.Unlock()
+	return m.ours.putPinned(i, repacked, out), nil
+}
+
+// scratch is what chunks are read back into: so large that Go begins it on a page, as direct reads want it.
+var scratch = sync.Pool{New: func() any { return new([index.ChunkSize]byte) }}
+
+// send sends an object within the limit, to a receiver that must not be too slow.
+func (m *Member) send(t *tls.Conn, e encoding, data []byte) error {
+	if _, err := t.Write(answer{statusOK, e, uint32(len(data))}.bytes()); err != nil {
+		return err
+	}
+	last := time.Now().Add(m.times.window + time.Duration(len(data)/slowest)*time.Second)
+	for off := 0; off < len(data); {
+		piece := data[off:min(off+pieceSize, len(data))]
+		began := time.Now()
+		if err := m.limit.wait(m.ctx, len(piece)); err != nil {
+			return err
+		}
+		last = last.Add(time.Since(began)) // our own slowness is not the receiver's
+		end := time.Now().Add(m.times.window)
+		if last.Before(end) {
+			end = last
+		}
+		if err := t.SetWriteDeadline(end); err != nil {
+			return err
+		}
+		n, err := t.Write(piece)
+		off += n
+		m.mu.Lock()
+		m.stats.Sent += int64(n)
+		m.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
