@@ -34,6 +34,7 @@ const (
 	Parallels  Format = "parallels"
 	LUKS       Format = "luks"
 	ISO9660    Format = "iso9660"
+	Published  Format = "published"        // the index of a published image: package images/index
 	FileSystem Format = "bare file system" // raw, but of a partition
 	NotAnImage Format = "none"
 )
@@ -107,6 +108,7 @@ var diskFormats = []struct {
 	is Format
 }{
 	{magic{0, "QFI\xfb"}, QCow2},
+	{magic{0, "\x89INGOT\r\n"}, Published},
 	{magic{0, "QED\x00"}, QED},
 	{magic{0, "conectix"}, VHD}, // dynamic; a fixed one has it at its end alone
 	{magic{0, "vhdxfile"}, VHDX},

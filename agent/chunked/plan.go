@@ -56,6 +56,8 @@ type Plan struct {
 	sink      Sink
 	order     order
 	fetched   atomic.Int64
+	fetching  clock
+	unpacking atomic.Int64 // nanoseconds of all who unpack
 	kept      atomic.Int64
 	total     int64
 
@@ -70,10 +72,19 @@ type Plan struct {
 type Counts struct {
 	Fetched int64 // bytes of stored objects from the origin
 	Kept    int64 // bytes of the disk that were what they should be already
+
+	Fetching  time.Duration // with at least one object on its way
+	Unpacking time.Duration // of all cores that could be at it
 }
 
 // Counts may be asked for at any time.
-func (p *Plan) Counts() Counts { return Counts{Fetched: p.fetched.Load(), Kept: p.kept.Load()} }
+func (p *Plan) Counts() Counts {
+	cores := min(p.unpackers, runtime.GOMAXPROCS(0))
+	return Counts{
+		Fetched: p.fetched.Load(), Kept: p.kept.Load(),
+		Fetching: p.fetching.total(), Unpacking: time.Duration(p.unpacking.Load()) / time.Duration(max(1, cores)),
+	}
+}
 
 // Compares tells after Start whether the disk is thought to hold some of the image.
 func (p *Plan) Compares() bool { return p.compare.on }
@@ -89,7 +100,7 @@ func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 	}
 	n, unpackers := sizes(p.Index)
 	p.room, p.unpackers = newRoom(n), unpackers
-	p.objects = counting{p.Objects, &p.fetched}
+	p.objects = counting{p}
 	p.lists = newLists(p.Index, p.objects, p.room)
 	p.total = p.Index.Data()
 	p.first = disk.Aligned(int(p.Index.ChunkLen(0)))
@@ -115,17 +126,49 @@ func (p *Plan) getFirst(ctx context.Context) error {
 }
 
 // counting counts what it lets through.
-type counting struct {
-	Objects
-	n *atomic.Int64
-}
+type counting struct{ p *Plan }
 
 func (c counting) Object(ctx context.Context, o index.Object, dst []byte) error {
-	err := c.Objects.Object(ctx, o, dst)
+	c.p.fetching.enter()
+	defer c.p.fetching.leave()
+	err := c.p.Objects.Object(ctx, o, dst)
 	if err == nil {
-		c.n.Add(o.Len)
+		c.p.fetched.Add(o.Len)
 	}
 	return err
+}
+
+// clock adds up the time during which at least one is inside.
+type clock struct {
+	mu     sync.Mutex
+	inside int
+	since  time.Time
+	sum    time.Duration
+}
+
+func (c *clock) enter() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inside++; c.inside == 1 {
+		c.since = time.Now()
+	}
+}
+
+func (c *clock) leave() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inside--; c.inside == 0 {
+		c.sum += time.Since(c.since)
+	}
+}
+
+func (c *clock) total() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inside > 0 {
+		return c.sum + time.Since(c.since)
+	}
+	return c.sum
 }
 
 // packed is a chunk in memory of the room.
@@ -255,7 +298,9 @@ func (p *Plan) runAlone(ctx context.Context, w *workers) {
 		mem := buffer{}
 		for c := range arrived {
 			raw := mem.of(p.Index.ChunkLen(c.task.i))
+			began := time.Now()
 			err := c.unpack(raw)
+			p.unpacking.Add(int64(time.Since(began)))
 			p.room.give(c.stored)
 			if err == nil {
 				err = p.put(ctx, c.task, raw)

@@ -51,10 +51,16 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	f := startFlow(ctx, p.src, p.args.digest.New())
 	defer f.close()
 	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.Size(), Cancel: f.cancel}, images.Limits{Size: p.disk.Size})
+	if info.Format == images.Published && info.Compression == images.Plain {
+		return nil, errPublished
+	}
 	if err != nil {
 		return nil, told(outer, ctx, err)
 	}
 	defer e.Close()
+	if err := p.args.onlySigned(); err != nil {
+		return nil, err
+	}
 	if err := info.WholeDisk(); err != nil {
 		return nil, err
 	}
@@ -100,6 +106,32 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 
 // finish makes what was written durable, and only then believes in it.
 func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte) (*Result, error) {
+	d := p.args.digest
+	r, err := p.settle(ctx, s, func() error {
+		if d.Algo == "" || d.Matches(got) {
+			return nil
+		}
+		if p.wrong = d.Mismatch(got); !p.src.Distrust(got) {
+			return p.wrong
+		}
+		return fetch.ErrRestart
+	})
+	if err != nil {
+		return nil, err
+	}
+	algo := d.Algo
+	if algo == "" {
+		algo = "sha256"
+	}
+	r.Digest = algo + ":" + hex.EncodeToString(got)
+	if algo == "sha256" {
+		r.SHA256 = hex.EncodeToString(got)
+	}
+	return r, nil
+}
+
+// settle makes what was written durable, asks whether it is right, and leaves what is held back for the commit.
+func (p *pass) settle(ctx context.Context, s *sink.Sink, right func() error) (*Result, error) {
 	r := &Result{VirtualSize: s.Size(), Verified: p.args.Verify}
 	p.c.Report(step.Progress{Phase: "flush"})
 	began := time.Now()
@@ -107,12 +139,8 @@ func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte) (*Result, e
 		return nil, err
 	}
 	r.PhasesMS.Flush = time.Since(began).Milliseconds()
-	d := p.args.digest
-	if d.Algo != "" && !d.Matches(got) {
-		if p.wrong = d.Mismatch(got); !p.src.Distrust(got) {
-			return nil, p.wrong
-		}
-		return nil, fetch.ErrRestart
+	if err := right(); err != nil {
+		return nil, err
 	}
 	if tail := s.Tail(); bytes.HasPrefix(tail[max(0, len(tail)-512):], []byte("conectix")) {
 		return nil, step.Failf("convert it: qemu-img convert -f vpc -O raw", "images in vhd format are not supported")
@@ -133,14 +161,6 @@ func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte) (*Result, e
 	p.pending = pending
 	c := s.Counts()
 	r.BytesWritten, r.BytesZero, r.BytesSkipped = c.Written, c.Zero, c.Skipped
-	algo := d.Algo
-	if algo == "" {
-		algo = "sha256"
-	}
-	r.Digest = algo + ":" + hex.EncodeToString(got)
-	if algo == "sha256" {
-		r.SHA256 = hex.EncodeToString(got)
-	}
 	return r, nil
 }
 

@@ -45,16 +45,18 @@ func (b Busy) limit() string {
 
 // busy adds up where the time went.
 func busy(f *flow, p *pour, s *sink.Sink, took time.Duration) Busy {
-	percent := func(d time.Duration) int {
-		if took <= 0 {
-			return 0
-		}
-		return int(min(max(100*d/took, 0), 100))
-	}
+	percent := func(d time.Duration) int { return percent(d, took) }
 	return Busy{
 		Link: percent(time.Duration(f.waited.Load())), Digest: percent(time.Duration(f.hashing.Load())),
 		// A stream is unpacked behind Next; what waits there for bytes is not unpacking.
 		Unpacking: percent(max(p.next-time.Duration(f.starved.Load()), time.Duration(p.decode.Load())/time.Duration(workers()))),
 		Disk:      percent(s.Counts().Busy),
 	}
+}
+
+func percent(d, of time.Duration) int {
+	if of <= 0 {
+		return 0
+	}
+	return int(min(max(100*d/of, 0), 100))
 }

@@ -9,11 +9,14 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/agent/chunked"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/sink"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/images/oci"
 )
 
 // Stall is how long write_image may show no progress. It is longer than every patience inside, so that the better error wins.
@@ -21,7 +24,7 @@ const Stall = 5 * time.Minute
 
 // WriteArgs declares the arguments of write_image, under the names of Ironic's instance_info.
 var WriteArgs = []step.Arg{
-	{Name: "image_source", Type: "string", Required: true, Description: "http or https URL of a whole-disk image: raw, or raw in zstd"},
+	{Name: "image_source", Type: "string", Required: true, Description: "http or https URL of an image, or of the index of a published one; oci://registry/repository:tag for one in a registry"},
 	{Name: "image_mirrors", Type: "array", Description: "URLs of the same file at other places, asked when the first fails or is slow"},
 	{Name: "image_os_hash_algo", Type: "string", Description: "sha256, sha512 or blake3"},
 	{Name: "image_os_hash_value", Type: "string", Description: "digest of the file at image_source, in hexadecimal digits, or the URL of a checksum file"},
@@ -31,6 +34,10 @@ var WriteArgs = []step.Arg{
 	{Name: "allow_md5", Type: "boolean", Description: "accept an MD5 sum as a digest"},
 	{Name: "root_device", Type: "object", Description: "hints that choose the disk; without them the smallest of at least 4 GiB"},
 	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that the image server's must be signed by"},
+	{Name: "image_keys", Type: "array", Description: "public keys (minisign, cosign) of which one must have signed the image; then only published images are written"},
+	{Name: "image_signature", Type: "string", Description: "URL of the signature; without it, that of the image with .minisig or .sig behind it"},
+	{Name: "image_pull_secret", Type: "string", Description: "user:password or token for the registry of an oci:// image"},
+	{Name: "image_difference", Type: "string", Description: "auto, always or never: whether a disk that holds some of a published image already keeps it"},
 	{Name: "verify", Type: "boolean", Description: "read back what was written and compare"},
 }
 
@@ -45,10 +52,16 @@ type writeArgs struct {
 	MD5         bool            `json:"allow_md5"`
 	RootDevice  json.RawMessage `json:"root_device"`
 	CA          string          `json:"image_ca"`
+	Keys        []string        `json:"image_keys"`
+	Signature   string          `json:"image_signature"`
+	PullSecret  string          `json:"image_pull_secret"`
+	Difference  string          `json:"image_difference"`
 	Verify      bool            `json:"verify"`
 	hints       disk.Hints
 	digest      images.Digest
 	checksumURL string
+	keys        []index.Key
+	difference  chunked.Difference
 	sums        images.Sums
 }
 
@@ -74,6 +87,7 @@ type Result struct {
 	Compression  string      `json:"compression"`
 	// BytesSkipped is what of the disk needed no write: holes that were punched, and what it held already.
 	BytesSkipped int64  `json:"bytes_skipped"`
+	BytesKept    int64  `json:"bytes_kept"` // of a published image, what of its data the disk held already
 	TookMS       int64  `json:"took_ms"`
 	PhasesMS     Phases `json:"phases_ms"`
 	Busy         Busy   `json:"busy_percent"`
@@ -122,6 +136,9 @@ func parseArgs(c *step.Call) (writeArgs, error) {
 	if a.hints, err = disk.ParseHints(a.RootDevice); err != nil {
 		return a, err
 	}
+	if err := a.parseTrust(); err != nil {
+		return a, err
+	}
 	algo, sum := a.HashAlgo, strings.TrimSpace(a.HashValue)
 	if sum == "" {
 		algo, sum = "", strings.TrimSpace(a.Checksum)
@@ -133,7 +150,7 @@ func parseArgs(c *step.Call) (writeArgs, error) {
 		a.digest, err = images.ParseDigest(algo, sum, a.weak()...)
 	case sum != "":
 		a.digest, err = images.DigestOf(sum, a.weak()...)
-	case !a.Unverified:
+	case !a.Unverified && !a.vouched():
 		err = step.Failf("set image_os_hash_algo and image_os_hash_value in instance_info", "the image has no digest, and images without one are not allowed here")
 	}
 	return a, err
@@ -154,27 +171,29 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	c.Log.Info("root disk chosen", "disk", choice.Disk.Name, "why", choice.Why)
 
 	c.Report(step.Progress{Phase: "connect"})
-	src, err := fetch.Open(fetch.Source{URLs: append([]string{a.Source}, a.Mirrors...), CA: a.CA, Digest: a.digest.Algo != "" || a.checksumURL != ""}, wait, c.Log)
-	if err != nil {
-		return nil, err
-	}
-	defer src.Close()
-	if a.checksumURL != "" {
-		if a.digest, err = fetchDigest(ctx, a, src.Path(), wait, c.Log); err != nil {
+	var src *fetch.File // nil for an image in a registry, which is a published one for certain
+	switch {
+	case !oci.IsReference(a.Source):
+		if src, err = a.connect(ctx, wait, c.Log); err != nil {
 			return nil, err
 		}
+		defer src.Close()
+	case a.checksumURL != "":
+		return nil, step.Failf("give the digest of the image's index itself, or name a digest in image_source", "an image in a registry is in no checksum file")
 	}
-	if err := src.Connect(ctx); err != nil {
-		return nil, err
-	}
-
 	prepared := time.Now()
 	dev, d, err := disk.OpenVerified(ctx, m, choice.Disk.Identity())
 	if err != nil {
 		return nil, err
 	}
 	p := &pass{c: c, src: src, dev: dev, disk: d, args: a}
-	r, err := p.untilDone(ctx)
+	var r *Result
+	if err = errPublished; src != nil {
+		r, err = p.untilDone(ctx)
+	}
+	if errors.Is(err, errPublished) {
+		r, err = p.published(ctx, wait)
+	}
 	if cerr := dev.Close(); err == nil && cerr != nil {
 		err = sink.Fault(fmt.Errorf("close %s: %w", d.Name, cerr))
 	}
@@ -185,11 +204,32 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	r.Disk = WrittenDisk{d.Identity(), choice.Why}
 	r.PhasesMS.Prepare = prepared.Sub(began).Milliseconds()
 	r.TookMS = time.Since(began).Milliseconds()
-	stats := src.Stats()
-	r.Resumes, r.Restarts = stats.Resumes, stats.Restarts
+	if src != nil {
+		stats := src.Stats()
+		r.Resumes, r.Restarts = stats.Resumes, stats.Restarts
+	}
 	c.Log.Info("image written", "disk", d.Name, "bytes", r.BytesWritten, "zero", r.BytesZero, "fetched", r.BytesFetched, "resumes", r.Resumes,
 		"took", time.Since(began).Round(time.Millisecond), "limit", r.Limit, "busy", r.Busy.String())
 	return r, nil
+}
+
+// connect finds the file at image_source and its digest.
+func (a *writeArgs) connect(ctx context.Context, wait fetch.Patience, log *slog.Logger) (*fetch.File, error) {
+	src, err := fetch.Open(fetch.Source{URLs: append([]string{a.Source}, a.Mirrors...), CA: a.CA, Digest: a.digest.Algo != "" || a.checksumURL != ""}, wait, log)
+	if err != nil {
+		return nil, err
+	}
+	if a.checksumURL != "" {
+		a.digest, err = fetchDigest(ctx, *a, src.Path(), wait, log)
+	}
+	if err == nil {
+		err = src.Connect(ctx)
+	}
+	if err != nil {
+		src.Close()
+		return nil, err
+	}
+	return src, nil
 }
 
 // maxSums is the largest checksum file that is read: those of whole distributions have some thousand lines.

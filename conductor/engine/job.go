@@ -260,7 +260,11 @@ func (e *Engine) checkImage(n *node.Node) error {
 		return invalidf("instance_info has no image_source: set it to the URL of the image")
 	}
 	if e.imageURL(text("image_source")) == "" {
-		return invalidf("image_source %q is not an http or https URL", redact(text("image_source")))
+		return invalidf("image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest", redact(text("image_source")))
+	}
+	vouched, err := e.checkPublished(n)
+	if err != nil {
+		return err
 	}
 	if _, err := e.imageMirrors(n); err != nil {
 		return err
@@ -285,7 +289,7 @@ func (e *Engine) checkImage(n *node.Node) error {
 	switch sum := strings.TrimSpace(text("image_checksum")); {
 	case value == "" && len(sum) == 32 && !e.cfg.AllowMD5:
 		return invalidf("image_checksum is an MD5 sum, which does not protect an image: give a SHA-256 or SHA-512 digest, or have the conductor's deploy.allow_md5 set")
-	case value == "" && text("image_checksum") == "" && !e.cfg.AllowUnverified:
+	case value == "" && text("image_checksum") == "" && !e.cfg.AllowUnverified && !vouched:
 		return invalidf("instance_info has no digest of the image: set image_os_hash_algo and image_os_hash_value (or image_checksum)")
 	}
 	return nil

@@ -119,7 +119,8 @@ func computed(step, arg string) bool {
 }
 
 // imageArgs are the keys of instance_info that describe the image.
-var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_disk_format"}
+var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_disk_format", "image_signature",
+	"image_pull_secret", "image_difference"}
 
 // stepArgs are a step's arguments: what the node says, and over it what the client gave with the step.
 func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
@@ -137,6 +138,11 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 			return nil, err
 		} else if len(mirrors) > 0 {
 			args["image_mirrors"] = mirrors
+		}
+		if keys, err := imageKeys(n); err != nil {
+			return nil, err
+		} else if len(keys) > 0 {
+			args["image_keys"] = keys
 		}
 		hints, err := rootDevice(n)
 		if err != nil {
@@ -179,10 +185,10 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 	return b, nil
 }
 
-// imageURL is where the agent gets an image: a URL as it is, a bare file name from the conductor; "" for anything else.
+// imageURL is where the agent gets an image: a URL or a reference to a registry as it is, a bare file name from the conductor; "" for anything else.
 func (e *Engine) imageURL(source string) string {
 	switch {
-	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"):
+	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"), inRegistry(source):
 		return source
 	case source != "" && !strings.Contains(source, "/") && e.cfg.ImageBase != "":
 		return strings.TrimSuffix(e.cfg.ImageBase, "/") + "/" + source
@@ -207,7 +213,7 @@ func (e *Engine) imageMirrors(n *node.Node) ([]string, error) {
 	for _, item := range list {
 		text, _ := item.(string)
 		u := e.imageURL(text)
-		if u == "" {
+		if u == "" || inRegistry(u) {
 			return nil, invalidf("image_mirrors has %q, which is not an http or https URL", redact(text))
 		}
 		urls = append(urls, u)

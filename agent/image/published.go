@@ -1,0 +1,112 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/chunked"
+	"github.com/ingot-metal/ingot/agent/fetch"
+	"github.com/ingot-metal/ingot/agent/sink"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/images/oci"
+)
+
+// errPublished says that what image_source leads to is the index of a published image. The disk has not been touched.
+var errPublished = errors.New("the image is a published one")
+
+// parseTrust reads the arguments that are for published images alone.
+func (a *writeArgs) parseTrust() (err error) {
+	for _, s := range a.Keys {
+		k, err := index.ParseKey(s)
+		if err != nil {
+			return fmt.Errorf("image_keys: %w", err)
+		}
+		a.keys = append(a.keys, k)
+	}
+	a.difference, err = chunked.ParseDifference(a.Difference)
+	return err
+}
+
+// vouched tells whether an image without a digest may still turn out to be trusted: by a signature, or by the digest in its reference. If it
+// does not, that is said when it is known.
+func (a *writeArgs) vouched() bool {
+	if ref, err := oci.ParseReference(a.Source); err == nil && ref.Pinned() {
+		return true
+	}
+	return len(a.keys) > 0
+}
+
+// onlySigned refuses an image that is no published one where signatures are asked for: there is nothing that would have one.
+func (a *writeArgs) onlySigned() error {
+	if len(a.keys) == 0 {
+		return nil
+	}
+	return step.Failf("publish the image and sign it (ingot image publish), or leave out image_keys",
+		"this node accepts signed images only, and this is not a published image: it can't be signed")
+}
+
+// published writes a published image.
+func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, error) {
+	began := time.Now()
+	a := p.args
+	img, err := chunked.Open(ctx, chunked.Where{
+		URLs: append([]string{a.Source}, a.Mirrors...), Signature: a.Signature, CA: a.CA, PullSecret: a.PullSecret, Wait: wait, Log: p.c.Log,
+	}, chunked.Trust{Digest: a.digest, Keys: a.keys, Unverified: a.Unverified})
+	if err != nil {
+		return nil, err
+	}
+	defer img.Close()
+	p.c.Log.Info("writing published image", "disk", p.disk.Name, "url", img.Name, "from", img.Index.Source, "bytes", img.Index.Size, "data", img.Index.Data(),
+		"digest", img.Digest)
+
+	var s *sink.Sink
+	plan := &chunked.Plan{
+		Index: img.Index, Sum: img.Sum, Objects: img.Objects, Disk: p.dev, Difference: a.difference, Log: p.c.Log,
+		Progress: func(phase string, done, total int64) {
+			p.c.Report(step.Progress{Phase: phase, Bytes: uint64(done), Total: uint64(total), Skipped: uint64(s.Skipped())})
+		},
+	}
+	p.c.Report(step.Progress{Phase: "compare"})
+	start, err := plan.Start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := wholeDisk(start); err != nil {
+		return nil, err
+	}
+	s = sink.New(p.dev, p.disk, sink.Options{Verify: a.Verify, Look: plan.Compares()})
+	if err := s.Begin(ctx, start, img.Index.Size); err != nil {
+		return nil, err
+	}
+	if err := plan.Run(ctx, s); err != nil {
+		return nil, err
+	}
+	wrote := time.Since(began)
+	r, err := p.settle(ctx, s, func() error { return nil }) // each chunk was right
+	if err != nil {
+		return nil, err
+	}
+	r.PhasesMS.Write = wrote.Milliseconds()
+	c := plan.Counts()
+	r.BytesFetched, r.BytesKept = img.Fetched+c.Fetched, c.Kept
+	r.Format, r.Digest, r.SHA256 = string(images.Published), img.Digest, fmt.Sprintf("%x", img.Sum)
+	r.Busy = Busy{Link: percent(c.Fetching, wrote), Unpacking: percent(c.Unpacking, wrote), Disk: percent(s.Counts().Busy, wrote)}
+	r.Limit = r.Busy.limit()
+	return r, nil
+}
+
+// wholeDisk refuses what is no image of a whole disk, by its beginning.
+func wholeDisk(start []byte) error {
+	format, head := images.Detect(start)
+	switch format {
+	case images.Raw, images.NotAnImage: // of the latter the sink says what is wrong with its table
+		return nil
+	case images.FileSystem:
+		return images.Info{Partition: true, Head: head}.WholeDisk()
+	}
+	return step.Failf("publish the image anew: ingot image publish unpacks images in all formats that it knows", "the published image holds an image in %s format", format)
+}
