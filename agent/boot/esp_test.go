@@ -235,12 +235,12 @@ func TestPrepareAPartitionImage(t *testing.T) {
 	if _, err := f.ReadAt(head, 0); err != nil || disk.HasTable(head, 512) {
 		t.Errorf("on a BIOS machine there is a table, %v", err)
 	}
-	if err := CheckPartitionImage(m.Root()); err == nil {
-		t.Error("CheckPartitionImage passes on a BIOS machine")
+	if err := disk.CanDivide(m); err == nil {
+		t.Error("CanDivide passes on a BIOS machine")
 	}
 
 	m, f, d = newUEFI(t, true)
-	if err := CheckPartitionImage(m.Root()); err != nil {
+	if err := disk.CanDivide(m); err != nil {
 		t.Error(err)
 	}
 	facts = deployPartition(t, m, d, img, disk.Layout{RootGB: 1, SwapMB: 16})

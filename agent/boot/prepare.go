@@ -65,12 +65,9 @@ func PrepareStep(m machine) step.Func {
 			r.BootMode = "uefi"
 		}
 		if p, err := disk.PendingOf(c.Facts); err == nil && p.Division() != nil {
-			if r.BootMode == "bios" {
-				return step.Outcome{}, errBIOS()
-			}
 			c.Report(step.Progress{Phase: "EFI system partition"})
-			if err := makeESP(ctx, m, p, archs[runtime.GOARCH], c.Log); err != nil {
-				return step.Outcome{}, fmt.Errorf("make %s bootable: %w", p.Disk.Name, err)
+			if err := FillESP(ctx, m, p, c.Log); err != nil {
+				return step.Outcome{}, err
 			}
 		}
 		c.Report(step.Progress{Phase: "commit"})
@@ -123,17 +120,18 @@ func remedy(err error) string {
 	return "use an image that also has EFI/BOOT/BOOTX64.EFI, or look at the firmware's setup: it refuses boot entries"
 }
 
-// CheckPartitionImage refuses to deploy a partition image where it could not be booted. It is asked before anything is written.
-func CheckPartitionImage(root string) error {
-	if _, err := os.Stat(filepath.Join(root, "sys/firmware/efi")); err != nil {
-		return errBIOS()
+// FillESP makes a disk that was divided for a partition image bootable, all but the table; nothing for any other.
+func FillESP(ctx context.Context, m machine, p *disk.Pending, log *slog.Logger) error {
+	if p.Division() == nil {
+		return nil
+	}
+	if err := disk.CanDivide(m); err != nil {
+		return err
+	}
+	if err := makeESP(ctx, m, p, archs[runtime.GOARCH], log); err != nil {
+		return fmt.Errorf("make %s bootable: %w", p.Disk.Name, err)
 	}
 	return nil
-}
-
-func errBIOS() error {
-	return step.Failf("use a whole-disk image, or let the machine boot by UEFI (boot_mode:uefi in the node's capabilities)",
-		"the machine boots by BIOS, for which a partition image can't be made bootable without running programs out of it")
 }
 
 // findESP gives the first EFI system partition.

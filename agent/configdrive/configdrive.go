@@ -1,16 +1,16 @@
 // Package configdrive makes config drives, the little disks labelled config-2 from which cloud-init and its kin learn who they are, and
 // puts them at the end of a disk that is being deployed.
 //
-// A config drive comes as an object with meta_data, user_data, network_data and vendor_data, or as a finished ISO 9660 image: in
+// A config drive comes as an object with meta_data, user_data, network_data and vendor_data, or as a finished ISO 9660 or FAT image: in
 // base64, gzipped or not, or at a URL. Objects become OpenStack's layout (openstack/latest/...) on an ISO 9660 file system with
 // Rock Ridge and Joliet names. Linux can't mount that from a disk with sectors of 4096 bytes: there the same files go onto a FAT.
 //
 // Both file systems are written by our own code, in memory: go-diskfs wants a folder of plain files for an ISO, which here would be
-// the tenant's secrets, and its Joliet folders lead into the plain tree; its FAT12 knows no large sectors. What tenants hand in is
-// parsed with bounds on everything, and nothing of it is ever logged.
+// the tenant's secrets, and its Joliet folders lead into the plain tree. What tenants hand in is parsed with bounds on everything, and nothing of it is ever logged.
 package configdrive
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"context"
@@ -20,7 +20,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
@@ -36,7 +35,7 @@ const MaxSize = 64 << 20
 // WriteArgs declares the arguments of write_configdrive.
 var WriteArgs = []step.Arg{
 	{Name: "configdrive", Type: "any", Required: true,
-		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 image, gzipped or not; or its http(s) URL"},
+		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 or FAT image, gzipped or not; or its http(s) URL"},
 }
 
 // machine is all that this package asks of the machine.
@@ -72,13 +71,10 @@ func WriteStep(m machine) step.Func {
 		if err != nil {
 			return step.Outcome{}, fmt.Errorf("config drive: %w", err)
 		}
-		part, err := p.Reserve(Label, MaxSize, int64(len(payload)))
-		if err != nil {
-			return step.Outcome{}, err
-		}
 		c.Report(step.Progress{Phase: "write config drive", Total: uint64(len(payload))})
-		if err := put(ctx, m, p, part, payload); err != nil {
-			return step.Outcome{}, fmt.Errorf("write config drive to partition %d of %s: %w", part.Number, p.Disk.Name, err)
+		part, err := put(ctx, m, p, payload)
+		if err != nil {
+			return step.Outcome{}, fmt.Errorf("write config drive to %s: %w", p.Disk.Name, err)
 		}
 		c.Report(step.Progress{Phase: "write config drive", Bytes: uint64(len(payload)), Total: uint64(len(payload))})
 		c.Log.Info("config drive written", "disk", p.Disk.Name, "partition", part.Number, "bytes", len(payload), "format", format)
@@ -86,17 +82,31 @@ func WriteStep(m machine) step.Func {
 	}
 }
 
-// put writes the payload, zeros behind it, flushes, and reads the payload back.
-func put(ctx context.Context, m machine, p *disk.Pending, part disk.Partition, payload []byte) (err error) {
+// put finds or makes room for the payload, writes it, zeros behind it, flushes, and reads it back.
+func put(ctx context.Context, m machine, p *disk.Pending, payload []byte) (part disk.Partition, err error) {
 	dev, err := p.Open(ctx, m)
 	if err != nil {
-		return err
+		return part, err
 	}
 	defer func() {
 		if cerr := dev.Close(); err == nil {
 			err = cerr
 		}
 	}()
+	part, stale, err := p.ReserveOn(dev, Label, MaxSize, int64(len(payload)))
+	if err != nil {
+		return part, err
+	}
+	return part, write(ctx, dev, part, stale, payload)
+}
+
+func write(ctx context.Context, dev disk.Device, part disk.Partition, stale []disk.Partition, payload []byte) error {
+	z := disk.NewZeroer(dev)
+	for _, s := range stale {
+		if err := z.Zero(ctx, s.Start, min(s.Size, disk.HeadSize)/int64(dev.SectorSize())*int64(dev.SectorSize())); err != nil {
+			return fmt.Errorf("empty the image's own partition %d, which is too small: %w", s.Number, err)
+		}
+	}
 	sector := dev.SectorSize()
 	if rest := len(payload) % sector; rest != 0 {
 		payload = append(payload[:len(payload):len(payload)], make([]byte, sector-rest)...)
@@ -111,7 +121,7 @@ func put(ctx context.Context, m machine, p *disk.Pending, part disk.Partition, p
 		}
 	}
 	// What an earlier system left in the rest of the partition could be taken for another file system or an array member.
-	if err := disk.NewZeroer(dev).Zero(ctx, part.Start+int64(len(payload)), part.Size-int64(len(payload))); err != nil {
+	if err := z.Zero(ctx, part.Start+int64(len(payload)), part.Size-int64(len(payload))); err != nil {
 		return err
 	}
 	if err := dev.Sync(); err != nil {
@@ -130,7 +140,7 @@ func put(ctx context.Context, m machine, p *disk.Pending, part disk.Partition, p
 	return nil
 }
 
-const remedyDrive = "correct the config drive: an object with meta_data, user_data, network_data and vendor_data, or an ISO 9660 image of at most 64 MiB in base64"
+const remedyDrive = "correct the config drive: an object with meta_data, user_data, network_data and vendor_data, or an ISO 9660 or FAT image of at most 64 MiB in base64"
 
 // Build makes the file system of a config drive for a disk with the given sector size, and says which kind it is.
 func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) (payload []byte, format string, err error) {
@@ -147,27 +157,52 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) 
 	case raw[0] != '"':
 		return nil, "", step.Failf(remedyDrive, "neither an object nor a string")
 	}
-	var text string
-	if err := json.Unmarshal(raw, &text); err != nil {
-		return nil, "", step.Failf(remedyDrive, "not a JSON string")
+	text, err := unquote(raw)
+	if err != nil {
+		return nil, "", err
 	}
-	content := []byte(strings.TrimSpace(text))
-	if strings.HasPrefix(text, "http://") || strings.HasPrefix(text, "https://") {
-		if content, err = fetch(ctx, text); err != nil {
+	if bytes.HasPrefix(text, []byte("http://")) || bytes.HasPrefix(text, []byte("https://")) {
+		if text, err = fetch(ctx, string(text)); err != nil {
 			return nil, "", err
 		}
 	}
-	if payload, err = unwrap(content); err != nil {
+	if payload, err = unwrap(text); err != nil {
 		return nil, "", err
 	}
-	if sector <= isoSector {
+	var files []file
+	switch fs, err := readable(payload); {
+	case fs == nil && sector <= isoSector:
 		return payload, "iso9660", nil
-	}
-	files, err := readISO(payload)
-	if err != nil {
-		return nil, "", step.Fail(remedyDrive, fmt.Errorf("rebuild it for sectors of %d bytes: %w", sector, err))
+	case fs != nil && fs.Sector() >= sector:
+		return payload, "vfat", nil
+	case fs != nil:
+		files, err = readFAT(fs)
+		if err != nil {
+			return nil, "", errRebuild(sector, err)
+		}
+	default:
+		files, err = readISO(payload)
+		if err != nil {
+			return nil, "", errRebuild(sector, err)
+		}
 	}
 	return makeFS(files, sector, now)
+}
+
+func errRebuild(sector int, err error) error {
+	return step.Fail(remedyDrive, fmt.Errorf("rebuild it for sectors of %d bytes: %w", sector, err))
+}
+
+// unquote gives a JSON string's bytes. A large one has no escapes and is not copied.
+func unquote(raw json.RawMessage) ([]byte, error) {
+	if n := len(raw); n >= 2 && raw[n-1] == '"' && !bytes.ContainsAny(raw[1:n-1], "\\\"") {
+		return bytes.TrimSpace(raw[1 : n-1]), nil
+	}
+	var text string
+	if err := json.Unmarshal(raw, &text); err != nil {
+		return nil, step.Failf(remedyDrive, "not a JSON string")
+	}
+	return bytes.TrimSpace([]byte(text)), nil
 }
 
 // file is a file with its path, which has no leading slash.
@@ -262,49 +297,87 @@ func newUUID() string {
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
-// unwrap finds the ISO 9660 image in what was handed in: base64 or not, gzip or not.
+// unwrap finds the image in what was handed in: base64 or not, gzip or not. It is unpacked twice, the first time only to learn its size, so
+// that no more memory is taken than the image has.
 func unwrap(content []byte) ([]byte, error) {
-	if !isGzip(content) && !isISO(content) {
-		decoded, err := fromBase64(content)
-		if err != nil {
-			return nil, step.Failf(remedyDrive, "neither base64 nor an ISO 9660 image")
+	if !isGzip(content) && isImage(content) {
+		if len(content) > MaxSize {
+			return nil, errTooLarge()
 		}
-		content = decoded
+		return content, nil
 	}
-	if isGzip(content) {
-		z, err := gzip.NewReader(bytes.NewReader(content))
-		if err != nil {
-			return nil, step.Failf(remedyDrive, "its gzip header is damaged")
-		}
-		content, err = io.ReadAll(io.LimitReader(z, MaxSize+1))
-		if errors.Is(err, io.ErrUnexpectedEOF) {
-			return nil, step.Failf(remedyDrive, "its gzip stream is truncated")
-		}
-		if err != nil {
-			return nil, step.Failf(remedyDrive, "its gzip stream is damaged")
-		}
-	}
-	switch {
-	case len(content) > MaxSize:
+	size, err := io.Copy(io.Discard, unpacked(content))
+	if err == nil && size > MaxSize {
 		return nil, errTooLarge()
-	case !isISO(content):
-		return nil, step.Failf(remedyDrive, "not an ISO 9660 image")
 	}
-	return content, nil
+	out := make([]byte, size)
+	if err == nil {
+		_, err = io.ReadFull(unpacked(content), out)
+	}
+	var bad base64.CorruptInputError
+	switch {
+	case errors.As(err, &bad):
+		return nil, step.Failf(remedyDrive, "neither base64 nor an ISO 9660 or FAT image")
+	case errors.Is(err, gzip.ErrHeader):
+		return nil, step.Failf(remedyDrive, "its gzip header is damaged")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, step.Failf(remedyDrive, "it is truncated")
+	case err != nil:
+		return nil, step.Failf(remedyDrive, "its gzip stream is damaged")
+	case !isImage(out):
+		return nil, step.Failf(remedyDrive, "neither an ISO 9660 nor a FAT image")
+	}
+	return out, nil
+}
+
+// unpacked reads what is in base64, gzip, or both, up to one byte more than is allowed.
+func unpacked(content []byte) io.Reader {
+	var r io.Reader = bytes.NewReader(content)
+	if !isGzip(content) {
+		// The standard alphabet with line breaks, padded or not.
+		r = base64.NewDecoder(base64.RawStdEncoding, &plain{content})
+	}
+	b := bufio.NewReader(r)
+	if magic, err := b.Peek(3); err != nil || !isGzip(magic) {
+		return io.LimitReader(b, MaxSize+1)
+	}
+	z, err := gzip.NewReader(b)
+	if err != nil {
+		return failing{err}
+	}
+	return io.LimitReader(z, MaxSize+1)
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// plain reads base64 without what does not count in it.
+type plain struct{ rest []byte }
+
+func (p *plain) Read(b []byte) (int, error) {
+	n := 0
+	for n < len(b) && len(p.rest) > 0 {
+		switch c := p.rest[0]; c {
+		case ' ', '\t', '\r', '\n', '=':
+		default:
+			b[n] = c
+			n++
+		}
+		p.rest = p.rest[1:]
+	}
+	if n == 0 && len(b) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
 }
 
 func isGzip(b []byte) bool { return bytes.HasPrefix(b, []byte("\x1f\x8b\x08")) }
 
-// fromBase64 takes the standard alphabet with line breaks, padded or not.
-func fromBase64(b []byte) ([]byte, error) {
-	text := bytes.Map(func(r rune) rune {
-		switch r {
-		case ' ', '\t', '\r', '\n', '=':
-			return -1
-		}
-		return r
-	}, b)
-	out := make([]byte, base64.RawStdEncoding.DecodedLen(len(text)))
-	n, err := base64.RawStdEncoding.Decode(out, text)
-	return out[:n], err
+func isImage(b []byte) bool {
+	if isISO(b) {
+		return true
+	}
+	fs, _ := readable(b)
+	return fs != nil
 }

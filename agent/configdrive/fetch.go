@@ -1,6 +1,7 @@
 package configdrive
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,9 +73,14 @@ func get(ctx context.Context, u string) (body []byte, final bool, err error) {
 		return nil, code < 500 && code != http.StatusTooManyRequests && code != http.StatusRequestTimeout,
 			fmt.Errorf("the server answered %d %s", code, http.StatusText(code))
 	}
-	body, err = io.ReadAll(io.LimitReader(resp.Body, fetchMax+1))
-	if err == nil && len(body) > fetchMax {
+	if resp.ContentLength > fetchMax {
 		return nil, true, errTooLarge()
 	}
-	return body, false, err
+	var b bytes.Buffer
+	b.Grow(int(max(resp.ContentLength, 0)) + bytes.MinRead) // so that it need not grow
+	_, err = b.ReadFrom(io.LimitReader(resp.Body, fetchMax+1))
+	if err == nil && b.Len() > fetchMax {
+		return nil, true, errTooLarge()
+	}
+	return b.Bytes(), false, err
 }

@@ -1,6 +1,8 @@
 package configdrive
 
 import (
+	"bytes"
+	"errors"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/fat"
@@ -26,3 +28,48 @@ func makeFAT(files []file, sector int, now time.Time) ([]byte, error) {
 	}
 	return img.Bytes(), nil
 }
+
+// readable opens a FAT that was handed in; nil when it is none.
+func readable(b []byte) (*fat.FS, error) {
+	if isISO(b) { // a hybrid
+		return nil, nil
+	}
+	return fat.Open(bytes.NewReader(b), int64(len(b)))
+}
+
+// readFAT gives the files of a FAT that a tenant made, within the bounds of readISO.
+func readFAT(fs *fat.FS) ([]file, error) {
+	var files []file
+	total, folders := int64(0), 0
+	var walk func(dir *fat.Entry, prefix string, depth int) error
+	walk = func(dir *fat.Entry, prefix string, depth int) error {
+		if folders++; depth > 8 || folders > maxFiles {
+			return errFAT
+		}
+		list, err := fs.List(dir)
+		if err != nil {
+			return err
+		}
+		for _, e := range list {
+			if e.Dir {
+				if err := walk(&e, prefix+e.Name+"/", depth+1); err != nil {
+					return err
+				}
+				continue
+			}
+			// Overlapping chains could make many large files of few clusters.
+			if total += int64(e.Size); total > MaxSize || len(files) >= maxFiles {
+				return errFAT
+			}
+			data, err := fs.Read(&e, MaxSize)
+			if err != nil {
+				return err
+			}
+			files = append(files, file{prefix + e.Name, data})
+		}
+		return nil
+	}
+	return files, walk(nil, "", 0)
+}
+
+var errFAT = errors.New("the FAT image has too many files or folders, or more in them than it is large")

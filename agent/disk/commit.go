@@ -22,9 +22,10 @@ type Pending struct {
 	tailOff int64
 	table   table
 	added   map[string]Partition
-	taken   []span    // ranges given to partitions that were added
-	div     *Division // of a partition image
-	noted   string    // what is odd about the image, and was mended
+	taken   []span      // ranges given to partitions that were added
+	div     *Division   // of a partition image
+	stale   []Partition // of the same name as one that was added, and too small
+	noted   string      // what is odd about the image, and was mended
 }
 
 type pendingKey struct{}
@@ -136,9 +137,8 @@ func (p *Pending) Reserve(name string, want, least int64) (Partition, error) {
 		return part, nil
 	}
 	for _, part := range p.table.partitions() {
-		if part.Name == name && part.Size >= least && part.Start >= HeadSize && part.Start+part.Size <= p.tailOff {
-			p.added[name] = part
-			return part, nil
+		if part.Name == name && part.Size >= least && p.inBody(part) {
+			return p.reuse(name, part), nil
 		}
 	}
 	if p.div != nil {
@@ -272,6 +272,9 @@ func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) erro
 		log.Warn(p.noted, "disk", p.Disk.Name)
 	}
 	if p.div != nil {
+		if !p.div.booted {
+			return step.Failf("run prepare_instance_boot in the same deployment", "nothing would boot: the EFI system partition is empty")
+		}
 		if err := p.div.format(ctx, dev); err != nil {
 			return err
 		}

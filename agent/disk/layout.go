@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 	"unicode/utf16"
@@ -54,6 +56,7 @@ type Division struct {
 	table  *gpt
 	slots  map[string]slot
 	size   int64 // of the image
+	booted bool  // the EFI system partition has been filled
 }
 
 // slot is a place for a partition: the entry's index in the table, and bytes.
@@ -338,6 +341,7 @@ func (x *Division) PutESP(ctx context.Context, dev Device, files []fat.File, lab
 	if err := dev.Sync(); err != nil {
 		return fmt.Errorf("flush: %w", err)
 	}
+	x.booted = true
 	return nil
 }
 
@@ -394,3 +398,18 @@ func (w *window) Punch(off, n int64) error {
 
 // Close does nothing: the disk is closed by who opened it.
 func (w *window) Close() error { return nil }
+
+// CanDivide refuses a partition image where it could not be booted. It is asked before anything is written.
+func CanDivide(m interface{ Root() string }) error {
+	uefi := false
+	if own, ok := m.(interface{ UEFI() bool }); ok { // the disk may be for another machine than this
+		uefi = own.UEFI()
+	} else if _, err := os.Stat(filepath.Join(m.Root(), "sys/firmware/efi")); err == nil {
+		uefi = true
+	}
+	if uefi {
+		return nil
+	}
+	return step.Failf("use a whole-disk image, or let the machine boot by UEFI (boot_mode:uefi in the node's capabilities)",
+		"the machine boots by BIOS, for which a partition image can't be made bootable without running programs out of it")
+}

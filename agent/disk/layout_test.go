@@ -252,6 +252,10 @@ func TestEphemeralAsFAT(t *testing.T) {
 	kit.NeedPrograms(t, "fsck.fat")
 	f := newFileDisk(t, 3<<30, 4096)
 	p := put(t, f, f.disk(), Layout{EphemeralGB: 1, EphemeralFormat: "vfat"}, extImage(t, 16, "-b", "4096"))
+	if err := p.commit(t.Context(), f, slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "nothing would boot") || HasTable(readDisk(t, f, 0, HeadSize), 4096) {
+		t.Errorf("a commit without a boot loader: %v", err)
+	}
+	p.div.booted = true
 	if err := p.commit(t.Context(), f, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
@@ -280,6 +284,7 @@ func TestPreserveEphemeral(t *testing.T) {
 			t.Error("the disk was touched")
 		}
 		p := put(t, f, f.disk(), l, img)
+		p.div.booted = true
 		if err := p.commit(t.Context(), f, log); err != nil {
 			t.Fatal(err)
 		}
@@ -293,6 +298,7 @@ func TestPreserveEphemeral(t *testing.T) {
 		before := content()
 		p = put(t, f, f.disk(), keep, img)
 		p = put(t, f, f.disk(), keep, img) // a second try, after the first removed the table
+		p.div.booted = true
 		if err := p.commit(t.Context(), f, log); err != nil {
 			t.Fatal(err)
 		}

@@ -28,6 +28,9 @@ type Info struct {
 	Label     string
 }
 
+// maxRead bounds what is read of one file system: several times what a boot loader can be.
+const maxRead = 512 << 20
+
 const (
 	superAt   = 1024
 	superSize = 1024
@@ -112,8 +115,8 @@ func parseSuper(b []byte) (*super, error) {
 type FS struct {
 	super
 	r io.ReaderAt
-	// budget is how many blocks may still be read: it ends what hostile structures would make endless.
-	budget int
+	// budget is how many bytes may still be read: it ends what hostile structures would make endless.
+	budget int64
 }
 
 // Open reads the superblock of the file system at the beginning of r, which has size bytes.
@@ -129,7 +132,7 @@ func Open(r io.ReaderAt, size int64) (*FS, error) {
 	if s.Size > size {
 		return nil, fmt.Errorf("%w: it claims %d bytes of %d", ErrNot, s.Size, size)
 	}
-	return &FS{super: *s, r: r, budget: 1 << 20}, nil
+	return &FS{super: *s, r: r, budget: maxRead}, nil
 }
 
 // Info is what the superblock says.
@@ -139,7 +142,7 @@ func (f *FS) block(n uint64) ([]byte, error) {
 	if n == 0 || n >= f.blocks {
 		return nil, fmt.Errorf("%w: block %d lies outside", ErrNot, n)
 	}
-	if f.budget--; f.budget < 0 {
+	if f.budget -= int64(f.BlockSize); f.budget < 0 {
 		return nil, fmt.Errorf("%w: too much was read of it", ErrNot)
 	}
 	b := make([]byte, f.BlockSize)
@@ -214,18 +217,14 @@ func (f *FS) content(i *inode, most int64) ([]byte, error) {
 	}
 	out := make([]byte, i.size)
 	put := func(logical, physical uint64) error {
-		at := logical * uint64(f.BlockSize)
-		if logical >= 1<<32 || at >= uint64(len(out)) {
-			return nil // room that was reserved behind the end
-		}
 		b, err := f.block(physical)
 		if err == nil {
-			copy(out[at:], b)
+			copy(out[logical*uint64(f.BlockSize):], b)
 		}
 		return err
 	}
 	if i.flags&flagExtents != 0 {
-		return out, f.extents(i.body[:], 0, 6, put)
+		return out, f.extents(i.body[:], 6, uint64(len(out)+f.BlockSize-1)/uint64(f.BlockSize), put)
 	}
 	le := binary.LittleEndian
 	next := uint64(0)
@@ -238,8 +237,9 @@ func (f *FS) content(i *inode, most int64) ([]byte, error) {
 	return out, nil
 }
 
-// extents walks a node of an extent tree. Each level must be one less than the one above.
-func (f *FS) extents(node []byte, level, most int, put func(logical, physical uint64) error) error {
+// extents walks a node of an extent tree, whose depth must be less than most, up to the logical block end. Each level must be one less than
+// the one above.
+func (f *FS) extents(node []byte, most int, end uint64, put func(logical, physical uint64) error) error {
 	le := binary.LittleEndian
 	if le.Uint16(node) != 0xf30a {
 		return fmt.Errorf("%w: a damaged extent tree", ErrNot)
@@ -259,7 +259,7 @@ func (f *FS) extents(node []byte, level, most int, put func(logical, physical ui
 			if int(le.Uint16(b[6:])) != depth-1 {
 				return fmt.Errorf("%w: an extent tree that does not end", ErrNot)
 			}
-			if err := f.extents(b, level+1, depth, put); err != nil {
+			if err := f.extents(b, depth, end, put); err != nil {
 				return err
 			}
 			continue
@@ -268,6 +268,10 @@ func (f *FS) extents(node []byte, level, most int, put func(logical, physical ui
 		if n > 32768 { // allocated, never written: zeros
 			continue
 		}
+		if logical >= end { // room that was reserved behind the file's end
+			continue
+		}
+		n = min(n, end-logical)
 		start := uint64(le.Uint32(e[8:])) | uint64(le.Uint16(e[6:]))<<32
 		for j := range n {
 			if err := put(logical+j, start+j); err != nil {

@@ -92,7 +92,7 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 				t.Errorf("Info = %+v", i)
 			}
 			for name, want := range files {
-				fs.budget = 1 << 20
+				fs.budget = maxRead
 				got, err := fs.Read(name, 16<<20)
 				if err != nil || !bytes.Equal(got, want) {
 					t.Fatalf("Read(%s) = %d bytes, %v, want %d", name, len(got), err, len(want))
@@ -236,7 +236,7 @@ func FuzzRead(f *testing.F) {
 		if err != nil {
 			return
 		}
-		fs.budget = 4096
+		fs.budget = 4 << 20
 		list, err := fs.List("/")
 		if err != nil {
 			return

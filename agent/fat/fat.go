@@ -20,6 +20,7 @@ type FS struct {
 	r           io.ReaderAt
 	bits        int // 12, 16 or 32
 	size        int64
+	sector      int
 	cluster     int64
 	clusters    uint32 // clusters are numbered 2 ... clusters+1
 	table, data int64  // offsets of the first FAT and of cluster 2
@@ -71,7 +72,7 @@ func Open(r io.ReaderAt, size int64) (*FS, error) {
 		return nil, fmt.Errorf("%w: it claims %d bytes of a partition of %d", ErrNot, total*sector, size)
 	}
 	f := &FS{r: r, cluster: perCluster * sector, clusters: uint32((total - dataStart) / perCluster), table: reserved * sector,
-		tableSize: fatSectors * sector, data: dataStart * sector, size: total * sector, rootAt: (reserved + fats*fatSectors) * sector, rootSize: rootEntries * 32}
+		tableSize: fatSectors * sector, data: dataStart * sector, size: total * sector, sector: int(sector), rootAt: (reserved + fats*fatSectors) * sector, rootSize: rootEntries * 32}
 	switch {
 	case f.clusters < 4085:
 		f.bits = 12
@@ -271,6 +272,9 @@ func (f *FS) Read(e *Entry, most int64) ([]byte, error) {
 
 // Size is how large the file system is.
 func (f *FS) Size() int64 { return f.size }
+
+// Sector is the size of its sectors: the file system can be mounted from disks with this one alone, or a smaller one.
+func (f *FS) Sector() int { return f.sector }
 
 // Bits tells the kind: 12, 16 or 32.
 func (f *FS) Bits() int { return f.bits }
