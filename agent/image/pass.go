@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"io"
 	"strings"
 	"time"
 
@@ -50,7 +51,7 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	defer cancel(nil)
 	f := startFlow(ctx, p.src, p.args.digest.New())
 	defer f.close()
-	e, info, err := images.Open(images.Input{Stream: f, Size: p.src.Size(), Cancel: f.cancel}, images.Limits{Size: p.disk.Size})
+	e, info, err := images.Open(p.input(ctx, f), images.Limits{Size: p.disk.Size})
 	if info.Format == images.Published && info.Compression == images.Plain {
 		return nil, errPublished
 	}
@@ -102,6 +103,14 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	r.Busy = busy(f, po, s, time.Duration(r.PhasesMS.Write)*time.Millisecond)
 	r.Limit = r.Busy.limit()
 	return r, nil
+}
+
+// input is the file as package images wants it. Tables are read elsewhere than in the stream that is hashed; the formats compare them with it.
+func (p *pass) input(ctx context.Context, f *flow) images.Input {
+	return images.Input{
+		Stream: f, Size: p.src.Size(), Cancel: f.cancel, At: p.src.At(ctx),
+		Again: func() (io.ReadCloser, error) { return p.src.Again(ctx) },
+	}
 }
 
 // finish makes what was written durable, and only then believes in it.

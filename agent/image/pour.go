@@ -93,6 +93,10 @@ func (p *pour) read(ctx context.Context, progress func()) error {
 			return err
 		}
 		p.end = max(p.end, x.Off+x.Len)
+		if x.Data == nil && x.Decode == nil {
+			p.free <- buf
+			buf = nil
+		}
 		if err := p.pass(ctx, job{x, buf}); err != nil {
 			return err
 		}
@@ -112,7 +116,8 @@ func (p *pour) read(ctx context.Context, progress func()) error {
 	return nil
 }
 
-// maxHeld is how many pieces may be in the tail: all pieces of an image of unknown size are full, but for the last.
+// maxHeld is how many pieces of data may be in the tail. All pieces of an image of unknown size are full, but for the last and those before a
+// hole, which is larger than the tail.
 const maxHeld = 2
 
 // pass hands a piece on, once it can't be the image's tail any more.
@@ -127,15 +132,20 @@ func (p *pour) pass(ctx context.Context, j job) error {
 		}
 		p.held = p.held[1:]
 	}
-	if len(p.held) > maxHeld {
+	data := 0
+	for _, h := range p.held {
+		if h.buf != nil {
+			data++
+		}
+	}
+	if data > maxHeld {
 		return fmt.Errorf("the image comes in pieces of %d bytes, too small to wait for its end with", j.Len)
 	}
 	return nil
 }
 
 func (p *pour) submit(ctx context.Context, j job) error {
-	if j.Data == nil && j.Decode == nil {
-		p.free <- j.buf
+	if j.buf == nil {
 		return p.s.Hole(ctx, j.Off, j.Len)
 	}
 	select {

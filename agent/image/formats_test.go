@@ -1,0 +1,152 @@
+package image
+
+import (
+	"bytes"
+	"compress/gzip"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+// forms gives an image in many forms, by name.
+func forms(t *testing.T, img []byte) map[string][]byte {
+	t.Helper()
+	kit.NeedPrograms(t, "qemu-img", "xz")
+	var gz bytes.Buffer
+	w := gzip.NewWriter(&gz)
+	if _, err := w.Write(img); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]byte{"raw": img, "raw.zst": packed(t, img), "raw.gz": gz.Bytes()}
+	raw := filepath.Join(t.TempDir(), "raw")
+	if err := os.WriteFile(raw, img, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read := func(path string) []byte {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	kit.Run(t, "xz", "-1", "-k", raw)
+	all["raw.xz"] = read(raw + ".xz")
+	for name, args := range map[string][]string{
+		"qcow2":                        {},
+		"qcow2, zlib":                  {"-c"},
+		"qcow2, zstd":                  {"-c", "-o", "compression_type=zstd"},
+		"qcow2, zstd, out of order":    {"-W", "-m", "16", "-c", "-o", "compression_type=zstd"},
+		"qcow2, clusters of 4 KiB":     {"-o", "cluster_size=4k"},
+		"qcow2, clusters of 2 MiB":     {"-c", "-o", "cluster_size=2M"},
+		"qcow2, subclusters":           {"-o", "extended_l2=on"},
+		"qcow2, version 2":             {"-o", "compat=0.10"},
+		"qcow2, clusters of 512 bytes": {"-o", "cluster_size=512"},
+	} {
+		path := filepath.Join(t.TempDir(), "q")
+		kit.Run(t, "qemu-img", append(append([]string{"convert", "-f", "raw", "-O", "qcow2"}, args...), raw, path)...)
+		all[name] = read(path)
+	}
+	all["qcow2 in zstd"] = packed(t, all["qcow2"])
+	return all
+}
+
+// TestEveryFormOnEveryDisk writes one image in all its forms onto dirty disks that punch, do not punch, or lie about it, from servers with and
+// without ranges, and looks for a byte of what was there before.
+func TestEveryFormOnEveryDisk(t *testing.T) {
+	const diskSize = 16 * mib
+	img := gptImage(10*mib, false)
+	clear(img[5*mib : 7*mib])
+	for name, file := range forms(t, img) {
+		for i, spec := range []fake.DiskSpec{{}, {NoPunch: true}, {LyingPunch: true}} {
+			ranges := i != 1
+			spec.Size = diskSize
+			t.Run(fmt.Sprintf("%s, punch %v, lying %v, ranges %v", name, !spec.NoPunch, spec.LyingPunch, ranges), func(t *testing.T) {
+				t.Parallel()
+				s := serve(t, file)
+				if !ranges {
+					s = serveBy(t, func(w http.ResponseWriter, r *http.Request) {
+						w.Header().Set("Content-Length", fmt.Sprint(len(file)))
+						w.Write(file)
+					})
+				}
+				b := newBench(t, spec)
+				r, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "verify": true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if disk.HasTable(b.contents(t)[:mib], 512) {
+					t.Error("the disk has a table before the commit")
+				}
+				if r.BytesFetched != int64(len(file)) || r.VirtualSize != int64(len(img)) || r.Limit == "" {
+					t.Errorf("result = %+v", r)
+				}
+				b.commit(t)
+				got := b.contents(t)
+				for off := 34 * 512; off < len(img)-34*512; off += 512 { // all but the table, which fits the larger disk now
+					if !bytes.Equal(got[off:off+512], img[off:off+512]) {
+						t.Fatalf("byte %d and following: %x, want %x", off, got[off:off+8], img[off:off+8])
+					}
+				}
+			})
+		}
+	}
+}
+
+// TestBrokenFilesOfEveryForm cuts each form short at many places, and in other runs changes its last byte: never success, never a table, and
+// always a remedy.
+func TestBrokenFilesOfEveryForm(t *testing.T) {
+	img := gptImage(5*mib, false)
+	clear(img[2*mib : 3*mib])
+	for name, file := range forms(t, img) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			old := mbrImage(8 * mib)
+			try := func(what string, served []byte, args map[string]any) {
+				b := newBench(t, fake.DiskSpec{Size: 8 * mib})
+				if _, err := b.disk.WriteAt(old, 0); err != nil {
+					t.Fatal(err)
+				}
+				s := serveBy(t, func(w http.ResponseWriter, r *http.Request) {
+					w.Header().Set("ETag", `"v1"`)
+					http.ServeContent(w, r, "image", time.Time{}, bytes.NewReader(served))
+				})
+				defer s.Close()
+				args["image_source"] = s.URL
+				_, err := b.write(t.Context(), args)
+				if err == nil || step.AsError(err).Remedy == "" {
+					t.Errorf("%s: error = %v", what, err)
+					return
+				}
+				if after := b.contents(t); !bytes.Equal(after, old) && (disk.HasTable(after[:mib], 512) || soundBackup(after)) {
+					t.Errorf("%s: the disk looks bootable (%v)", what, err)
+				}
+				if _, err := disk.Commit(t.Context(), b.facts, b.m, nil); err == nil {
+					t.Errorf("%s: a failed write could be committed", what)
+				}
+			}
+			for i := range 5 {
+				n := len(file) * (2*i + 1) / 10
+				try(fmt.Sprintf("cut after %d of %d bytes", n, len(file)), file[:n], map[string]any{"image_os_hash_value": sha(file)})
+				if name != "raw" { // whose end only its table shows
+					try(fmt.Sprintf("cut after %d of %d bytes, nobody compares", n, len(file)), file[:n], map[string]any{"allow_unverified": true})
+				}
+			}
+			wrong := bytes.Clone(file)
+			wrong[len(wrong)-1] ^= 1
+			try("another last byte", wrong, map[string]any{"image_os_hash_value": sha(file)})
+			try("another last byte, sha512", wrong, map[string]any{"image_os_hash_algo": "sha512", "image_os_hash_value": strings.Repeat("0", 128)})
+		})
+	}
+}
