@@ -1,0 +1,300 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	stdnet "net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent"
+	"github.com/ingot-metal/ingot/agent/inventory"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/agent/swarm"
+	"github.com/ingot-metal/ingot/images/index"
+)
+
+type stepArgs struct {
+	URL string `json:"url"`
+}
+
+// box is a machine that can do nothing, on a net that is up.
+type box struct{}
+
+func (box) SetClock(time.Time) error          { return nil }
+func (box) KernelLog() ([]byte, error)        { return nil, nil }
+func (box) End(context.Context, string) error { return errors.New("there is no machine") }
+func (box) Settle(context.Context) error      { return nil }
+func (box) Wait(context.Context) error        { return nil }
+func (box) Rotate()                           {}
+func (box) Summary() string                   { return "a namespace" }
+
+// runAgent is an agent's process.
+func runAgent(ctx context.Context, args []string) error {
+	addr, ca, token, logFile := args[0], args[1], args[2], args[3]
+	pin, err := hex.DecodeString(ca)
+	if err != nil || len(pin) != sha256.Size {
+		return fmt.Errorf("%s is no fingerprint", ca)
+	}
+	o := agent.Options{
+		Config:   agent.Config{Conductor: stdnet.JoinHostPort(addr, agentPort), CA: [32]byte(pin), Token: agent.Secret(token)},
+		Version:  "bench",
+		Identity: inventory.Identity{BootID: bootID(), MACs: []string{"52:54:00:00:00:01"}, BootMode: "bios"},
+		System:   box{}, Network: box{},
+		Steps: []step.Step{{Interface: "deploy", Name: "write", Args: []step.Arg{{Name: "url", Type: "string", Description: "of the index"}}, Run: write},
+			{Interface: "deploy", Name: "rest", Run: rest}},
+	}
+	if logFile != "" {
+		f, err := os.Create(logFile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		o.Log = slog.NewTextHandler(f, &slog.HandlerOptions{Level: slog.LevelDebug})
+		o.Config.Debug = true
+	}
+	a, err := agent.New(o)
+	if err != nil {
+		return err
+	}
+	if err := a.Run(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func bootID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:])
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// origin is the image's web server.
+type origin struct {
+	base   string
+	client *http.Client
+}
+
+func (o origin) get(ctx context.Context, path string) (io.ReadCloser, error) {
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, o.base+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	a, err := o.client.Do(q)
+	if err != nil {
+		return nil, err
+	}
+	if a.StatusCode != http.StatusOK {
+		_ = a.Body.Close()
+		return nil, fmt.Errorf("%s: %s", path, a.Status)
+	}
+	return a.Body, nil
+}
+
+func (o origin) Object(ctx context.Context, x index.Object, dst []byte) error {
+	b, err := o.get(ctx, x.Path())
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if _, err := io.ReadFull(b, dst); err != nil {
+		return err
+	}
+	return x.Verify(dst)
+}
+
+// write is the step under measurement: an image onto a disk that is memory, as package chunked does it.
+func write(ctx context.Context, c *step.Call) (step.Outcome, error) {
+	var args stepArgs
+	if err := c.Decode(&args); err != nil {
+		return step.Outcome{}, err
+	}
+	at := strings.LastIndexByte(args.URL, '/') + 1
+	from := origin{args.URL[:at], &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 16}}}
+	body, err := from.get(ctx, args.URL[at:])
+	if err != nil {
+		return step.Outcome{}, err
+	}
+	packed, err := io.ReadAll(body)
+	if err = errors.Join(err, body.Close()); err != nil {
+		return step.Outcome{}, err
+	}
+	x, err := index.Parse(packed)
+	if err != nil {
+		return step.Outcome{}, err
+	}
+	d := &ram{x: x, mem: make([]byte, x.Size)}
+	// The first chunk is looked at before the disk is touched, and so comes from the origin.
+	first := make([]byte, x.Chunks[0].Len)
+	if err := from.Object(ctx, x.Chunks[0], first); err != nil {
+		return step.Outcome{}, err
+	}
+	if err := index.DecodeChunk(first, d.mem[:x.ChunkLen(0)]); err != nil {
+		return step.Outcome{}, err
+	}
+	var chunks source = &alone{x: x, from: from}
+	m := swarm.Of(c.Facts).Join(x, sha256.Sum256(packed), from, d.read)
+	if m != nil {
+		chunks = m
+	}
+	chunks.Have(0)
+	for i := 1; i < len(x.Chunks); i++ {
+		chunks.Want(i)
+	}
+	chunks.Complete()
+	if err := d.fill(ctx, chunks); err != nil {
+		return step.Outcome{}, err
+	}
+	if sha256.Sum256(d.mem) != x.SHA256 {
+		return step.Outcome{}, errors.New("the disk does not hold the image")
+	}
+	var st swarm.Stats
+	if m != nil {
+		st = m.Stats()
+	}
+	c.Log.Info("written", "stats", fmt.Sprintf("%+v", st))
+	return step.Outcome{Result: st}, nil
+}
+
+// rest takes the time of the steps that follow in a deployment: flush, config drive, boot loader. Meanwhile the agent gives to others.
+func rest(ctx context.Context, _ *step.Call) (step.Outcome, error) {
+	select {
+	case <-time.After(3 * time.Second):
+	case <-ctx.Done():
+	}
+	return step.Outcome{}, nil
+}
+
+type source interface {
+	Want(chunks ...int)
+	Complete()
+	Next(ctx context.Context) (int, bool)
+	Chunk(ctx context.Context, i int, dst []byte) error
+	Have(i int)
+}
+
+// ram is a disk.
+type ram struct {
+	x   *index.Index
+	mem []byte
+	mu  sync.RWMutex
+}
+
+func (d *ram) read(i int, dst []byte) error {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	copy(dst, d.mem[i*index.ChunkSize:])
+	return nil
+}
+
+func (d *ram) fill(ctx context.Context, from source) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var work sync.WaitGroup
+	for range 3 {
+		work.Go(func() {
+			buf := make([]byte, index.ChunkSize)
+			for {
+				i, ok := from.Next(ctx)
+				if !ok {
+					return
+				}
+				dst := buf[:d.x.ChunkLen(i)]
+				if err := from.Chunk(ctx, i, dst); err != nil {
+					cancel(err)
+					return
+				}
+				d.mu.Lock()
+				copy(d.mem[i*index.ChunkSize:], dst)
+				d.mu.Unlock()
+				from.Have(i)
+			}
+		})
+	}
+	work.Wait()
+	return context.Cause(ctx)
+}
+
+// alone is an agent without neighbours: several requests in flight, as package chunked has them.
+type alone struct {
+	x    *index.Index
+	from origin
+	mu   sync.Mutex
+	todo []int
+	got  chan int
+	data sync.Map
+	once sync.Once
+}
+
+func (a *alone) Want(c ...int) { a.todo = append(a.todo, c...) }
+func (a *alone) Complete()     {}
+func (a *alone) Have(int)      {}
+
+func (a *alone) Next(ctx context.Context) (int, bool) {
+	a.once.Do(func() {
+		a.got = make(chan int, 4)
+		var work sync.WaitGroup
+		for range 8 {
+			work.Go(func() {
+				for {
+					a.mu.Lock()
+					if len(a.todo) == 0 || ctx.Err() != nil {
+						a.mu.Unlock()
+						return
+					}
+					i := a.todo[0]
+					a.todo = a.todo[1:]
+					a.mu.Unlock()
+					b := make([]byte, a.x.Chunks[i].Len)
+					var what any = b
+					if err := a.from.Object(ctx, a.x.Chunks[i], b); err != nil {
+						what = err
+					}
+					a.data.Store(i, what)
+					select {
+					case a.got <- i:
+					case <-ctx.Done():
+					}
+				}
+			})
+		}
+		go func() { work.Wait(); close(a.got) }()
+	})
+	select {
+	case i, ok := <-a.got:
+		return i, ok
+	case <-ctx.Done():
+		return 0, false
+	}
+}
+
+func (a *alone) Chunk(_ context.Context, i int, dst []byte) error {
+	what, _ := a.data.LoadAndDelete(i)
+	if err, bad := what.(error); bad {
+		return err
+	}
+	return index.DecodeChunk(what.([]byte), dst)
+}
+
+func storedSize(www string) (int64, error) {
+	b, err := os.ReadFile(filepath.Join(www, imageName))
+	if err != nil {
+		return 0, err
+	}
+	x, err := index.Parse(b)
+	if err != nil {
+		return 0, err
+	}
+	n, _ := x.Stored()
+	return n, nil
+}
