@@ -47,11 +47,11 @@ func (d Dir) Object(_ context.Context, o index.Object) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	return readObject(f, o)
+	return ReadObject(f, o)
 }
 
-// readObject reads an object, not more than it may have, and checks it.
-func readObject(r io.Reader, o index.Object) ([]byte, error) {
+// ReadObject reads an object, not more than it may have, and checks it.
+func ReadObject(r io.Reader, o index.Object) ([]byte, error) {
 	b, err := io.ReadAll(io.LimitReader(r, o.Len+1))
 	if err != nil {
 		return nil, fmt.Errorf("read object %s: %w", o, err)
