@@ -1,0 +1,492 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"aead.dev/minisign"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/images/publish"
+)
+
+// published is an image in a folder that a web server serves.
+type published struct {
+	dir    string
+	x      *index.Index
+	sum    string // of the index
+	url    string
+	server *httptest.Server
+	sent   atomic.Int64 // bytes of objects
+	before func(w http.ResponseWriter, r *http.Request) bool
+}
+
+func publishImage(t testing.TB, img []byte) *published {
+	t.Helper()
+	p := &published{dir: t.TempDir()}
+	p.serve(t)
+	p.replace(t, img)
+	return p
+}
+
+// replace publishes another image under the same name.
+func (p *published) replace(t testing.TB, img []byte) {
+	t.Helper()
+	r, err := publish.Image(t.Context(), images.Input{Stream: bytes.NewReader(img), Size: int64(len(img))}, publish.Dir(p.dir), publish.Options{Name: "disk", Level: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.x, p.sum = r.Index, fmt.Sprintf("%x", r.SHA256)
+}
+
+func (p *published) serve(t testing.TB) {
+	files := http.FileServer(http.Dir(p.dir))
+	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if p.before != nil && p.before(w, r) {
+			return
+		}
+		if st, err := os.Stat(filepath.Join(p.dir, filepath.FromSlash(r.URL.Path))); err == nil && strings.HasPrefix(r.URL.Path, "/objects/") {
+			p.sent.Add(st.Size())
+		}
+		files.ServeHTTP(w, r)
+	}))
+	t.Cleanup(p.server.Close)
+	p.url = p.server.URL + "/disk.ingot"
+}
+
+func (p *published) path(o index.Object) string { return filepath.Join(p.dir, filepath.FromSlash(o.Path())) }
+
+func TestPublishedImage(t *testing.T) {
+	for _, size := range []int{4 * mib, 9*mib + 1536, 13 * mib} {
+		for _, spec := range []fake.DiskSpec{{Size: 24 * mib}, {Size: 24 * mib, NoPunch: true}, {Size: int64(size)}} {
+			t.Run(fmt.Sprintf("%d onto %d", size, spec.Size), func(t *testing.T) {
+				img := mbrImage(size)
+				p := publishImage(t, img)
+				b := newBench(t, spec)
+				r, err := b.write(t.Context(), map[string]any{"image_source": p.url, "image_os_hash_algo": "sha256", "image_os_hash_value": p.sum, "verify": true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if disk.HasTable(b.contents(t)[:mib], 512) {
+					t.Error("the disk has a partition table before the commit")
+				}
+				if r.Format != "published" || r.VirtualSize != int64(size) || r.SHA256 != p.sum || r.Digest != "sha256:"+p.sum || r.BytesFetched < p.sent.Load() || r.Limit == "" {
+					t.Errorf("result = %+v", r)
+				}
+				b.commit(t)
+				b.mustHold(t, img)
+				last := b.progress[len(b.progress)-1]
+				if last.Phase != "verify" || last.Bytes != last.Total {
+					t.Errorf("last progress = %+v", last)
+				}
+			})
+		}
+	}
+}
+
+// TestTrustInPublishedImages: an index is believed by what the node was given, and by nothing else; and nothing is touched before.
+func TestTrustInPublishedImages(t *testing.T) {
+	img := mbrImage(5 * mib)
+	p := publishImage(t, img)
+	b, err := os.ReadFile(filepath.Join(p.dir, "disk.ingot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(name string, data []byte) {
+		if err := os.WriteFile(filepath.Join(p.dir, name), data, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pub, priv, err := minisign.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, otherPriv, err := minisign.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKIXPublicKey(&ec.PublicKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cosign := string(pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der}))
+	hash := sha256.Sum256(b)
+	ecsig, err := ecdsa.SignASN1(rand.Reader, ec, hash[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dir := range []string{"mini", "cosign", "both", "wrong"} {
+		if err := os.MkdirAll(filepath.Join(p.dir, dir), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		put(dir+"/disk.ingot", b)
+		if err := os.Symlink("../objects", filepath.Join(p.dir, dir, "objects")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	good, bad := minisign.Sign(priv, b), minisign.Sign(otherPriv, b)
+	ecText := []byte(base64.StdEncoding.EncodeToString(ecsig))
+	put("mini/disk.ingot.minisig", good)
+	put("cosign/disk.ingot.sig", ecText)
+	put("both/disk.ingot.minisig", bad)
+	put("both/disk.ingot.sig", ecText)
+	put("wrong/disk.ingot.minisig", bad)
+	put("elsewhere", good)
+	base := p.server.URL
+	for _, c := range []struct {
+		name string
+		args map[string]any
+		want string // "" for success
+	}{
+		{"minisign", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{pub.String()}}, ""},
+		{"minisign, one key of two", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{cosign, pub.String()}}, ""},
+		{"cosign", map[string]any{"image_source": base + "/cosign/disk.ingot", "image_keys": []string{cosign}}, ""},
+		{"one good signature of two", map[string]any{"image_source": base + "/both/disk.ingot", "image_keys": []string{pub.String(), cosign}}, ""},
+		{"signature elsewhere", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}, "image_signature": base + "/elsewhere"}, ""},
+		{"signature and digest", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{pub.String()}, "image_checksum": p.sum}, ""},
+		{"nothing, where that is allowed", map[string]any{"image_source": p.url, "allow_unverified": true}, ""},
+		{"nothing", map[string]any{"image_source": p.url}, "no digest"},
+		{"no signature", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}}, "has no signature"},
+		{"no signature, though the digest is right", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}, "image_checksum": p.sum}, "has no signature"},
+		{"no signature, though anything is allowed", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}, "allow_unverified": true}, "has no signature"},
+		{"signature of another key", map[string]any{"image_source": base + "/wrong/disk.ingot", "image_keys": []string{pub.String()}}, "signature does not hold"},
+		{"key of another kind", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{cosign}}, "none of the trusted keys"},
+		{"right signature, wrong digest", map[string]any{"image_source": base + "/mini/disk.ingot", "image_keys": []string{pub.String()}, "image_checksum": strings.Repeat("ab", 32)}, "digest is wrong"},
+		{"wrong digest", map[string]any{"image_source": p.url, "image_checksum": strings.Repeat("ab", 32)}, "digest is wrong"},
+		{"no key", map[string]any{"image_source": p.url, "image_keys": []string{"RWnonsense"}}, "image_keys"},
+		{"unknown difference", map[string]any{"image_source": p.url, "image_checksum": p.sum, "image_difference": "perhaps"}, "image_difference"},
+		{"signature not there", map[string]any{"image_source": p.url, "image_keys": []string{pub.String()}, "image_signature": base + "/gone"}, "404"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, fake.DiskSpec{Size: 16 * mib})
+			old := mbrImage(16 * mib)
+			if _, err := b.disk.WriteAt(old, 0); err != nil {
+				t.Fatal(err)
+			}
+			_, err := b.write(t.Context(), c.args)
+			if c.want == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.commit(t)
+				b.mustHold(t, img)
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), c.want) || step.AsError(err).Remedy == "" {
+				t.Errorf("error = %v, want %q and a remedy", err, c.want)
+			}
+			if !bytes.Equal(b.contents(t), old) {
+				t.Error("the disk was touched")
+			}
+		})
+	}
+	t.Run("an image that can't be signed", func(t *testing.T) {
+		s := serve(t, img)
+		b := newBench(t, fake.DiskSpec{Size: 16 * mib})
+		_, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_keys": []string{pub.String()}, "image_checksum": sha(img)})
+		if err == nil || !strings.Contains(err.Error(), "signed images only") {
+			t.Errorf("error = %v", err)
+		}
+	})
+}
+
+// TestDamagedIndex: each byte of the index counts, whatever the server does.
+func TestDamagedIndex(t *testing.T) {
+	img := mbrImage(5 * mib)
+	p := publishImage(t, img)
+	path := filepath.Join(p.dir, "disk.ingot")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		spoil func() []byte
+		want  string
+	}{
+		{"cut", func() []byte { return good[:len(good)-10] }, "truncated"},
+		{"a flipped bit", func() []byte { b := bytes.Clone(good); b[len(b)/2] ^= 1; return b }, "its own checksum is wrong"},
+		{"endless", func() []byte { return append(bytes.Clone(good), make([]byte, index.MaxIndex)...) }, "bytes"},
+	} {
+		if err := os.WriteFile(path, c.spoil(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		b := newBench(t, fake.DiskSpec{Size: 16 * mib})
+		if _, err := b.write(t.Context(), map[string]any{"image_source": p.url, "allow_unverified": true}); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error = %v, want %q", c.name, err, c.want)
+		}
+		if b.disk.Written() != 0 {
+			t.Errorf("%s: the disk was touched", c.name)
+		}
+	}
+}
+
+// TestMirrorsOfPublishedImages: each of the servers has some fault, and the image is there nevertheless.
+func TestMirrorsOfPublishedImages(t *testing.T) {
+	img := mbrImage(24 * mib)
+	origin := publishImage(t, img)
+	mirror := func(before func(w http.ResponseWriter, r *http.Request) bool) *published {
+		m := &published{dir: origin.dir, before: before}
+		m.serve(t)
+		return m
+	}
+	object := func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/objects/") }
+	var n atomic.Int64
+	lies := func(w http.ResponseWriter, r *http.Request) bool { // every object damaged
+		if !object(r) {
+			return false
+		}
+		b, err := os.ReadFile(filepath.Join(origin.dir, filepath.FromSlash(r.URL.Path)))
+		if err != nil {
+			return false
+		}
+		b[len(b)/2] ^= 0x10
+		w.Write(b)
+		return true
+	}
+	short := func(w http.ResponseWriter, r *http.Request) bool { // breaks off in the middle
+		if !object(r) || n.Add(1)%2 == 0 {
+			return false
+		}
+		w.Header().Set("Content-Length", "100000")
+		w.Write(make([]byte, 500))
+		panic(http.ErrAbortHandler)
+	}
+	lacks := func(w http.ResponseWriter, r *http.Request) bool { // has the index alone
+		if object(r) {
+			http.Error(w, "no", http.StatusNotFound)
+		}
+		return object(r)
+	}
+	ill := func(w http.ResponseWriter, r *http.Request) bool {
+		http.Error(w, "ill", http.StatusInternalServerError)
+		return true
+	}
+	old := publishImage(t, mbrImage(6*mib)) // another image
+	dead := mirror(nil)
+	dead.server.Close()
+	for _, c := range []struct {
+		name    string
+		mirrors []string
+		want    string
+	}{
+		{"one lies", []string{mirror(lies).url, origin.url}, ""},
+		{"one breaks off", []string{mirror(short).url, origin.url}, ""},
+		{"one is not complete", []string{mirror(lacks).url, origin.url}, ""},
+		{"one is ill", []string{mirror(ill).url, origin.url}, ""},
+		{"one is dead", []string{origin.url, dead.url}, ""},
+		{"one is behind", []string{old.url, origin.url}, ""},
+		{"breaks off, alone", []string{mirror(short).url}, ""},
+		{"all lie", []string{mirror(lies).url, mirror(lies).url}, "is damaged"},
+		{"all are not complete", []string{mirror(lacks).url, mirror(lacks).url}, "404"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBench(t, fake.DiskSpec{Size: 32 * mib})
+			began := time.Now()
+			_, err := b.write(t.Context(), map[string]any{"image_source": c.mirrors[0], "image_mirrors": c.mirrors[1:], "image_checksum": origin.sum})
+			if c.want != "" {
+				if err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), "chunk") || !strings.Contains(step.AsError(err).Remedy, "publish") {
+					t.Errorf("error = %v (%s), want %q, a chunk, and to publish again", err, step.AsError(err).Remedy, c.want)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.commit(t)
+			b.mustHold(t, img)
+			t.Logf("took %s", time.Since(began).Round(time.Millisecond))
+		})
+	}
+}
+
+// change rewrites random blocks of an image, about a share of it.
+func change(img []byte, share float64, seed uint64) (changed []byte, blocks int) {
+	r := mathrand.New(mathrand.NewPCG(seed, 1))
+	changed = bytes.Clone(img)
+	for off := mib; off+index.BlockSize <= len(img)-mib; off += index.BlockSize {
+		if r.Float64() < share {
+			for i := range 100 {
+				changed[off+i*613] ^= 0x5a
+			}
+			blocks++
+		}
+	}
+	return changed, blocks
+}
+
+// TestRebuildByDifference: of an image of which a sixteenth changed, no more than that is written, and no chunk is fetched in vain.
+func TestRebuildByDifference(t *testing.T) {
+	img := fullImage(96 * mib)
+	p := publishImage(t, img)
+	for _, spec := range []fake.DiskSpec{{Size: 128 * mib}, {Size: 128 * mib, NoPunch: true}} {
+		b := newBench(t, spec)
+		if _, err := b.write(t.Context(), map[string]any{"image_source": p.url, "image_checksum": p.sum}); err != nil {
+			t.Fatal(err)
+		}
+		b.commit(t)
+		newer, blocks := change(img, 0.06, 3)
+		q := publishImage(t, newer)
+		before := b.disk.Written()
+		r, err := b.write(t.Context(), map[string]any{"image_source": q.url, "image_checksum": q.sum})
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrote := b.disk.Written() - before - 2*disk.HeadSize // the old table, at both ends
+		if limit := int64(float64(blocks*index.BlockSize) * 1.05); wrote > limit || r.BytesWritten > limit {
+			t.Errorf("%d bytes were written, the result says %d; %d blocks of %d changed", wrote, r.BytesWritten, blocks, index.BlockSize)
+		}
+		var chunks int64
+		for i := range q.x.Chunks {
+			if i == 0 || i == len(q.x.Chunks)-1 || !bytes.Equal(img[i*index.ChunkSize:(i+1)*index.ChunkSize], newer[i*index.ChunkSize:(i+1)*index.ChunkSize]) {
+				chunks += q.x.Chunks[i].Len
+			}
+		}
+		if want := chunks + q.x.Lists[0].Len; q.sent.Load() > want {
+			t.Errorf("%d bytes were sent, %d of them are new", q.sent.Load(), want)
+		}
+		b.commit(t)
+		b.mustHold(t, newer)
+		t.Logf("%d of %d blocks changed: %d bytes written, %d of %d fetched", blocks, len(img)/index.BlockSize, wrote, r.BytesFetched, p.sent.Load())
+	}
+}
+
+// fullImage has data in every block.
+func fullImage(size int) []byte {
+	b := make([]byte, size)
+	r := mathrand.NewChaCha8([32]byte{5})
+	for off := 0; off < size; off += 4096 {
+		r.Read(b[off:min(off+1024, size)])
+	}
+	putMBR(b, size)
+	return b
+}
+
+// TestPowerCutWhileRebuilding: whenever the power goes, the disk has its old system, untouched, or none; and what is there then is made use
+// of by the next attempt.
+func TestPowerCutWhileRebuilding(t *testing.T) {
+	const size = 14 * mib
+	img := gptImage(size, false)
+	newer, _ := change(img, 0.2, 4)
+	for _, spec := range []fake.DiskSpec{{Size: size, Record: true}, {Size: size, Record: true, NoPunch: true}} {
+		b := newBench(t, spec)
+		dev, err := b.m.OpenExclusive(t.Context(), "/dev/vda")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := dev.WriteAt(img, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(dev.Sync(), dev.Close()); err != nil {
+			t.Fatal(err)
+		}
+		first := len(b.disk.History())
+		p := publishImage(t, newer)
+		args := func() map[string]any { return map[string]any{"image_source": p.url, "image_checksum": p.sum} }
+		if _, err := b.write(t.Context(), args()); err != nil {
+			t.Fatal(err)
+		}
+		b.commit(t)
+		final := b.contents(t)
+		states, olds, news, retries := 0, 0, 0, 0
+		rng := mathrand.New(mathrand.NewPCG(1, 1))
+		got := make([]byte, size)
+		for what, cut := range b.disk.PowerCuts(7) {
+			if states++; states <= 5*first {
+				continue
+			}
+			if _, err := cut.ReadAt(got, 0); err != nil {
+				t.Fatal(err)
+			}
+			if disk.HasTable(got[:mib], 512) || soundBackup(got) {
+				skip := 1024
+				if got[510] == 0x55 && got[511] == 0xaa {
+					skip = 0
+				}
+				switch {
+				case bytes.Equal(got[skip:], final[skip:]):
+					news++
+				case bytes.Equal(got[mib:size-mib], img[mib:size-mib]):
+					olds++
+				default:
+					t.Fatalf("%s: the disk has a partition table and half a system", what)
+				}
+			}
+			if rng.IntN(12) != 0 {
+				continue
+			}
+			retries++
+			again := newBench(t, fake.DiskSpec{Size: size})
+			if _, err := again.disk.WriteAt(got, 0); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := again.write(t.Context(), args()); err != nil {
+				t.Fatalf("%s: the next attempt: %v", what, err)
+			}
+			again.commit(t)
+			again.mustHold(t, final)
+		}
+		if olds == 0 || news == 0 || retries < 5 {
+			t.Errorf("%d states, %d with the old system, %d with the new one, %d tried again: the test proved nothing", states, olds, news, retries)
+		}
+		t.Logf("%d states, %d with the old system, %d with the new one, %d tried again", states, olds, news, retries)
+	}
+}
+
+// TestCancelPublished: the end of the step's context ends everything.
+func TestCancelPublished(t *testing.T) {
+	img := fullImage(32 * mib)
+	p := publishImage(t, img)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	var n atomic.Int64
+	release := make(chan struct{})
+	defer close(release)
+	p.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if n.Add(1) == 7 {
+			cancel(errors.New("operator aborted"))
+		}
+		if n.Load() >= 7 {
+			select {
+			case <-r.Context().Done():
+			case <-release:
+			}
+			return true
+		}
+		return false
+	}
+	b := newBench(t, fake.DiskSpec{Size: 64 * mib})
+	began := time.Now()
+	_, err := b.write(ctx, map[string]any{"image_source": p.url, "image_checksum": p.sum})
+	if err == nil || !strings.Contains(err.Error(), "operator aborted") || time.Since(began) > 5*time.Second {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+	if disk.HasTable(b.contents(t)[:mib], 512) {
+		t.Error("the disk looks bootable")
+	}
+}
