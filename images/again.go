@@ -10,8 +10,8 @@ import (
 // once for each kind of table is enough.
 const maxReplays = 4
 
-// replay is random access to a file of which only its packed form can be had: forwards by unpacking and throwing away, backwards by starting
-// again, which is bounded. It takes a second decoder's memory as long as it is open.
+// replay is random access to a file that can only be read from its beginning, or of which only the packed form is to be had: forwards by
+// unpacking and throwing away, backwards by starting again, which is bounded. It takes a second decoder's memory as long as it is open.
 type replay struct {
 	open  func() (io.ReadCloser, error)
 	c     Compression
@@ -79,6 +79,10 @@ func (p *replay) restart() error {
 	file, err := p.open()
 	if err != nil {
 		return err
+	}
+	if p.c == Plain {
+		p.file, p.r, p.done, p.off = file, file, func() { file.Close() }, 0
+		return nil
 	}
 	r, done, err := decompress(p.c, file, nil, func() { file.Close() }, p.l)
 	if err != nil {

@@ -66,7 +66,7 @@ type Input struct {
 	// At reads anywhere in the file, for formats whose tables are not where they are needed; nil when that is not possible. It may be slow
 	// anywhere but in ascending order.
 	At io.ReaderAt
-	// Again opens the file once more from its beginning, for such tables in a compressed file; nil when that is not possible.
+	// Again opens the file once more from its beginning, for such tables in a compressed file or without At; nil when that is not possible.
 	Again func() (io.ReadCloser, error)
 }
 
@@ -83,11 +83,12 @@ const DefaultWindow = 32 << 20
 type Info struct {
 	Compression Compression
 	Format      Format
-	Head        Content // of the disk that the image describes
-	Start       []byte  // the disk's first MiB, or all of it when it is smaller
-	Partition   bool    // the disk is a bare file system: a partition's, not one that a machine boots from
-	Unchecked   bool    // the packed data has no check sum: only a digest of the file tells damage
-	Twice       bool    // the file was opened a second time, for tables inside the packed file
+	Head        Content  // of the disk that the image describes
+	Start       []byte   // the disk's first MiB, or all of it when it is smaller
+	Partition   bool     // the disk is a bare file system: a partition's, not one that a machine boots from
+	Unchecked   bool     // the packed data has no check sum: only a digest of the file tells damage
+	Details     []string // what there is to say about the format's own matters, for people
+	Twice       bool     // the file was opened a second time, for tables that were wanted before their data
 }
 
 // WholeDisk refuses an image of a partition.
@@ -137,6 +138,9 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 			done()
 			return nil, info, err
 		}
+	}
+	if info.Compression == Plain && in.At == nil && in.Again != nil {
+		in.At = &replay{open: in.Again, start: head, l: l, left: maxReplays, used: &info.Twice}
 	}
 	e, err := openFormat(decoded, in, head, &info, l)
 	if r, ok := in.At.(*replay); ok {
@@ -262,6 +266,7 @@ func tooLarge(size uint64, l Limits) error {
 var formats = []format{
 	{name: Raw, open: openRaw},
 	{name: QCow2, open: openQCow2},
+	{name: Published, remedy: "use it as it is where published images are read; ingot image publish made it"},
 	{name: QED, remedy: "convert it: qemu-img convert -O raw"},
 	{name: VHD, remedy: "convert it: qemu-img convert -f vpc -O raw"},
 	{name: VHDX, remedy: "convert it: qemu-img convert -O raw"},

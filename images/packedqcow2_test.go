@@ -55,10 +55,13 @@ func TestPackedQCow2(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, command := range [][]string{{"gzip", "-1c"}, {"xz", "-0", "-c"}, {"zstd", "-c"}, {"lz4", "-c"}, {"bzip2", "-1c"}} {
+		for _, command := range [][]string{{"cat"}, {"gzip", "-1c"}, {"xz", "-0", "-c"}, {"zstd", "-c"}, {"lz4", "-c"}, {"bzip2", "-1c"}} {
 			v := variant{name: command[0], c: Compression(command[0]), file: tool(t, packed, command...)}
+			if v.name == "cat" { // a plain file of which ranges can't be had
+				v.c = Plain
+			}
 			opened := 0
-			in := Input{Stream: bytes.NewReader(v.file), Size: int64(len(v.file)), At: bytes.NewReader(v.file), Again: func() (io.ReadCloser, error) {
+			in := Input{Stream: bytes.NewReader(v.file), Size: int64(len(v.file)), Again: func() (io.ReadCloser, error) {
 				opened++
 				return io.NopCloser(bytes.NewReader(v.file)), nil
 			}}

@@ -2,6 +2,7 @@ package images
 
 import (
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/ingot-metal/ingot/images/qcow2"
@@ -23,8 +24,29 @@ func openQCow2(decoded io.Reader, in Input, info *Info, l Limits) (Extents, erro
 	if err != nil {
 		return nil, qcow2Error(err)
 	}
-	info.Start = r.Start()
+	info.Start, info.Details = r.Start(), aboutQCow2(r.Header())
 	return fromQCow2{r}, nil
+}
+
+func aboutQCow2(h qcow2.Header) []string {
+	packing := "deflate"
+	if h.Zstd {
+		packing = "zstd"
+	}
+	about := []string{fmt.Sprintf("version %d, clusters of %d KiB, packed ones with %s", h.Version, 1<<h.ClusterBits>>10, packing)}
+	if h.ClusterBits < 10 {
+		about[0] = fmt.Sprintf("version %d, clusters of %d bytes, packed ones with %s", h.Version, 1<<h.ClusterBits, packing)
+	}
+	if h.Extended {
+		about = append(about, "subclusters")
+	}
+	if h.Snapshots > 0 {
+		about = append(about, fmt.Sprintf("%d snapshots, which are ignored", h.Snapshots))
+	}
+	if h.Dirty {
+		about = append(about, "not closed by the program that wrote it last")
+	}
+	return about
 }
 
 func (f fromQCow2) Next(buf []byte) (Extent, error) {

@@ -1,0 +1,151 @@
+package inspect
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"strings"
+	"unicode/utf16"
+)
+
+// Table is a disk's partition table.
+type Table struct {
+	Kind       string      `json:"kind"`        // gpt or mbr
+	SectorSize int         `json:"sector_size"` // that it is made for; an MBR does not say, but nobody boots one from sectors of 4096 bytes
+	UUID       string      `json:"uuid,omitempty"`
+	Partitions []Partition `json:"partitions"`
+}
+
+// Partition is an entry of a table.
+type Partition struct {
+	Number int    `json:"number"`
+	Start  int64  `json:"start"` // bytes
+	Size   int64  `json:"size"`  // bytes
+	Type   string `json:"type"`
+	Name   string `json:"name,omitempty"`
+	ESP    bool   `json:"esp,omitempty"`
+	Active bool   `json:"active,omitempty"`
+}
+
+// typeNames are the types of partitions that images have, by GUID and by MBR's byte.
+var typeNames = map[string]string{
+	"C12A7328-F81F-11D2-BA4B-00A0C93EC93B": "EFI system",
+	"21686148-6449-6E6F-744E-656564454649": "BIOS boot",
+	"0FC63DAF-8483-4772-8E79-3D69D8477DE4": "Linux file system",
+	"0657FD6D-A4AB-43C4-84E5-0933C84B4F4F": "Linux swap",
+	"E6D6D379-F507-44C2-A23C-238F2A3DF928": "Linux LVM",
+	"BC13C2FF-59E6-4262-A352-B275FD6F7172": "Linux extended boot",
+	"4F68BCE3-E8CD-4DB1-96E7-FBCAF984B709": "Linux root (x86-64)",
+	"B921B045-1DF0-41C3-AF44-4C6F280D3FAE": "Linux root (ARM64)",
+	"EBD0A0A2-B9E5-4433-87C0-68B6B72699C7": "Microsoft basic data",
+	"E3C9E316-0B5C-4DB8-817D-F92DF00215AE": "Microsoft reserved",
+	"DE94BBA4-06D1-4D40-A16A-BFD50179D6AC": "Microsoft recovery",
+	"9E1A2D38-C612-4316-AA26-8B49521E5A8B": "PowerPC PReP boot",
+	"01":                                   "FAT12", "05": "extended", "06": "FAT16", "07": "NTFS or exFAT", "0B": "FAT32", "0C": "FAT32", "0E": "FAT16", "0F": "extended",
+	"82": "Linux swap", "83": "Linux", "8E": "Linux LVM", "EE": "GPT", "EF": "EFI system", "FD": "Linux RAID",
+}
+
+const (
+	espGUID    = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B"
+	entryBytes = 128
+	maxEntries = 128
+)
+
+// readTable reads the partition table in the beginning of a disk of the given size. What is wrong with it comes as a sentence.
+func readTable(start []byte, size int64) (*Table, string) {
+	for _, sector := range []int{512, 4096} {
+		if len(start) >= 2*sector && string(start[sector:sector+8]) == "EFI PART" {
+			return readGPT(start, sector, size)
+		}
+	}
+	if len(start) < 512 || start[510] != 0x55 || start[511] != 0xaa {
+		return nil, "there is no partition table"
+	}
+	t := &Table{Kind: "mbr", SectorSize: 512}
+	for i := range 4 {
+		e := start[446+16*i:][:16]
+		if e[4] == 0 {
+			continue
+		}
+		first, n := int64(binary.LittleEndian.Uint32(e[8:])), int64(binary.LittleEndian.Uint32(e[12:]))
+		p := Partition{Number: i + 1, Start: first * 512, Size: n * 512, Type: typeName(fmt.Sprintf("%02X", e[4])), ESP: e[4] == 0xef, Active: e[0] == 0x80}
+		t.Partitions = append(t.Partitions, p)
+		switch {
+		case e[4] == 0xee:
+			return t, "its MBR protects a GPT that is not there"
+		case size >= 0 && p.Start+p.Size > size:
+			return t, fmt.Sprintf("partition %d ends at byte %d, the disk at byte %d: the image is cut off", p.Number, p.Start+p.Size, size)
+		}
+	}
+	return t, ""
+}
+
+func typeName(id string) string {
+	if n, ok := typeNames[id]; ok {
+		return n
+	}
+	return id
+}
+
+// readGPT follows the UEFI specification, section 5.3.
+func readGPT(start []byte, sector int, size int64) (*Table, string) {
+	h := start[sector : 2*sector]
+	le32, le64 := binary.LittleEndian.Uint32, binary.LittleEndian.Uint64
+	t := &Table{Kind: "gpt", SectorSize: sector, UUID: guid(h[56:72])}
+	length := le32(h[12:])
+	if length < 92 || int(length) > sector {
+		return t, "the GPT's header is damaged: it has an impossible length"
+	}
+	sum := append([]byte(nil), h[:length]...)
+	clear(sum[16:20])
+	if crc32.ChecksumIEEE(sum) != le32(h[16:]) {
+		return t, "the GPT's header is damaged: its check sum is wrong"
+	}
+	at, n, each := le64(h[72:]), le32(h[80:]), le32(h[84:])
+	if each != entryBytes || n > maxEntries || at > uint64(len(start))/uint64(sector) || at*uint64(sector)+uint64(n)*entryBytes > uint64(len(start)) {
+		return t, "the GPT's entries are not where they are on every disk"
+	}
+	entries := start[at*uint64(sector):][:n*entryBytes]
+	if crc32.ChecksumIEEE(entries) != le32(h[88:]) {
+		return t, "the GPT's entries are damaged: their check sum is wrong"
+	}
+	for i := range int(n) {
+		e := entries[i*entryBytes:][:entryBytes]
+		id := guid(e[:16])
+		if id == "00000000-0000-0000-0000-000000000000" {
+			continue
+		}
+		first, last := le64(e[32:]), le64(e[40:])
+		if last < first || last >= 1<<62/uint64(sector) {
+			return t, fmt.Sprintf("partition %d ends before it begins", i+1)
+		}
+		p := Partition{Number: i + 1, Start: int64(first) * int64(sector), Size: int64(last-first+1) * int64(sector), Type: typeName(id), Name: utf16Name(e[56:]), ESP: id == espGUID}
+		t.Partitions = append(t.Partitions, p)
+		if size >= 0 && p.Start+p.Size > size {
+			return t, fmt.Sprintf("partition %d ends at byte %d, the disk at byte %d: the image is cut off", p.Number, p.Start+p.Size, size)
+		}
+	}
+	return t, ""
+}
+
+func guid(b []byte) string {
+	return fmt.Sprintf("%08X-%04X-%04X-%X-%X", binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:]), binary.LittleEndian.Uint16(b[6:]), b[8:10], b[10:16])
+}
+
+// utf16Name gives a partition's name without what could confuse a terminal.
+func utf16Name(b []byte) string {
+	var u []uint16
+	for ; len(b) >= 2; b = b[2:] {
+		c := binary.LittleEndian.Uint16(b)
+		if c == 0 {
+			break
+		}
+		u = append(u, c)
+	}
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {
+			return '?'
+		}
+		return r
+	}, string(utf16.Decode(u)))
+}
