@@ -243,25 +243,28 @@ func (l *looker) look(ctx context.Context, i int) (task, error) {
 			// A drive gives a bad sector a new place when it is written to; if it does not, the write says so.
 			p.Log.Warn("the disk is not readable everywhere", "bytes", base+at, "err", err)
 		}
-		for b := int64(0); at+b < min(size, at+lookSize); b += index.BlockSize {
-			n := int((at + b) / index.BlockSize)
-			want := sums.Sum(0, n)
+		for b := int64(0); b < min(size-at, lookSize); b += index.BlockSize {
+			n, number := min(index.BlockSize, size-at-b), int((at+b)/index.BlockSize)
+			want := sums.Sum(0, number)
 			if want != zeroSum {
 				total++
 			}
-			if err == nil {
-				block := data[b:min(b+index.BlockSize, int64(len(data)))]
-				if same(block, want) {
-					if want != zeroSum {
-						equal++
-					}
-					if err := l.keep(ctx, base+at+b, block); err != nil {
-						return task{}, err
-					}
-					continue
+			switch known := err == nil && same(data[b:b+n], want); {
+			case known:
+				if want != zeroSum {
+					equal++
 				}
+				err := l.keep(ctx, base+at+b, data[b:b+n])
+				if err != nil {
+					return task{}, err
+				}
+			case want == zeroSum: // nothing needs to be fetched to know what belongs there
+				if err := p.sink.Hole(ctx, base+at+b, n); err != nil {
+					return task{}, err
+				}
+			default:
+				t.blocks |= 1 << number
 			}
-			t.blocks |= 1 << n
 		}
 	}
 	p.compare.learn(equal, total)

@@ -16,6 +16,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -30,6 +31,7 @@ import (
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/images/publish"
+	"github.com/ingot-metal/ingot/test/kit"
 )
 
 // published is an image in a folder that a web server serves.
@@ -76,7 +78,9 @@ func (p *published) serve(t testing.TB) {
 	p.url = p.server.URL + "/disk.ingot"
 }
 
-func (p *published) path(o index.Object) string { return filepath.Join(p.dir, filepath.FromSlash(o.Path())) }
+func (p *published) path(o index.Object) string {
+	return filepath.Join(p.dir, filepath.FromSlash(o.Path()))
+}
 
 func TestPublishedImage(t *testing.T) {
 	for _, size := range []int{4 * mib, 9*mib + 1536, 13 * mib} {
@@ -489,4 +493,98 @@ func TestCancelPublished(t *testing.T) {
 	if disk.HasTable(b.contents(t)[:mib], 512) {
 		t.Error("the disk looks bootable")
 	}
+}
+
+// TestWriterKilled kills the process that writes, at several moments, and has another go on: what was on the disk is not fetched again, and
+// nobody told it how far the first one was.
+func TestWriterKilled(t *testing.T) {
+	const chunks = 80
+	if url := os.Getenv("INGOT_TEST_PUBLISHED_URL"); url != "" { // the process that is killed
+		_, err := deploy(t, newRealMachine(t, os.Getenv("INGOT_TEST_DISK"), chunks*index.ChunkSize), map[string]any{"image_source": url, "allow_unverified": true})
+		t.Fatalf("came to its end: %v", err)
+	}
+	img := make([]byte, chunks*index.ChunkSize)
+	r := mathrand.NewChaCha8([32]byte{6})
+	for i := range chunks {
+		for _, b := range []int{0, 20, 21, 63} {
+			r.Read(img[i*index.ChunkSize+b*index.BlockSize:][:index.BlockSize])
+		}
+	}
+	putMBR(img, len(img))
+	p := publishImage(t, img)
+	var objects atomic.Int64
+	for _, at := range []int64{3, 30, 50, 79} {
+		path := kit.TempDisk(t, chunks*index.ChunkSize)
+		if err := dirty(path, chunks*index.ChunkSize); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWriterKilled$", "-test.v")
+		cmd.Env = append(os.Environ(), "INGOT_TEST_PUBLISHED_URL="+p.url, "INGOT_TEST_DISK="+path)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		objects.Store(0)
+		p.before = func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.HasPrefix(r.URL.Path, "/objects/") && objects.Add(1) == at {
+				cmd.Process.Kill()
+			}
+			return false
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+			t.Fatalf("the process was not killed: %v\n%s", err, &out)
+		}
+		head := make([]byte, mib)
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.ReadAt(head, 0); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if at > 10 && disk.HasTable(head, 512) {
+			t.Error("the disk looks bootable")
+		}
+		objects.Store(0)
+		p.before = func(w http.ResponseWriter, r *http.Request) bool {
+			if strings.HasPrefix(r.URL.Path, "/objects/") {
+				objects.Add(1)
+			}
+			return false
+		}
+		res, err := deploy(t, newRealMachine(t, path, chunks*index.ChunkSize), map[string]any{"image_source": p.url, "image_checksum": p.sum})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What was fetched but not written yet: 8 on their way, 4 in other hands. First chunk, last chunk and block list come again.
+		if limit := chunks - max(0, at-12) + 3; objects.Load() > limit {
+			t.Errorf("killed at object %d: %d objects were fetched the second time, want at most %d", at, objects.Load(), limit)
+		}
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, img) {
+			t.Errorf("killed at object %d: the disk is not the image", at)
+		}
+		t.Logf("killed at object %d of %d: %d objects fetched the second time, %d bytes kept", at, chunks, objects.Load(), res.BytesKept)
+	}
+}
+
+// dirty fills a file with 0xA5.
+func dirty(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	b := bytes.Repeat([]byte{0xa5}, mib)
+	for off := int64(0); off < size; off += mib {
+		if _, err := f.WriteAt(b, off); err != nil {
+			return err
+		}
+	}
+	return f.Sync()
 }
