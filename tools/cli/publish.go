@@ -1,0 +1,466 @@
+package cli
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+	"oras.land/oras-go/v2/registry/remote/credentials"
+	"oras.land/oras-go/v2/registry/remote/retry"
+
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/images/oci"
+	"github.com/ingot-metal/ingot/images/publish"
+)
+
+// builtinLevel is the highest level that is packed without the zstd program.
+const builtinLevel = publish.MaxLevel
+
+// keyPassword is the environment variable with the password of the key to sign with.
+const keyPassword = "INGOT_KEY_PASSWORD"
+
+type publishOptions struct {
+	out, name, signKey, cosignKey, passwordFile string
+	level                                       int
+	quiet                                       bool
+}
+
+func (p *program) imagePublish() *cobra.Command {
+	var o publishOptions
+	cmd := &cobra.Command{
+		Use: "publish SRC -o FOLDER|oci://REGISTRY/REPOSITORY:TAG", Short: "Publish an image in chunks, for fast and resumable deployments",
+		Long: `Publish an image: SRC is a file, a block device, an http or https URL, or - for standard input, in any format that can be deployed.
+
+The disk is cut into chunks that are packed one by one. Nodes fetch them in parallel, from several places and from each other, check each
+before it is written, resume by chunk, and fetch only what has changed when they are deployed again. A folder can be served by any web
+server; it may hold many images, which share what they have in common. What is there already is not stored or sent again.
+
+An image for a registry is put together in a temporary folder first (TMPDIR, else /var/tmp), which takes as much space as the packed image.
+
+docs/images.md has the format.`,
+		Example: `  ingot image publish debian-12.qcow2 -o /srv/images
+  ingot image publish https://example.com/debian-12.raw.zst -o /srv/images --level 19 --sign-key ~/.minisign/minisign.key
+  ingot image publish debian-12.qcow2 -o oci://registry.example.com/images/debian:12`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage("%s wants one image: a file, a URL, or - for standard input", cmd.CommandPath())
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringVarP(&o.out, "out", "o", "", "folder, or place in a registry")
+	// Here -o is where to write. A flag of the same name covers the global one together with its letter.
+	f.StringVar(&p.output, "output", "table", "how to print: table or json")
+	f.StringVar(&o.name, "name", "", "name of the published image (default: the file's, without endings)")
+	f.IntVar(&o.level, "level", 3, fmt.Sprintf("of compression, 1 to %d; 19 makes images a fifth smaller than 3 and takes many times as long", bestLevel))
+	f.StringVar(&o.signKey, "sign-key", "", "file with the minisign secret key to sign with")
+	f.StringVar(&o.cosignKey, "cosign-key", "", "file with the cosign secret key to sign with")
+	f.StringVar(&o.passwordFile, "password-file", "", "file with the key's password (default: $"+keyPassword+", or it is asked for)")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "only the result")
+	complete(cmd, "output", "table", "json")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return remedied(p.publish(cmd.Context(), args[0], o))
+	}
+	return cmd
+}
+
+// remedied gives an error about an image its advice.
+func remedied(err error) error {
+	var refused *images.Error
+	if !errors.As(err, &refused) || refused.Remedy == "" {
+		return err
+	}
+	return advise(err, "%s%s.", strings.ToUpper(refused.Remedy[:1]), refused.Remedy[1:])
+}
+
+// published is what the command prints.
+type published struct {
+	Source    string  `json:"image_source"`
+	HashAlgo  string  `json:"image_os_hash_algo"`
+	HashValue string  `json:"image_os_hash_value"`
+	Index     string  `json:"index,omitempty"` // path
+	Content   string  `json:"content"`
+	DiskSHA   string  `json:"disk_sha256"`
+	Size      int64   `json:"virtual_bytes"`
+	Data      int64   `json:"data_bytes"`
+	Stored    int64   `json:"stored_bytes"`
+	Objects   int     `json:"objects"`
+	NewBytes  int64   `json:"new_bytes"`
+	New       int     `json:"new_objects"`
+	Chunks    int     `json:"chunks"`
+	Seconds   float64 `json:"seconds"`
+}
+
+func (p *program) publish(ctx context.Context, source string, o publishOptions) error {
+	start := time.Now()
+	if o.out == "" {
+		return usage("say where to publish to: -o FOLDER or -o oci://REGISTRY/REPOSITORY:TAG")
+	}
+	po := publish.Options{Name: o.name, Level: o.level, Meter: new(publish.Meter)}
+	if o.level < 1 || o.level > bestLevel {
+		return usage("--level %d is not one of 1 to %d", o.level, bestLevel)
+	}
+	var err error
+	if o.level > builtinLevel {
+		if po.Compress, err = zstdProgram(o.level); err != nil {
+			return err
+		}
+	}
+	if po.Sign, err = p.signers(o); err != nil {
+		return err
+	}
+	dir := publish.Dir(o.out)
+	var ref oci.Reference
+	if oci.IsReference(o.out) {
+		if ref, err = oci.ParseReference(o.out); err != nil {
+			return err
+		}
+		tmp, err := p.bigTemp()
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(tmp)
+		dir = publish.Dir(tmp)
+	}
+	src, err := p.openSource(ctx, source)
+	if err != nil {
+		return err
+	}
+	if po.Name == "" {
+		if po.Name = publish.NameOf(src.name); source == "-" {
+			return usage("say how the image is called: --name NAME")
+		}
+	}
+	if po.Source = path.Base(filepath.ToSlash(src.name)); source == "-" {
+		po.Source = po.Name
+	}
+	show := p.meter("publish", o.quiet, func() (done, total int64) { return po.Meter.Done.Load(), po.Meter.Total.Load() })
+	r, err := publish.Image(ctx, src.Input, dir, po)
+	show()
+	if cerr := src.close(); err == nil && cerr != nil {
+		// The index is there, but of what nobody knows.
+		os.Remove(r.Path)
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("publish %s: %w", src.name, err)
+	}
+	out := published{
+		Source: r.Path, HashAlgo: "sha256", HashValue: hex.EncodeToString(r.SHA256[:]), Index: r.Path, Content: string(r.Index.Head),
+		DiskSHA: hex.EncodeToString(r.Index.SHA256[:]), Size: r.Index.Size, Data: r.Index.Data(), NewBytes: r.Written, New: r.New, Chunks: len(r.Index.Chunks),
+	}
+	out.Stored, out.Objects = r.Index.Stored()
+	if oci.IsReference(o.out) {
+		pushed, err := p.push(ctx, ref, dir, po.Name, out.Stored, o.quiet)
+		if err != nil {
+			return err
+		}
+		out.Source, out.Index, out.New, out.NewBytes = pushed.Ref.String(), "", pushed.New, pushed.Written
+	}
+	out.Seconds = time.Since(start).Seconds()
+	return p.showPublished(out)
+}
+
+func (p *program) showPublished(r published) error {
+	if p.output == "json" {
+		return p.printJSON(r)
+	}
+	source := r.Source
+	if r.Index != "" {
+		source = "the URL of " + r.Index
+	}
+	return sheet(p.stdout, [][2]string{
+		{"image_source", source},
+		{"image_os_hash_algo", r.HashAlgo},
+		{"image_os_hash_value", r.HashValue},
+		{"content", "a disk with " + r.Content},
+		{"disk", size(uint64(r.Size)) + " in " + fmt.Sprint(r.Chunks) + " chunks, " + size(uint64(r.Data)) + " of data"},
+		{"stored", fmt.Sprintf("%s in %d objects", size(uint64(r.Stored)), r.Objects)},
+		{"new", fmt.Sprintf("%s in %d objects", size(uint64(r.NewBytes)), r.New)},
+		{"took", span(time.Duration(r.Seconds * float64(time.Second)))},
+	})
+}
+
+// bigTemp makes a temporary folder where there is room: /tmp is memory on many systems.
+func (p *program) bigTemp() (string, error) {
+	parent := p.getenv("TMPDIR")
+	if parent == "" {
+		parent = "/var/tmp"
+	}
+	return os.MkdirTemp(parent, "ingot-publish-")
+}
+
+// registry is how this program reaches registries: logged in as docker and podman are, and patient.
+func (p *program) registry() (oci.Options, error) {
+	store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
+	if err != nil {
+		return oci.Options{}, fmt.Errorf("read docker's configuration: %w", err)
+	}
+	get := credentials.Credential(store)
+	return oci.Options{Client: retry.NewClient(), Login: func(ctx context.Context, host string) (oci.Credential, error) {
+		c, err := get(ctx, host)
+		return oci.Credential{User: c.Username, Password: c.Password, Refresh: c.RefreshToken}, err
+	}}, nil
+}
+
+// push sends what is in a folder to a registry.
+func (p *program) push(ctx context.Context, ref oci.Reference, dir publish.Dir, name string, total int64, quiet bool) (*oci.Pushed, error) {
+	o, err := p.registry()
+	if err != nil {
+		return nil, err
+	}
+	u := oci.Upload{Name: name, Signatures: map[string][]byte{}, Object: dir.Object}
+	file := filepath.Join(string(dir), name+index.Suffix)
+	if u.Index, err = os.ReadFile(file); err != nil {
+		return nil, err
+	}
+	for _, suffix := range index.SignatureSuffixes {
+		if b, err := os.ReadFile(file + suffix); err == nil {
+			u.Signatures[suffix] = b
+		} else if !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+	}
+	var m publish.Meter
+	u.Done = &m.Done
+	show := p.meter("push", quiet, func() (int64, int64) { return m.Done.Load(), total })
+	defer show()
+	return oci.Push(ctx, ref, u, o)
+}
+
+// signers reads the keys to sign with.
+func (p *program) signers(o publishOptions) ([]publish.Signer, error) {
+	var all []publish.Signer
+	for _, k := range []struct {
+		file string
+		read func([]byte, func() (string, error)) (publish.Signer, error)
+	}{{o.signKey, publish.Minisign}, {o.cosignKey, publish.Cosign}} {
+		if k.file == "" {
+			continue
+		}
+		b, err := os.ReadFile(k.file)
+		if err != nil {
+			return nil, fmt.Errorf("read the key to sign with: %w", err)
+		}
+		s, err := k.read(b, func() (string, error) { return p.password(o.passwordFile, k.file) })
+		if err != nil {
+			return nil, fmt.Errorf("key %s: %w", k.file, err)
+		}
+		all = append(all, s)
+	}
+	return all, nil
+}
+
+// password finds out the password of a key.
+func (p *program) password(file, key string) (string, error) {
+	if file != "" {
+		b, err := os.ReadFile(file)
+		return strings.TrimRight(string(b), "\r\n"), err
+	}
+	if s := p.getenv(keyPassword); s != "" {
+		return s, nil
+	}
+	f, ok := p.stdin.(*os.File)
+	if _, is := isTerminal(p.stdin); !ok || !is {
+		return "", usage("the key %s has a password: give it by --password-file or $%s", key, keyPassword)
+	}
+	fmt.Fprintf(p.stderr, "Password of %s: ", key)
+	b, err := term.ReadPassword(int(f.Fd()))
+	fmt.Fprintln(p.stderr)
+	return string(b), err
+}
+
+// meter shows how far a transfer is until the function that it gives is called.
+func (p *program) meter(what string, quiet bool, look func() (done, total int64)) (end func()) {
+	if quiet {
+		return func() {}
+	}
+	d := newDisplay(p.stderr)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(250 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				d.redraw("")
+				return
+			case <-tick.C:
+			}
+			done, total := look()
+			t := rest.Transfer{Bytes: uint64(done), Total: uint64(total)}
+			if s := d.now().Sub(d.start).Seconds(); s > 0 {
+				t.Rate = uint64(float64(done) / s)
+			}
+			d.redraw(d.transfer(what, &t))
+			if n := percent(&t) / 10; !d.live && total > 0 && (n != d.tenth || d.now().Sub(d.told) >= 30*time.Second) && d.now().Sub(d.start) > time.Second {
+				d.tenth, d.told = n, d.now()
+				d.line("%s", d.transfer(what, &t))
+			}
+		}
+	}()
+	return func() {
+		close(stop)
+		<-stopped
+	}
+}
+
+// transfer is a line that tells how far something is.
+func (d *display) transfer(what string, t *rest.Transfer) string {
+	right := " " + size(t.Bytes)
+	if t.Total > 0 {
+		right = fmt.Sprintf(" %3d%%  %s of %s", percent(t), size(t.Bytes), size(t.Total))
+	}
+	if t.Rate > 0 {
+		right += fmt.Sprintf("  %s/s", size(t.Rate))
+		if t.Total > t.Bytes {
+			right += "  " + span(time.Duration(float64(t.Total-t.Bytes)/float64(t.Rate)*float64(time.Second))) + " left"
+		}
+	}
+	room := d.width - utf8.RuneCountInString(what) - utf8.RuneCountInString(right) - 4
+	if t.Total == 0 || room < 8 {
+		return what + right
+	}
+	return what + " " + bar(t, min(room, 40)) + right
+}
+
+func (p *program) imageVerify() *cobra.Command {
+	var keys []string
+	var quiet bool
+	cmd := &cobra.Command{
+		Use: "verify INDEX|oci://REGISTRY/REPOSITORY:TAG", Short: "Check that all of a published image is there and right",
+		Long: `Read a published image, every object of it, and check it down to the digest of the whole disk. INDEX is the file NAME.ingot of a folder.
+With --key it must be signed, too, by that key.`,
+		Example: `  ingot image verify /srv/images/debian-12.ingot --key minisign.pub`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage("%s wants one published image: its .ingot file, or its place in a registry", cmd.CommandPath())
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringArrayVar(&keys, "key", nil, "public key of minisign or cosign, or a file with one; may be repeated")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "only the result")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return remedied(p.verify(cmd.Context(), args[0], keys, quiet))
+	}
+	return cmd
+}
+
+func (p *program) verify(ctx context.Context, place string, keyTexts []string, quiet bool) error {
+	start := time.Now()
+	var keys []index.Key
+	for _, s := range keyTexts {
+		if b, err := os.ReadFile(s); err == nil {
+			s = string(b)
+		}
+		k, err := index.ParseKey(s)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, k)
+	}
+	img, err := p.openPublished(ctx, place)
+	if err != nil {
+		return err
+	}
+	x, err := index.Parse(img.index)
+	if err != nil {
+		return fmt.Errorf("%s: %w", place, err)
+	}
+	if len(keys) > 0 {
+		err := fmt.Errorf("%s is not signed", place)
+		for _, s := range img.signatures {
+			if err = index.VerifySignature(img.index, s, keys); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	var m publish.Meter
+	show := p.meter("verify", quiet, func() (int64, int64) { return m.Done.Load(), m.Total.Load() })
+	err = publish.Verify(ctx, x, img, &m)
+	show()
+	if err != nil {
+		return fmt.Errorf("%s is damaged:\n%w", place, err)
+	}
+	stored, objects := x.Stored()
+	if p.output == "json" {
+		return p.printJSON(map[string]any{"image_os_hash_algo": "sha256", "image_os_hash_value": hex.EncodeToString(sum(img.index)),
+			"virtual_bytes": x.Size, "stored_bytes": stored, "objects": objects, "signed": len(keys) > 0, "seconds": time.Since(start).Seconds()})
+	}
+	signed := ""
+	if len(keys) > 0 {
+		signed = ", and signed by a key that was given"
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s is complete and right: %s in %d objects%s; sha256 of its index: %x\n", place, size(uint64(stored)), objects, signed, sum(img.index))
+	return err
+}
+
+func sum(b []byte) []byte {
+	o := index.Of(b)
+	return o.Sum[:]
+}
+
+// publishedImage is one to verify.
+type publishedImage struct {
+	publish.Objects
+	index      []byte
+	signatures [][]byte
+}
+
+func (p *program) openPublished(ctx context.Context, place string) (*publishedImage, error) {
+	if oci.IsReference(place) {
+		ref, err := oci.ParseReference(place)
+		if err != nil {
+			return nil, err
+		}
+		o, err := p.registry()
+		if err != nil {
+			return nil, err
+		}
+		img, err := oci.Open(ctx, ref, o)
+		if err != nil {
+			return nil, err
+		}
+		return &publishedImage{pulled{img}, img.Index, img.Signatures}, nil
+	}
+	b, err := os.ReadFile(place)
+	if err != nil {
+		return nil, err
+	}
+	img := &publishedImage{Objects: publish.Dir(filepath.Dir(place)), index: b}
+	for _, suffix := range index.SignatureSuffixes {
+		if s, err := os.ReadFile(place + suffix); err == nil {
+			img.signatures = append(img.signatures, s)
+		}
+	}
+	return img, nil
+}
+
+// pulled checks what comes out of a registry.
+type pulled struct{ img *oci.Image }
+
+func (p pulled) Object(ctx context.Context, o index.Object) ([]byte, error) {
+	body, err := p.img.Object(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	return publish.ReadObject(body, o)
+}

@@ -1,0 +1,347 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/images/publish"
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+// writeDisk makes a file with the contents of a disk: an MBR, noise, text and zeros.
+func writeDisk(t *testing.T, path string, size int) []byte {
+	t.Helper()
+	b := make([]byte, size)
+	rand.NewChaCha8([32]byte{1}).Read(b[1<<20 : size/3])
+	for i := size / 2; i < size*2/3; i += 16 {
+		copy(b[i:], strconv.Itoa(i*i))
+	}
+	b[446+4], b[510], b[511] = 0x83, 0x55, 0xaa
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// ingot runs a command line with an environment.
+func ingot(t *testing.T, env map[string]string, args ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	err = Run(t.Context(), args, strings.NewReader(""), &out, &errs, func(name string) string { return env[name] })
+	return out.String(), errs.String(), err
+}
+
+func ok(t *testing.T, args ...string) string {
+	t.Helper()
+	out, errs, err := ingot(t, nil, args...)
+	if err != nil {
+		t.Fatalf("ingot %s: %s\n%s", strings.Join(args, " "), Message(err), errs)
+	}
+	return out
+}
+
+func fails(t *testing.T, want string, args ...string) string {
+	t.Helper()
+	_, _, err := ingot(t, nil, args...)
+	if err == nil || !strings.Contains(Message(err), want) {
+		t.Errorf("ingot %s: %v, want %q", strings.Join(args, " "), err, want)
+		return ""
+	}
+	return Message(err)
+}
+
+// indexOf reads an index, and checks everything behind it.
+func indexOf(t *testing.T, path string) *index.Index {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := index.Parse(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := publish.Verify(t.Context(), x, publish.Dir(filepath.Dir(path)), nil); err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+func TestImagePublish(t *testing.T) {
+	kit.NeedPrograms(t, "qemu-img", "zstd")
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	writeDisk(t, in("disk.raw"), 14<<20)
+	kit.Run(t, "qemu-img", "convert", "-O", "qcow2", "-c", "-W", in("disk.raw"), in("disk.qcow2"))
+	kit.Run(t, "zstd", "-q", in("disk.raw"))
+
+	out := ok(t, "image", "publish", in("disk.raw"), "-o", in("raw"))
+	for _, want := range []string{"image_source", "the URL of " + in("raw/disk.ingot"), "image_os_hash_value  ", "14.0 MiB in 4 chunks", "a disk with MBR"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	want := indexOf(t, in("raw/disk.ingot"))
+	for _, src := range []string{"disk.qcow2", "disk.raw.zst"} {
+		var r published
+		if err := json.Unmarshal([]byte(ok(t, "image", "publish", in(src), "--out", in("other"), "--name", "n", "--output", "json")), &r); err != nil {
+			t.Fatal(err)
+		}
+		x := indexOf(t, in("other/n.ingot"))
+		if x.SHA256 != want.SHA256 || x.Source != src || r.DiskSHA != fmt.Sprintf("%x", want.SHA256) || r.Size != 14<<20 || r.HashValue != fmt.Sprintf("%x", sum(x.Marshal())) || r.Index != in("other/n.ingot") {
+			t.Errorf("%s: %+v", src, r)
+		}
+		for i := range x.Chunks {
+			if x.Chunks[i] != want.Chunks[i] {
+				t.Errorf("%s: chunk %d is another object than that of the raw image", src, i)
+			}
+		}
+	}
+	// The zstd program packs what the encoder that is built in can't, and better.
+	ok(t, "image", "publish", in("disk.raw"), "-o", in("best"), "--level", "19", "-q")
+	small, _ := indexOf(t, in("best/disk.ingot")).Stored()
+	if large, _ := want.Stored(); small >= large {
+		t.Errorf("%d bytes at level 19, %d at level 3", small, large)
+	}
+
+	if out := ok(t, "image", "verify", in("raw/disk.ingot")); !strings.Contains(out, "is complete and right") {
+		t.Errorf("verify: %s", out)
+	}
+	o := want.Chunks[1]
+	if err := os.WriteFile(filepath.Join(in("raw"), filepath.FromSlash(o.Path())), make([]byte, o.Len), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	fails(t, "chunk 1: object "+o.String()+" is damaged", "image", "verify", in("raw/disk.ingot"))
+
+	fails(t, "say where to publish to", "image", "publish", in("disk.raw"))
+	fails(t, "wants one image", "image", "publish", "-o", dir)
+	fails(t, "--level 20", "image", "publish", in("disk.raw"), "-o", dir, "--level", "20")
+	fails(t, "no such file", "image", "publish", in("nothing"), "-o", dir)
+	fails(t, "is a folder", "image", "publish", dir, "-o", in("x"))
+	fails(t, "--name", "image", "publish", "-", "-o", in("x"))
+	fails(t, "is no reference", "image", "publish", in("disk.raw"), "-o", "oci://nothing")
+	fails(t, "not the index", "image", "verify", in("disk.raw"))
+	if err := os.WriteFile(in("page.raw"), []byte("<html>"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if text := fails(t, "HTML page", "image", "publish", in("page.raw"), "-o", in("x")); !strings.Contains(text, "\n") {
+		t.Errorf("no advice: %s", text)
+	}
+}
+
+func TestPublishSigned(t *testing.T) {
+	kit.NeedPrograms(t, "minisign", "openssl")
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	writeDisk(t, in("disk.raw"), 6<<20)
+	for _, n := range []string{"a", "b"} {
+		kit.Run(t, "minisign", "-G", "-W", "-p", in(n+".pub"), "-s", in(n+".key"))
+	}
+	ok(t, "image", "publish", in("disk.raw"), "-o", in("out"), "--sign-key", in("a.key"), "--cosign-key", "../../images/publish/testdata/cosign.key", "--password-file", writeText(t, in("pw"), "test password\n"))
+	for _, key := range []string{in("a.pub"), "../../images/publish/testdata/cosign.pub"} {
+		if out := ok(t, "image", "verify", in("out/disk.ingot"), "--key", key); !strings.Contains(out, "signed by a key") {
+			t.Error(out)
+		}
+	}
+	fails(t, "signature", "image", "verify", in("out/disk.ingot"), "--key", in("b.pub"))
+	fails(t, "has a password", "image", "publish", in("disk.raw"), "-o", in("out"), "--cosign-key", "../../images/publish/testdata/cosign.key")
+	env := map[string]string{keyPassword: "wrong"}
+	if _, _, err := ingot(t, env, "image", "publish", in("disk.raw"), "-o", in("out"), "--cosign-key", "../../images/publish/testdata/cosign.key"); err == nil || !strings.Contains(err.Error(), "password is wrong") {
+		t.Errorf("a wrong password: %v", err)
+	}
+	ok(t, "image", "publish", in("disk.raw"), "-o", in("plain"))
+	fails(t, "is not signed", "image", "verify", in("plain/disk.ingot"), "--key", in("a.pub"))
+}
+
+func writeText(t *testing.T, path, text string) string {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestPublishFromServer: a broken download is taken up again, and one that can't be is no image.
+func TestPublishFromServer(t *testing.T) {
+	kit.NeedPrograms(t, "qemu-img")
+	dir := t.TempDir()
+	raw, qcow2 := filepath.Join(dir, "disk.raw"), filepath.Join(dir, "disk.qcow2")
+	img := writeDisk(t, raw, 24<<20)
+	kit.Run(t, "qemu-img", "convert", "-O", "qcow2", "-c", raw, qcow2)
+	packed, err := os.ReadFile(qcow2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name         string
+		file         []byte
+		ranges, etag bool
+		cuts         int32 // connections that break after 5 MiB
+		changes      bool  // then
+		want         string
+	}{
+		{name: "whole", file: img, ranges: true, etag: true},
+		{name: "without ranges", file: img},
+		{name: "cut three times", file: img, ranges: true, etag: true, cuts: 3},
+		{name: "qcow2", file: packed, ranges: true, etag: true},
+		{name: "cut without ranges", file: img, cuts: 1, want: "truncated"},
+		{name: "changed when cut", file: img, ranges: true, etag: true, cuts: 1, changes: true, want: "was changed meanwhile"},
+	} {
+		var cut atomic.Int32
+		cut.Store(c.cuts)
+		etag := atomic.Pointer[string]{}
+		tag := `"one"`
+		etag.Store(&tag)
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if c.etag {
+				w.Header().Set("ETag", *etag.Load())
+			}
+			if !c.ranges {
+				w.Header().Set("Content-Length", strconv.Itoa(len(c.file)))
+				if cut.Add(-1) >= 0 {
+					w.Write(c.file[:5<<20])
+					panic(http.ErrAbortHandler)
+				}
+				w.Write(c.file)
+				return
+			}
+			var to http.ResponseWriter = w
+			if cut.Add(-1) >= 0 {
+				to = &cutting{w, 5 << 20, func() {
+					if c.changes {
+						other := `"two"`
+						etag.Store(&other)
+					}
+				}}
+			}
+			http.ServeContent(to, r, "", time.Time{}, bytes.NewReader(c.file))
+		}))
+		url := strings.Replace(srv.URL, "http://", "http://user:secret@", 1) + "/disk.raw?token=secret"
+		out := filepath.Join(t.TempDir(), "out")
+		_, _, err := ingot(t, nil, "image", "publish", url, "-o", out)
+		srv.Close()
+		if c.want != "" {
+			if err == nil || !strings.Contains(Message(err), c.want) || strings.Contains(Message(err), "secret") {
+				t.Errorf("%s: %v, want %q", c.name, err, c.want)
+			}
+			if _, err := os.Stat(filepath.Join(out, "disk.ingot")); err == nil {
+				t.Errorf("%s: there is an index", c.name)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", c.name, err)
+			continue
+		}
+		x := indexOf(t, filepath.Join(out, "disk.ingot"))
+		if x.SHA256 != [32]byte(sum(img)) || x.Source != "disk.raw" {
+			t.Errorf("%s: another disk, from %s", c.name, x.Source)
+		}
+	}
+}
+
+// cutting breaks a connection after some bytes.
+type cutting struct {
+	http.ResponseWriter
+	left int
+	then func()
+}
+
+func (c *cutting) Write(b []byte) (int, error) {
+	if len(b) > c.left {
+		c.then()
+		panic(http.ErrAbortHandler)
+	}
+	c.left -= len(b)
+	return c.ResponseWriter.Write(b)
+}
+
+// TestSourceChangesWhileItIsRead: an index of a mixture of two images is not left behind.
+func TestSourceChangesWhileItIsRead(t *testing.T) {
+	dir := t.TempDir()
+	raw := filepath.Join(dir, "disk.raw")
+	writeDisk(t, raw, 6<<20)
+	p := &program{}
+	s, err := p.openSource(context.Background(), raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := time.Now().Add(time.Hour)
+	if err := os.Chtimes(raw, later, later); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.close(); err == nil || !strings.Contains(err.Error(), "was changed while it was read") {
+		t.Errorf("close = %v", err)
+	}
+}
+
+// TestPublishToRegistry: with the login that docker's configuration has.
+func TestPublishToRegistry(t *testing.T) {
+	kit.NeedPrograms(t, "docker-registry")
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	l.Close()
+	h, err := bcrypt.GenerateFromPassword([]byte("pw"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writeText(t, in("htpasswd"), "pub:"+string(h))
+	writeText(t, in("config.yml"), fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q, secret: x}\nauth: {htpasswd: {realm: x, path: %s}}\n", in("data"), addr, in("htpasswd")))
+	cmd := exec.Command("docker-registry", "serve", in("config.yml"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	kit.Eventually(t, 20*time.Second, "the registry answers", func() bool {
+		r, err := http.Get("http://" + addr + "/v2/")
+		if err == nil {
+			r.Body.Close()
+		}
+		return err == nil
+	})
+	writeDisk(t, in("disk.raw"), 14<<20)
+	ref := "oci://" + addr + "/images/disk:1"
+	t.Setenv("DOCKER_CONFIG", in("docker"))
+	fails(t, "wants a user and a password", "image", "publish", in("disk.raw"), "-o", ref)
+	if err := os.Mkdir(in("docker"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeText(t, in("docker/config.json"), fmt.Sprintf(`{"auths": {%q: {"auth": "cHViOnB3"}}}`, addr))
+	var first, again published
+	for _, r := range []*published{&first, &again} {
+		if err := json.Unmarshal([]byte(ok(t, "image", "publish", in("disk.raw"), "-o", ref, "--output", "json")), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !strings.HasPrefix(first.Source, ref+"@sha256:") || first.New == 0 || again.New != 0 || again.Source != first.Source || first.Index != "" {
+		t.Errorf("first %+v, then %+v", first, again)
+	}
+	for _, r := range []string{ref, first.Source} {
+		if out := ok(t, "image", "verify", r); !strings.Contains(out, first.HashValue) {
+			t.Error(out)
+		}
+	}
+	fails(t, "does not have it", "image", "verify", "oci://"+addr+"/images/disk:2")
+}
