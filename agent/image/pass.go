@@ -18,13 +18,15 @@ import (
 
 // pass is one image on its way to one disk.
 type pass struct {
-	c       *step.Call
-	src     *fetch.File
-	dev     disk.Device
-	disk    disk.Disk
-	args    writeArgs
-	pending *disk.Pending
-	wrong   error // what the last attempt's digest was refused with
+	c        *step.Call
+	machine  machine
+	src      *fetch.File
+	dev      disk.Device
+	disk     disk.Disk
+	args     writeArgs
+	pending  *disk.Pending
+	division *disk.Division // for a partition image
+	wrong    error          // what the last attempt's digest was refused with
 }
 
 // untilDone runs the pass, from the beginning whenever the server can't go on where it stopped. Nothing is kept from one attempt to the
@@ -62,7 +64,8 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	if err := p.args.onlySigned(); err != nil {
 		return nil, err
 	}
-	if err := info.WholeDisk(); err != nil {
+	dev, err := p.place(info)
+	if err != nil {
 		return nil, err
 	}
 	if want := strings.ToLower(p.args.DiskFormat); want != "" && want != string(info.Format) {
@@ -71,8 +74,8 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	p.c.Log.Info("writing image", "disk", p.disk.Name, "url", p.src.Name(), "format", string(info.Format), "compression", string(info.Compression),
 		"table", string(info.Head), "bytes", p.src.Size())
 
-	s := sink.New(p.dev, p.disk, sink.Options{Verify: p.args.Verify})
-	if err := s.Begin(ctx, info.Start, e.Size()); err != nil {
+	s := sink.New(dev, p.disk, sink.Options{Verify: p.args.Verify, Partition: info.Partition})
+	if err := p.begin(ctx, s, info.Start, e.Size()); err != nil {
 		return nil, told(outer, ctx, err)
 	}
 	info.Start = nil // a MiB that is not needed any more
@@ -154,7 +157,7 @@ func (p *pass) settle(ctx context.Context, s *sink.Sink, right func() error) (*R
 	if tail := s.Tail(); bytes.HasPrefix(tail[max(0, len(tail)-512):], []byte("conectix")) {
 		return nil, step.Failf("convert it: qemu-img convert -f vpc -O raw", "images in vhd format are not supported")
 	}
-	pending, err := s.Pending()
+	pending, err := p.held(s)
 	if err != nil {
 		return nil, err
 	}

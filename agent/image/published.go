@@ -75,11 +75,15 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	if err != nil {
 		return nil, err
 	}
-	if err := wholeDisk(start); err != nil {
+	info, err := contentOf(start)
+	if err != nil {
 		return nil, err
 	}
-	s = sink.New(p.dev, p.disk, sink.Options{Verify: a.Verify, Look: plan.Compares()})
-	if err := s.Begin(ctx, start, img.Index.Size); err != nil {
+	if plan.Disk, err = p.place(info); err != nil {
+		return nil, err
+	}
+	s = sink.New(plan.Disk, p.disk, sink.Options{Verify: a.Verify, Look: plan.Compares(), Partition: info.Partition})
+	if err := p.begin(ctx, s, start, img.Index.Size); err != nil {
 		return nil, err
 	}
 	if err := plan.Run(ctx, s); err != nil {
@@ -99,14 +103,12 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	return r, nil
 }
 
-// wholeDisk refuses what is no image of a whole disk, by its beginning.
-func wholeDisk(start []byte) error {
+// contentOf tells what a published image is of, by its beginning.
+func contentOf(start []byte) (images.Info, error) {
 	format, head := images.Detect(start)
 	switch format {
-	case images.Raw, images.NotAnImage: // of the latter the sink says what is wrong with its table
-		return nil
-	case images.FileSystem:
-		return images.Info{Partition: true, Head: head}.WholeDisk()
+	case images.Raw, images.NotAnImage, images.FileSystem: // of the second the sink says what is wrong with its table
+		return images.Info{Head: head, Start: start, Partition: format == images.FileSystem}, nil
 	}
-	return step.Failf("publish the image anew: ingot image publish unpacks images in all formats that it knows", "the published image holds an image in %s format", format)
+	return images.Info{}, step.Failf("publish the image anew: ingot image publish unpacks images in all formats that it knows", "the published image holds an image in %s format", format)
 }

@@ -23,7 +23,7 @@ import (
 const Stall = 5 * time.Minute
 
 // WriteArgs declares the arguments of write_image, under the names of Ironic's instance_info.
-var WriteArgs = []step.Arg{
+var WriteArgs = append([]step.Arg{
 	{Name: "image_source", Type: "string", Required: true, Description: "http or https URL of an image, or of the index of a published one; oci://registry/repository:tag for one in a registry"},
 	{Name: "image_mirrors", Type: "array", Description: "URLs of the same file at other places, asked when the first fails or is slow"},
 	{Name: "image_os_hash_algo", Type: "string", Description: "sha256, sha512 or blake3"},
@@ -39,24 +39,26 @@ var WriteArgs = []step.Arg{
 	{Name: "image_pull_secret", Type: "string", Description: "user:password or token for the registry of an oci:// image"},
 	{Name: "image_difference", Type: "string", Description: "auto, always or never: whether a disk that holds some of a published image already keeps it"},
 	{Name: "verify", Type: "boolean", Description: "read back what was written and compare"},
-}
+}, layoutArgs...)
 
 type writeArgs struct {
-	Source      string          `json:"image_source"`
-	Mirrors     []string        `json:"image_mirrors"`
-	HashAlgo    string          `json:"image_os_hash_algo"`
-	HashValue   string          `json:"image_os_hash_value"`
-	Checksum    string          `json:"image_checksum"`
-	DiskFormat  string          `json:"image_disk_format"`
-	Unverified  bool            `json:"allow_unverified"`
-	MD5         bool            `json:"allow_md5"`
-	RootDevice  json.RawMessage `json:"root_device"`
-	CA          string          `json:"image_ca"`
-	Keys        []string        `json:"image_keys"`
-	Signature   string          `json:"image_signature"`
-	PullSecret  string          `json:"image_pull_secret"`
-	Difference  string          `json:"image_difference"`
-	Verify      bool            `json:"verify"`
+	Source     string          `json:"image_source"`
+	Mirrors    []string        `json:"image_mirrors"`
+	HashAlgo   string          `json:"image_os_hash_algo"`
+	HashValue  string          `json:"image_os_hash_value"`
+	Checksum   string          `json:"image_checksum"`
+	DiskFormat string          `json:"image_disk_format"`
+	Unverified bool            `json:"allow_unverified"`
+	MD5        bool            `json:"allow_md5"`
+	RootDevice json.RawMessage `json:"root_device"`
+	CA         string          `json:"image_ca"`
+	Keys       []string        `json:"image_keys"`
+	Signature  string          `json:"image_signature"`
+	PullSecret string          `json:"image_pull_secret"`
+	Difference string          `json:"image_difference"`
+	Verify     bool            `json:"verify"`
+	Type       string          `json:"image_type"`
+	disk.Layout
 	hints       disk.Hints
 	digest      images.Digest
 	checksumURL string
@@ -186,7 +188,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	if err != nil {
 		return nil, err
 	}
-	p := &pass{c: c, src: src, dev: dev, disk: d, args: a}
+	p := &pass{c: c, machine: m, src: src, dev: dev, disk: d, args: a}
 	var r *Result
 	if err = errPublished; src != nil {
 		r, err = p.untilDone(ctx)

@@ -23,6 +23,9 @@ type machine struct {
 // Disks is the one disk, as long as it is there.
 func (m machine) Disks(context.Context) ([]disk.Disk, error) { return []disk.Disk{m.disk}, nil }
 
+// UEFI tells that a partition image may be put on the disk: what it boots by is not known here, and partition images boot by UEFI alone.
+func (m machine) UEFI() bool { return true }
+
 // Settle has nothing to wait for: the disk was there when its path was given.
 func (m machine) Settle(context.Context) error { return nil }
 

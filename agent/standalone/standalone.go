@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent"
+	"github.com/ingot-metal/ingot/agent/boot"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -115,6 +116,9 @@ func Write(ctx context.Context, o Options, log *slog.Logger, report func(stepNam
 		return nil, err
 	}
 	if !o.BootEntry {
+		if err := boot.FillESP(ctx, m, pending, log); err != nil { // of a partition image
+			return nil, err
+		}
 		report("commit", step.Progress{Phase: "commit"})
 		if _, err := disk.Commit(ctx, facts, m, log); err != nil {
 			return nil, err

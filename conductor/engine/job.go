@@ -272,6 +272,9 @@ func (e *Engine) checkImage(n *node.Node) error {
 	if _, err := rootDevice(n); err != nil {
 		return err
 	}
+	if _, err := diskLayout(n); err != nil {
+		return err
+	}
 	algo, value := text("image_os_hash_algo"), text("image_os_hash_value")
 	switch strings.ReplaceAll(strings.ToLower(algo), "-", "") {
 	case "sha256", "sha512", "blake3":

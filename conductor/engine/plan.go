@@ -120,7 +120,7 @@ func computed(step, arg string) bool {
 
 // imageArgs are the keys of instance_info that describe the image.
 var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_disk_format", "image_signature",
-	"image_pull_secret", "image_difference"}
+	"image_pull_secret", "image_difference", "image_type", "ephemeral_format"}
 
 // stepArgs are a step's arguments: what the node says, and over it what the client gave with the step.
 func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
@@ -133,6 +133,13 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 			if v, ok := n.InstanceInfo[k].(string); ok && v != "" {
 				args[k] = v
 			}
+		}
+		layout, err := diskLayout(n)
+		if err != nil {
+			return nil, err
+		}
+		for k, v := range layout {
+			args[k] = v
 		}
 		if mirrors, err := e.imageMirrors(n); err != nil {
 			return nil, err

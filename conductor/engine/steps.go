@@ -79,7 +79,9 @@ func builtinSteps() []AgentStep {
 			arg("image_source", "string"), arg("image_mirrors", "array"), arg("image_os_hash_algo", "string"), arg("image_os_hash_value", "string"),
 			arg("image_checksum", "string"), arg("image_disk_format", "string"), arg("allow_unverified", "boolean"), arg("allow_md5", "boolean"),
 			arg("root_device", "object"), arg("image_ca", "string"), arg("image_keys", "array"), arg("image_signature", "string"),
-			arg("image_pull_secret", "string"), arg("image_difference", "string"), arg("verify", "boolean")}},
+			arg("image_pull_secret", "string"), arg("image_difference", "string"), arg("verify", "boolean"),
+			arg("image_type", "string"), arg("root_gb", "integer"), arg("swap_mb", "integer"), arg("ephemeral_gb", "integer"),
+			arg("ephemeral_format", "string"), arg("preserve_ephemeral", "boolean")}},
 		{Interface: "deploy", Name: "write_configdrive", Stall: 5 * time.Minute, Args: []AgentStepArg{arg("configdrive", "any")}},
 		{Interface: "deploy", Name: "prepare_instance_boot", Stall: 5 * time.Minute},
 	}

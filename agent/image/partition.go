@@ -1,0 +1,77 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/sink"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images"
+)
+
+// layoutArgs are for images of one file system, under the names of Ironic's instance_info.
+var layoutArgs = []step.Arg{
+	{Name: "image_type", Type: "string", Description: "whole-disk or partition: what the image must be; without it its content decides"},
+	{Name: "root_gb", Type: "integer", Description: "size of the root partition for a partition image; 0: the rest of the disk"},
+	{Name: "swap_mb", Type: "integer", Description: "size of a swap partition beside a partition image"},
+	{Name: "ephemeral_gb", Type: "integer", Description: "size of an ephemeral partition beside a partition image"},
+	{Name: "ephemeral_format", Type: "string", Description: "ext4 or vfat"},
+	{Name: "preserve_ephemeral", Type: "boolean", Description: "keep what is on the ephemeral partition, which must be as the last deployment made it"},
+}
+
+// place decides where the image goes: onto the whole disk, or into the root partition of a disk that is divided for it. The device that it
+// gives has the image's offsets. The disk is not touched.
+func (p *pass) place(info images.Info) (disk.Device, error) {
+	p.division = nil
+	switch p.args.Type {
+	case "", "whole-disk", "partition":
+	default:
+		return nil, step.Failf("set image_type to whole-disk or partition, or leave it out", "image_type is %q", p.args.Type)
+	}
+	if !info.Partition {
+		if p.args.Type == "partition" {
+			return nil, step.Failf("leave out image_type, or give the image of a single file system", "image_type is partition, but the image holds %s", info.Head)
+		}
+		return p.dev, nil
+	}
+	if p.args.Type == "whole-disk" {
+		return nil, info.WholeDisk()
+	}
+	if err := disk.CanDivide(p.machine); err != nil {
+		return nil, fmt.Errorf("the image is not of a whole disk: it holds %s without a partition table: %w", info.Head, err)
+	}
+	x, err := disk.Divide(p.dev, p.disk, p.args.Layout)
+	if err != nil {
+		return nil, err
+	}
+	p.division = x
+	return x.Root(), nil
+}
+
+// begin makes the old system unbootable, once all is known that could speak against the new one.
+func (p *pass) begin(ctx context.Context, s *sink.Sink, start []byte, size int64) error {
+	if p.division == nil {
+		return s.Begin(ctx, start, size)
+	}
+	if err := p.division.Begin(ctx, start, size); err != nil {
+		var known *step.Error
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.As(err, &known):
+			return err
+		}
+		return sink.Fault(fmt.Errorf("divide %s: %w", p.disk.Name, err))
+	}
+	return s.Begin(ctx, start, size)
+}
+
+// held is what the commit needs.
+func (p *pass) held(s *sink.Sink) (*disk.Pending, error) {
+	if p.division == nil {
+		return s.Pending()
+	}
+	return p.division.Pending(s.Size()), nil
+}

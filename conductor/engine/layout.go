@@ -1,0 +1,82 @@
+package engine
+
+import (
+	"encoding/json"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// layoutSizes are the keys of instance_info that say how the disk is divided for a partition image.
+var layoutSizes = []string{"root_gb", "swap_mb", "ephemeral_gb"}
+
+// diskLayout gives what instance_info says of the disk's layout, as the agent wants it: Nova and people store numbers as text too. It is
+// refused where the agent would, but before anything is begun.
+func diskLayout(n *node.Node) (map[string]any, error) {
+	out := map[string]any{}
+	for _, k := range layoutSizes {
+		v, ok := n.InstanceInfo[k]
+		if !ok || v == nil || v == "" {
+			continue
+		}
+		size, ok := wholeNumber(v)
+		if !ok || size < 0 || size > 1<<30 {
+			return nil, invalidf("instance_info's %s is not a size: %v", k, v)
+		}
+		if size > 0 {
+			out[k] = size
+		}
+	}
+	switch v := n.InstanceInfo["preserve_ephemeral"].(type) {
+	case nil:
+	case bool:
+		if v {
+			out["preserve_ephemeral"] = true
+		}
+	case string:
+		yes, err := strconv.ParseBool(strings.ToLower(v))
+		if err != nil {
+			return nil, invalidf("instance_info's preserve_ephemeral is neither true nor false: %q", v)
+		}
+		if yes {
+			out["preserve_ephemeral"] = true
+		}
+	default:
+		return nil, invalidf("instance_info's preserve_ephemeral is neither true nor false")
+	}
+	text := func(key string) string {
+		s, _ := n.InstanceInfo[key].(string)
+		return s
+	}
+	if kind := text("image_type"); kind != "" && kind != "whole-disk" && kind != "partition" {
+		return nil, invalidf("image_type %q is not supported: use whole-disk or partition, or leave it out", kind)
+	}
+	if f := text("ephemeral_format"); f != "" && !slices.Contains([]string{"ext4", "vfat"}, strings.ToLower(f)) {
+		return nil, invalidf("ephemeral_format %q is not supported: use ext4 or vfat", f)
+	}
+	if mode := capability(n.Properties["capabilities"], "boot_mode"); text("image_type") == "partition" && mode == "bios" {
+		return nil, invalidf("a partition image can't be booted by BIOS (capability boot_mode:bios): use a whole-disk image, or boot_mode:uefi")
+	}
+	return out, nil
+}
+
+func wholeNumber(v any) (int64, bool) {
+	switch v := v.(type) {
+	case json.Number:
+		n, err := v.Int64()
+		return n, err == nil
+	case float64:
+		return int64(v), v == math.Trunc(v) && math.Abs(v) < 1<<53
+	case int:
+		return int64(v), true
+	case int64:
+		return v, true
+	case string:
+		n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+		return n, err == nil
+	}
+	return 0, false
+}

@@ -1,0 +1,43 @@
+package engine
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+func TestDiskLayout(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		info map[string]any
+		caps any
+		want map[string]any
+		err  string
+	}{
+		{"nothing", nil, nil, map[string]any{}, ""},
+		{"numbers and text", map[string]any{"root_gb": 10.0, "swap_mb": "512", "ephemeral_gb": 0.0, "preserve_ephemeral": "True"}, nil,
+			map[string]any{"root_gb": int64(10), "swap_mb": int64(512), "preserve_ephemeral": true}, ""},
+		{"empty", map[string]any{"root_gb": "", "swap_mb": nil, "preserve_ephemeral": false}, nil, map[string]any{}, ""},
+		{"half", map[string]any{"root_gb": 1.5}, nil, nil, "root_gb"},
+		{"negative", map[string]any{"swap_mb": -1.0}, nil, nil, "swap_mb"},
+		{"word", map[string]any{"ephemeral_gb": "lots"}, nil, nil, "ephemeral_gb"},
+		{"huge", map[string]any{"ephemeral_gb": 1e300}, nil, nil, "ephemeral_gb"},
+		{"maybe", map[string]any{"preserve_ephemeral": "maybe"}, nil, nil, "preserve_ephemeral"},
+		{"type", map[string]any{"image_type": "floppy"}, nil, nil, "floppy"},
+		{"format", map[string]any{"ephemeral_format": "xfs"}, nil, nil, "xfs"},
+		{"BIOS", map[string]any{"image_type": "partition"}, "boot_mode:bios", nil, "BIOS"},
+		{"UEFI", map[string]any{"image_type": "partition"}, "boot_mode:uefi", map[string]any{}, ""},
+	} {
+		n := &node.Node{InstanceInfo: c.info, Properties: map[string]any{"capabilities": c.caps}}
+		got, err := diskLayout(n)
+		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v, want %q", c.name, err, c.err)
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: %s", c.name, diff)
+		}
+	}
+}
