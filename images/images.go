@@ -268,7 +268,7 @@ var formats = []format{
 	{name: QCow2, open: openQCow2},
 	{name: Published, remedy: "use it as it is where published images are read; ingot image publish made it"},
 	{name: QED, remedy: "convert it: qemu-img convert -O raw"},
-	{name: VHD, remedy: "convert it: qemu-img convert -f vpc -O raw"},
+	{name: VHD, open: openVHD}, // dynamic; a fixed one is told apart at its end alone, by who puts its data anywhere
 	{name: VHDX, remedy: "convert it: qemu-img convert -O raw"},
 	{name: VMDK, remedy: "convert it: qemu-img convert -O raw"},
 	{name: VDI, remedy: "convert it: qemu-img convert -O raw"},

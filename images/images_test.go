@@ -182,7 +182,7 @@ func TestOpenRefuses(t *testing.T) {
 		{"gzip in zstd", pack(t, pad("\x1f\x8b\x08")), "packed twice, with gzip in zstd"},
 		{"qcow2", pad("QFI\xfb\x00\x00\x00\x03"), "tables of the qcow2 image"},
 		{"qcow2 in zstd", pack(t, pad("QFI\xfb\x00\x00\x00\x03")), "qcow2 image inside zstd"},
-		{"vhd", pad("conectix"), "vhd format"},
+		{"vhd", pad("conectix"), "vhd image is damaged"},
 		{"vhdx", pad("vhdxfile"), "vhdx format"},
 		{"vmdk", pad("KDMV"), "vmdk format"},
 		{"vmdk descriptor", pad("# Disk DescriptorFile\nversion=1"), "vmdk format"},
