@@ -127,7 +127,7 @@ func (p *program) showRamdisk(r *initramfs.Report, all bool) error {
 
 func (p *program) imageCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "image", Short: "Images of operating systems"}
-	cmd.AddCommand(p.imageBuild())
+	cmd.AddCommand(p.imageBuild(), p.imageInspect(), p.imagePublish(), p.imageVerify())
 	return cmd
 }
 

@@ -1,0 +1,211 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/inspect"
+)
+
+func (p *program) imageInspect() *cobra.Command {
+	o := inspect.Options{}
+	var digests []string
+	var diskSize string
+	cmd := &cobra.Command{
+		Use: "inspect URL|FILE|-", Short: "Say what an image is, and whether it can be deployed",
+		Long: `Read an image to its end, as the agent would, and say what it is: format and compression, the disk it describes, its partitions
+and its digests. An image that the agent would refuse is refused here with the same words, and the exit status is 1.
+
+The file's digest, which a deployment needs, comes along:
+
+  ingot image inspect https://cloud.example/disk.qcow2
+  ingot image inspect --quick disk.raw.zst       only the beginning and the tables
+  ingot image inspect -o json --digest sha512 --digest blake3 disk.raw`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage("%s wants one URL or file, or - for its standard input", cmd.CommandPath())
+			}
+			return nil
+		},
+	}
+	f := cmd.Flags()
+	f.StringArrayVar(&digests, "digest", []string{images.SHA256}, "digest of the file: sha256, sha512, blake3 or md5; may be given again")
+	f.StringVar(&diskSize, "disk-size", "", "of the disk that it must fit, for example 480G or 500107862016")
+	f.BoolVar(&o.Quick, "quick", false, "look at the beginning and the tables alone; no digests, and damage further on is not found")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		for _, d := range digests {
+			if !slices.Contains([]string{images.SHA256, images.SHA512, images.BLAKE3, images.MD5}, d) {
+				return usage("--digest %s is none of sha256, sha512, blake3, md5", d)
+			}
+		}
+		o.Digests = digests
+		var err error
+		if o.DiskSize, err = parseSize(diskSize); err != nil {
+			return usage("--disk-size: %v", err)
+		}
+		return p.inspectImage(cmd.Context(), args[0], o)
+	}
+	return cmd
+}
+
+func (p *program) inspectImage(ctx context.Context, name string, o inspect.Options) error {
+	src, err := p.openSource(ctx, name)
+	if err != nil {
+		return fmt.Errorf("inspect image: %w", err)
+	}
+	meter := &meter{r: src.Stream}
+	src.Stream = meter
+	stop := meter.show(newDisplay(p.stderr), src.Size)
+	r, err := inspect.Inspect(ctx, src.Input, o)
+	stop()
+	if cerr := src.close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return fmt.Errorf("inspect %s: %w", src.name, err)
+	}
+	if p.output == "json" {
+		err = p.printJSON(r)
+	} else {
+		err = p.showInspection(r)
+	}
+	if err == nil && !r.Deployable {
+		err = errors.New("the image can't be deployed: " + r.Reason)
+		if r.Remedy != "" {
+			err = advise(err, "What to do: %s.", r.Remedy)
+		}
+	}
+	return err
+}
+
+func (p *program) showInspection(r *inspect.Report) error {
+	verdict := "yes"
+	switch {
+	case !r.Deployable:
+		verdict = "no: " + r.Reason
+		if r.Remedy != "" {
+			verdict += "\nwhat to do: " + r.Remedy
+		}
+	case r.Quick:
+		verdict = "yes, as far as its beginning tells"
+	}
+	exact := func(n int64) string { return fmt.Sprintf("%s (%d bytes)", size(uint64(n)), n) }
+	rows := [][2]string{{"can be deployed", verdict}}
+	add := func(name, value string) {
+		if value != "" {
+			rows = append(rows, [2]string{name, value})
+		}
+	}
+	add("kind", map[string]string{"whole-disk": "image of a whole disk", "partition": "image of a partition", "published": "published image"}[r.Kind])
+	add("format", strings.Join(append([]string{r.Format}, r.Details...), "\n"))
+	add("compression", r.Compression)
+	if r.FileSize >= 0 {
+		add("file", exact(r.FileSize))
+	}
+	if r.VirtualSize > 0 {
+		add("disk", exact(r.VirtualSize))
+		if r.Published != nil {
+			add("data", exact(r.DataSize))
+		} else if r.Deployable && !r.Quick {
+			add("data", fmt.Sprintf("%s in %d pieces", exact(r.DataSize), r.Extents))
+		}
+	}
+	if x := r.Published; x != nil {
+		add("chunks", fmt.Sprintf("%d, of them %d zero; %d objects of %s", x.Chunks, x.ZeroChunks, x.Objects, size(uint64(x.StoredBytes))))
+		add("disk's SHA-256", x.DiskSHA256)
+		add("made from", x.Source)
+	}
+	add("begins with", r.Content)
+	if t := r.Table; t != nil {
+		add("table", fmt.Sprintf("%s, sectors of %d bytes", strings.ToUpper(t.Kind), t.SectorSize))
+		var lines []string
+		for _, x := range t.Partitions {
+			line := fmt.Sprintf("%d: %s at %s, %s", x.Number, size(uint64(x.Size)), size(uint64(x.Start)), x.Type)
+			if x.Name != "" {
+				line += ", " + strconv.Quote(x.Name)
+			}
+			if x.Active {
+				line += ", active"
+			}
+			lines = append(lines, line)
+		}
+		add("partitions", strings.Join(lines, "\n"))
+	}
+	for _, a := range []string{images.SHA256, images.SHA512, images.BLAKE3, images.MD5} {
+		add(a, r.Digests[a])
+	}
+	add("notes", strings.Join(r.Notes, "\n"))
+	return sheet(p.stdout, rows)
+}
+
+// parseSize reads bytes, with K, M, G or T for powers of 1024.
+func parseSize(s string) (int64, error) {
+	if s == "" {
+		return 0, nil
+	}
+	digits, shift := strings.TrimSuffix(strings.TrimSuffix(s, "B"), "i"), 0
+	if i := strings.IndexByte("KMGT", digits[max(0, len(digits)-1)]); len(digits) > 0 && i >= 0 {
+		digits, shift = digits[:len(digits)-1], 10*(i+1)
+	}
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n <= 0 || n > 1<<62>>shift {
+		return 0, fmt.Errorf("%q is not a size", s)
+	}
+	return n << shift, nil
+}
+
+// meter counts what is read.
+type meter struct {
+	r io.Reader
+	n atomic.Int64
+}
+
+func (m *meter) Read(p []byte) (int, error) {
+	n, err := m.r.Read(p)
+	m.n.Add(int64(n))
+	return n, err
+}
+
+// show draws a line when it takes longer, until the function that it gives back is called.
+func (m *meter) show(d *display, total int64) func() {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		defer d.redraw("")
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-end:
+				return
+			case <-tick.C:
+			}
+			if took := d.now().Sub(d.start); took >= 2*time.Second {
+				d.redraw(progressLine(m.n.Load(), total, took))
+			}
+		}
+	}()
+	return func() {
+		close(end)
+		<-ended
+	}
+}
+
+func progressLine(n, total int64, took time.Duration) string {
+	rate := float64(n) / took.Seconds()
+	text := fmt.Sprintf("%s  %s/s", size(uint64(n)), size(uint64(rate)))
+	if total > 0 && rate > 0 {
+		text = fmt.Sprintf("%3d %%  %s  %s left", n*100/total, text, span(time.Duration(float64(total-n)/rate*float64(time.Second))))
+	}
+	return text
+}
