@@ -6,18 +6,20 @@ import (
 	"fmt"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/ingot-metal/ingot/images/qcow2/inflate"
 )
 
 // decoder unpacks compressed clusters, one at a time.
 type decoder struct {
 	zstd    *zstd.Decoder // or
-	deflate *inflater
+	deflate *inflate.Decoder
 	whole   []byte // for a cluster of which less than all is wanted
 }
 
 func newDecoder(isZstd bool) (*decoder, error) {
 	if !isZstd {
-		return &decoder{deflate: &inflater{}}, nil
+		return &decoder{deflate: &inflate.Decoder{}}, nil
 	}
 	// The window is not allocated: all of a cluster is one buffer anyway. The limit is the one that QEMU has.
 	z, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(128<<20),
@@ -35,7 +37,7 @@ func (d *decoder) close() {
 // in src is of no interest.
 func (d *decoder) cluster(dst []byte, n int, src []byte) error {
 	if d.zstd == nil {
-		return d.deflate.inflate(dst[:n], src)
+		return d.deflate.Decode(dst[:n], src)
 	}
 	end, size, err := frame(src)
 	if err != nil {
@@ -91,7 +93,7 @@ func frame(b []byte) (end int, size int64, err error) {
 	case n == 2:
 		size = int64(v) + 256
 	case v > 1<<32:
-		return 0, 0, errTooMuch
+		return 0, 0, errors.New("it is larger than it should be")
 	default:
 		size = int64(v)
 	}

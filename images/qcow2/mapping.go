@@ -5,25 +5,53 @@ import (
 	"sort"
 )
 
-// run is a piece of the disk that is in one piece of the file: plain bytes, or compressed clusters one behind the other.
-type run struct {
-	host  uint64 // offset in the file; packedFlag
-	guest uint64 // offset on the disk
-	n     uint32 // plain: sectors; packed: clusters
-	code  uint32 // packed: where its clusters are described
-}
+// run is a piece of the disk that is in one piece of the file: plain bytes, or compressed clusters one behind the other. It is packed into
+// two words, because a fragmented image has a million of them:
+//
+//	packed 1 | upper bits of the extent 13 | offset in the file 50
+//	offset on the disk, in sectors 44 | lower bits of the extent 20
+//
+// The extent of plain bytes is their number of sectors; of compressed clusters, their number 8 | where the code describes them 25.
+type run struct{ a, b uint64 }
 
 const (
 	packedFlag = 1 << 63
-	runBytes   = 24
+	hostBits   = 50
+	lowBits    = 20
+	codeBits   = 25
+	maxPlain   = 1<<33 - 1 // sectors
+	maxPacked  = 1<<8 - 1  // clusters
+	runBytes   = 16
 	runChunk   = 1 << 11 // runs that are allocated together
 	codeChunk  = 1 << 15 // bytes
-	maxRun     = 1 << 31
 )
 
-func (r *run) packed() bool    { return r.host&packedFlag != 0 }
-func (r *run) hostOff() int64  { return int64(r.host &^ packedFlag) }
-func (r *run) guestOff() int64 { return int64(r.guest) }
+func plainRun(host, guest, n int64) run {
+	r := run{uint64(host), uint64(guest) / sector << lowBits}
+	r.setExtent(uint64(n / sector))
+	return r
+}
+
+func packedRun(host, guest int64, n, code uint32) run {
+	r := run{uint64(host) | packedFlag, uint64(guest) / sector << lowBits}
+	r.setExtent(uint64(n)<<codeBits | uint64(code))
+	return r
+}
+
+func (r *run) packed() bool    { return r.a&packedFlag != 0 }
+func (r *run) hostOff() int64  { return int64(r.a & (1<<hostBits - 1)) }
+func (r *run) guestOff() int64 { return int64(r.b>>lowBits) * sector }
+func (r *run) extent() uint64  { return r.a&^packedFlag>>hostBits<<lowBits | r.b&(1<<lowBits-1) }
+
+func (r *run) setExtent(x uint64) {
+	r.a = r.a&(packedFlag|1<<hostBits-1) | x>>lowBits<<hostBits
+	r.b = r.b&^(1<<lowBits-1) | x&(1<<lowBits-1)
+}
+
+// sectors of a plain run; clusters and code of a packed one.
+func (r *run) sectors() int64   { return int64(r.extent()) }
+func (r *run) clusters() uint32 { return uint32(r.extent() >> codeBits) }
+func (r *run) code() uint32     { return uint32(r.extent() & (1<<codeBits - 1)) }
 
 // budget counts the memory of the mapping.
 type budget struct{ left int64 }
@@ -81,9 +109,9 @@ func (m *mapping) push(r run) error {
 // plain adds bytes that are in the file as they are on the disk. All are multiples of a sector.
 func (m *mapping) plain(host, guest, n int64) error {
 	r := m.last()
-	if r != nil && !r.packed() && m.hostEnd == host && m.guestEnd == guest && int64(r.n)+n/sector < maxRun {
-		r.n += uint32(n / sector)
-	} else if err := m.push(run{host: uint64(host), guest: uint64(guest), n: uint32(n / sector)}); err != nil {
+	if r != nil && !r.packed() && m.hostEnd == host && m.guestEnd == guest && r.sectors()+n/sector <= maxPlain {
+		r.setExtent(uint64(r.sectors() + n/sector))
+	} else if err := m.push(plainRun(host, guest, n)); err != nil {
 		return err
 	}
 	m.hostEnd, m.guestEnd = host+n, guest+n
@@ -96,20 +124,23 @@ func (m *mapping) plain(host, guest, n int64) error {
 // A cluster costs about three bytes: how far behind the last sector of the one before it begins, and the number of its sectors.
 func (m *mapping) compressed(host, end, guest int64) error {
 	r := m.last()
-	follows := r != nil && r.packed() && m.guestEnd == guest && host > m.hostLast && host > m.hostEnd-sector && host <= m.hostEnd
+	follows := r != nil && r.packed() && m.guestEnd == guest && host > m.hostLast && host > m.hostEnd-sector && host <= m.hostEnd && r.clusters() < maxPacked
 	if room := m.codeRoom(); room < 2*binary.MaxVarintLen64 {
 		if err := m.budget.take(codeChunk); err != nil {
 			return err
+		}
+		if len(m.code) == 1<<codeBits/codeChunk {
+			return m.budget.take(m.budget.left + 1)
 		}
 		m.code, follows = append(m.code, make([]byte, 0, codeChunk)), false
 	}
 	base := host &^ (sector - 1)
 	if follows {
 		base = m.hostEnd - sector
-		r.n++
+		r.setExtent(r.extent() + 1<<codeBits)
 	} else {
 		at := (len(m.code)-1)*codeChunk + len(m.code[len(m.code)-1])
-		if err := m.push(run{host: uint64(host) | packedFlag, guest: uint64(guest), n: 1, code: uint32(at)}); err != nil {
+		if err := m.push(packedRun(host, guest, 1, uint32(at))); err != nil {
 			return err
 		}
 	}
@@ -131,9 +162,9 @@ func (m *mapping) codeRoom() int {
 // guestLen is how much of the disk a run holds.
 func (m *mapping) guestLen(r *run) int64 {
 	if r.packed() {
-		return min(int64(r.n)*m.cluster, m.size-r.guestOff())
+		return min(int64(r.clusters())*m.cluster, m.size-r.guestOff())
 	}
-	return int64(r.n) * sector
+	return r.sectors() * sector
 }
 
 type byGuest struct{ *mapping }
@@ -141,7 +172,7 @@ type byHost struct{ *mapping }
 
 func (m *mapping) Len() int          { return m.len() }
 func (m *mapping) Swap(i, j int)     { a, b := m.run(i), m.run(j); *a, *b = *b, *a }
-func (m byGuest) Less(i, j int) bool { return m.run(i).guest < m.run(j).guest }
+func (m byGuest) Less(i, j int) bool { return m.run(i).guestOff() < m.run(j).guestOff() }
 func (m byHost) Less(i, j int) bool  { return m.run(i).hostOff() < m.run(j).hostOff() }
 func (m *mapping) sortBy(less sort.Interface) {
 	if !sort.IsSorted(less) {
@@ -221,7 +252,7 @@ func (m *mapping) untangle() error {
 func (m *mapping) lastHost(i int) int64 {
 	r := m.run(i)
 	if !r.packed() {
-		return r.hostOff() + (int64(r.n)-1)*sector
+		return r.hostOff() + (r.sectors()-1)*sector
 	}
 	w := walk{m: m, i: i}
 	host := r.hostOff()
@@ -235,19 +266,19 @@ func (m *mapping) lastHost(i int) int64 {
 // split makes a run of each compressed cluster.
 func (m *mapping) split(i int) error {
 	r := *m.run(i)
-	if !r.packed() || r.n == 1 {
+	if !r.packed() || r.clusters() == 1 {
 		return nil
 	}
 	w := walk{m: m, i: i}
 	w.next()
-	for k := uint32(1); k < r.n; k++ {
+	for k := uint32(1); k < r.clusters(); k++ {
 		code := w.code
 		p, _ := w.next()
-		if err := m.push(run{host: uint64(p.host) | packedFlag, guest: uint64(p.guest), n: 1, code: code}); err != nil {
+		if err := m.push(packedRun(p.host, p.guest, 1, code)); err != nil {
 			return err
 		}
 	}
-	m.run(i).n = 1
+	m.run(i).setExtent(1<<codeBits | uint64(r.code()))
 	return nil
 }
 
@@ -298,11 +329,11 @@ func (w *walk) next() (piece, bool) {
 	r := w.m.run(w.i)
 	if !r.packed() {
 		w.i++
-		n := int64(r.n) * sector
+		n := r.sectors() * sector
 		return piece{host: r.hostOff(), end: r.hostOff() + n, guest: r.guestOff(), n: n}, true
 	}
 	if w.k == 0 {
-		w.code = r.code
+		w.code = r.code()
 	}
 	c := w.m.code[w.code/codeChunk][w.code%codeChunk:]
 	d, a := binary.Uvarint(c)
@@ -315,7 +346,7 @@ func (w *walk) next() (piece, bool) {
 	p := piece{host: host, end: host&^(sector-1) + int64(sectors)*sector, guest: r.guestOff() + int64(w.k)*w.m.cluster, packed: true}
 	p.n = min(w.m.cluster, w.m.size-p.guest)
 	w.base = p.end - sector
-	if w.k++; w.k == r.n {
+	if w.k++; w.k == r.clusters() {
 		w.i, w.k = w.i+1, 0
 	}
 	return p, true

@@ -12,7 +12,7 @@
 // reading does not need.
 //
 // Memory is bounded, whatever the image says: Limits.Memory for the list of pieces, which is about 3 bytes for a compressed cluster in order,
-// 27 for one out of order and 24 for a run of plain ones; and a buffer of compressed data for each buffer of the caller's that waits for
+// 19 for one out of order and 16 for a run of plain ones; and a buffer of compressed data for each buffer of the caller's that waits for
 // its Decode, of one MiB, or of two and the cluster for clusters of 2 MiB.
 //
 // All offsets and sizes are bytes. Error carries a remedy; other errors are those of the stream and of the io.ReaderAt.
@@ -31,7 +31,7 @@ const (
 	maxHole   = 1 << 30
 )
 
-// DefaultMemory is enough for a disk of several TiB in order, and for one of 50 GiB in the worst order.
+// DefaultMemory is enough for 500 GiB of compressed clusters of 64 KiB in order, and for 75 GiB in the worst order.
 const DefaultMemory = 24 << 20
 
 // Limits bound what an image may ask for. Zero values mean the defaults.

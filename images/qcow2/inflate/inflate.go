@@ -1,4 +1,7 @@
-package qcow2
+// Package inflate unpacks deflate (RFC 1951) from memory to memory. Knowing all of the input and the size of the output, it needs no window,
+// no copy and few checks, so that it takes about half the time of a decoder of streams. Hostile input gives an error: nothing is read
+// behind the input, nothing written behind the output.
+package inflate
 
 import (
 	"encoding/binary"
@@ -7,8 +10,7 @@ import (
 	"math/bits"
 )
 
-// inflater unpacks deflate (RFC 1951) from memory to memory. Knowing all of the input and the size of the output, it needs no window, no
-// copy and few checks: it takes half the time of a decoder of streams, and most images of today are packed so.
+// Decoder has the tables of one goroutine. Its zero value is ready; it is about 20 KiB.
 //
 // In the tables, an entry is found by the next bits of the input, and says what they are:
 //
@@ -17,7 +19,7 @@ import (
 //	more      1<<29 | index of another table<<12 | bits that find the entry there<<8 | bits that led here
 //	end       1<<28 | bits of the code
 //	nothing   0
-type inflater struct {
+type Decoder struct {
 	lit    [1 << 12]uint32 // 2342 at most are used
 	dist   [1 << 9]uint32  // 402
 	pre    [1 << 7]uint32
@@ -46,7 +48,7 @@ const (
 var (
 	errDeflate = errors.New("it is damaged")
 	errCutOff  = errors.New("it is cut off")
-	errTooMuch = errors.New("it is more than a cluster")
+	errTooMuch = errors.New("it is larger than it should be")
 
 	preOrder   = [19]uint8{16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15}
 	lengthBase = [29]uint16{3, 4, 5, 6, 7, 8, 9, 10, 11, 13, 15, 17, 19, 23, 27, 31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258}
@@ -81,7 +83,7 @@ func preEntry(symbol uint16) uint32 { return match | uint32(symbol)<<12 }
 
 // build makes the table of a code of which the lengths are known. A code must be complete, but one with a single symbol or none need not
 // be, as zlib has it.
-func (f *inflater) build(table []uint32, tableBits uint, lens []uint8, entry func(uint16) uint32) error {
+func (d *Decoder) build(table []uint32, tableBits uint, lens []uint8, entry func(uint16) uint32) error {
 	var count [16]int
 	for _, l := range lens {
 		count[l]++
@@ -107,14 +109,14 @@ func (f *inflater) build(table []uint32, tableBits uint, lens []uint8, entry fun
 	}
 	for symbol, l := range lens {
 		if l != 0 {
-			f.sorted[next[l]] = uint16(symbol)
+			d.sorted[next[l]] = uint16(symbol)
 			next[l]++
 		}
 	}
 	code, l := 0, uint(0) // code is not yet reversed
 	used := 1 << tableBits
 	prefix, sub, subBits := -1, 0, uint(0)
-	for _, symbol := range f.sorted[:symbols] {
+	for _, symbol := range d.sorted[:symbols] {
 		for l == 0 || count[l] == 0 {
 			l++
 			code <<= 1
@@ -157,52 +159,52 @@ func (f *inflater) build(table []uint32, tableBits uint, lens []uint8, entry fun
 }
 
 // fill sees to it that there are 56 bits. Behind the end there are zeros, which the caller must not use up.
-func (f *inflater) fill() {
-	for f.n <= 56 {
-		if f.pos < len(f.src) {
-			f.buf |= uint64(f.src[f.pos]) << f.n
-			f.pos++
+func (d *Decoder) fill() {
+	for d.n <= 56 {
+		if d.pos < len(d.src) {
+			d.buf |= uint64(d.src[d.pos]) << d.n
+			d.pos++
 		} else {
-			f.over++
+			d.over++
 		}
-		f.n += 8
+		d.n += 8
 	}
 }
 
-func (f *inflater) cutOff() bool { return f.over*8 > int(f.n) }
+func (d *Decoder) cutOff() bool { return d.over*8 > int(d.n) }
 
-func (f *inflater) take(n uint) uint64 {
-	v := f.buf & (1<<n - 1)
-	f.buf >>= n
-	f.n -= n
+func (d *Decoder) take(n uint) uint64 {
+	v := d.buf & (1<<n - 1)
+	d.buf >>= n
+	d.n -= n
 	return v
 }
 
-// inflate fills dst exactly from a stream that begins src; what follows the stream is of no interest.
-func (f *inflater) inflate(dst, src []byte) error {
-	f.src, f.pos, f.buf, f.n, f.over = src, 0, 0, 0, 0
-	defer func() { f.src = nil }()
+// Decode fills dst exactly from a stream that begins src; what follows the stream is of no interest.
+func (d *Decoder) Decode(dst, src []byte) error {
+	d.src, d.pos, d.buf, d.n, d.over = src, 0, 0, 0, 0
+	defer func() { d.src = nil }()
 	out := 0
 	for final := false; !final; {
-		f.fill()
-		final = f.take(1) == 1
+		d.fill()
+		final = d.take(1) == 1
 		var err error
-		switch kind := f.take(2); kind {
+		switch kind := d.take(2); kind {
 		case 0:
-			out, err = f.stored(dst, out)
+			out, err = d.stored(dst, out)
 		case 1, 2:
 			if kind == 1 {
-				err = f.fixedCodes()
+				err = d.fixedCodes()
 			} else {
-				err = f.readCodes()
+				err = d.readCodes()
 			}
 			if err == nil {
-				out, err = f.codes(dst, out)
+				out, err = d.codes(dst, out)
 			}
 		default:
 			err = errDeflate
 		}
-		if f.cutOff() {
+		if d.cutOff() {
 			return errCutOff
 		}
 		if err != nil {
@@ -215,33 +217,33 @@ func (f *inflater) inflate(dst, src []byte) error {
 	return nil
 }
 
-func (f *inflater) stored(dst []byte, out int) (int, error) {
+func (d *Decoder) stored(dst []byte, out int) (int, error) {
 	// What was read too far is given back.
-	if f.cutOff() {
+	if d.cutOff() {
 		return out, errCutOff
 	}
-	f.pos -= max(0, int(f.n/8)-f.over)
-	f.buf, f.n, f.over = 0, 0, 0
-	if len(f.src)-f.pos < 4 {
+	d.pos -= max(0, int(d.n/8)-d.over)
+	d.buf, d.n, d.over = 0, 0, 0
+	if len(d.src)-d.pos < 4 {
 		return out, errCutOff
 	}
-	n, not := binary.LittleEndian.Uint16(f.src[f.pos:]), binary.LittleEndian.Uint16(f.src[f.pos+2:])
-	f.pos += 4
+	n, not := binary.LittleEndian.Uint16(d.src[d.pos:]), binary.LittleEndian.Uint16(d.src[d.pos+2:])
+	d.pos += 4
 	switch {
 	case n != ^not:
 		return out, errDeflate
-	case len(f.src)-f.pos < int(n):
+	case len(d.src)-d.pos < int(n):
 		return out, errCutOff
 	case len(dst)-out < int(n):
 		return out, errTooMuch
 	}
-	out += copy(dst[out:], f.src[f.pos:f.pos+int(n)])
-	f.pos += int(n)
+	out += copy(dst[out:], d.src[d.pos:d.pos+int(n)])
+	d.pos += int(n)
 	return out, nil
 }
 
-func (f *inflater) fixedCodes() error {
-	lens := f.lens[:288]
+func (d *Decoder) fixedCodes() error {
+	lens := d.lens[:288]
 	for i := range lens {
 		switch {
 		case i < 144:
@@ -254,38 +256,38 @@ func (f *inflater) fixedCodes() error {
 			lens[i] = 8
 		}
 	}
-	if err := f.build(f.lit[:], litBits, lens, litEntry); err != nil {
+	if err := d.build(d.lit[:], litBits, lens, litEntry); err != nil {
 		return err
 	}
-	lens = f.lens[:32]
+	lens = d.lens[:32]
 	for i := range lens {
 		lens[i] = 5
 	}
-	return f.build(f.dist[:], distBits, lens, distEntry)
+	return d.build(d.dist[:], distBits, lens, distEntry)
 }
 
-func (f *inflater) readCodes() error {
-	lits, dists, pres := int(f.take(5))+257, int(f.take(5))+1, int(f.take(4))+4
+func (d *Decoder) readCodes() error {
+	lits, dists, pres := int(d.take(5))+257, int(d.take(5))+1, int(d.take(4))+4
 	if lits > 286 || dists > 30 {
 		return errDeflate
 	}
-	clear(f.lens[:19])
+	clear(d.lens[:19])
 	for i := range pres {
 		if i%8 == 0 {
-			f.fill()
+			d.fill()
 		}
-		f.lens[preOrder[i]] = uint8(f.take(3))
+		d.lens[preOrder[i]] = uint8(d.take(3))
 	}
-	if err := f.build(f.pre[:], preBits, f.lens[:19], preEntry); err != nil {
+	if err := d.build(d.pre[:], preBits, d.lens[:19], preEntry); err != nil {
 		return err
 	}
 	for i := 0; i < lits+dists; {
-		f.fill()
-		e := f.pre[f.buf&(1<<preBits-1)]
-		if e == 0 || f.cutOff() {
+		d.fill()
+		e := d.pre[d.buf&(1<<preBits-1)]
+		if e == 0 || d.cutOff() {
 			return errDeflate
 		}
-		f.take(uint(e & 15))
+		d.take(uint(e & 15))
 		symbol, value, n := e>>12&0xff, uint8(0), 1
 		switch {
 		case symbol < 16:
@@ -294,55 +296,55 @@ func (f *inflater) readCodes() error {
 			if i == 0 {
 				return errDeflate
 			}
-			value, n = f.lens[i-1], 3+int(f.take(2))
+			value, n = d.lens[i-1], 3+int(d.take(2))
 		case symbol == 17:
-			n = 3 + int(f.take(3))
+			n = 3 + int(d.take(3))
 		default:
-			n = 11 + int(f.take(7))
+			n = 11 + int(d.take(7))
 		}
 		if i+n > lits+dists {
 			return errDeflate
 		}
 		for range n {
-			f.lens[i] = value
+			d.lens[i] = value
 			i++
 		}
 	}
-	if f.lens[256] == 0 {
+	if d.lens[256] == 0 {
 		return errDeflate // no end
 	}
-	if err := f.build(f.lit[:], litBits, f.lens[:lits], litEntry); err != nil {
+	if err := d.build(d.lit[:], litBits, d.lens[:lits], litEntry); err != nil {
 		return err
 	}
-	return f.build(f.dist[:], distBits, f.lens[lits:lits+dists], distEntry)
+	return d.build(d.dist[:], distBits, d.lens[lits:lits+dists], distEntry)
 }
 
 // codes unpacks a block: as long as there is room at both ends without looking, then with care.
-func (f *inflater) codes(dst []byte, out int) (int, error) {
-	src, pos, buf, n := f.src, f.pos, f.buf, f.n
-	for f.over == 0 && pos+16 <= len(src) && out+maxMatch+16 <= len(dst) {
+func (d *Decoder) codes(dst []byte, out int) (int, error) {
+	src, pos, buf, n := d.src, d.pos, d.buf, d.n
+	for d.over == 0 && pos+16 <= len(src) && out+maxMatch+16 <= len(dst) {
 		buf |= binary.LittleEndian.Uint64(src[pos:]) << (n & 63)
 		pos += int((63 - n) >> 3)
 		n |= 56
-		e := f.lit[buf&(1<<litBits-1)]
+		e := d.lit[buf&(1<<litBits-1)]
 		// Up to two literals of at most 11 bits each, and what follows them: 15 bits and 5.
 		if e&literal != 0 {
 			buf >>= e & 15
 			n -= uint(e & 15)
 			dst[out] = byte(e >> 16)
 			out++
-			if e = f.lit[buf&(1<<litBits-1)]; e&literal != 0 {
+			if e = d.lit[buf&(1<<litBits-1)]; e&literal != 0 {
 				buf >>= e & 15
 				n -= uint(e & 15)
 				dst[out] = byte(e >> 16)
 				out++
-				e = f.lit[buf&(1<<litBits-1)]
+				e = d.lit[buf&(1<<litBits-1)]
 			}
 		}
 		if e&more != 0 {
 			buf >>= litBits
 			n -= litBits
-			e = f.lit[(uint32(buf)&(1<<(e>>8&15)-1)+e>>12)&(1<<12-1)]
+			e = d.lit[(uint32(buf)&(1<<(e>>8&15)-1)+e>>12)&(1<<12-1)]
 		}
 		buf >>= e & 15
 		n -= uint(e & 15)
@@ -352,11 +354,11 @@ func (f *inflater) codes(dst []byte, out int) (int, error) {
 			continue
 		}
 		if e&match == 0 {
-			f.pos, f.buf, f.n = pos, buf, n
+			d.pos, d.buf, d.n = pos, buf, n
 			if e&endOfBlock == 0 {
 				return out, errDeflate
 			}
-			f.trim()
+			d.trim()
 			return out, nil
 		}
 		extra := e >> 8 & 15
@@ -367,11 +369,11 @@ func (f *inflater) codes(dst []byte, out int) (int, error) {
 		buf |= binary.LittleEndian.Uint64(src[pos:]) << (n & 63)
 		pos += int((63 - n) >> 3)
 		n |= 56
-		e = f.dist[buf&(1<<distBits-1)]
+		e = d.dist[buf&(1<<distBits-1)]
 		if e&more != 0 {
 			buf >>= distBits
 			n -= distBits
-			e = f.dist[(uint32(buf)&(1<<(e>>8&15)-1)+e>>12)&(1<<9-1)]
+			e = d.dist[(uint32(buf)&(1<<(e>>8&15)-1)+e>>12)&(1<<9-1)]
 		}
 		if e&match == 0 {
 			return out, errDeflate
@@ -404,19 +406,19 @@ func (f *inflater) codes(dst []byte, out int) (int, error) {
 		}
 		out = end
 	}
-	f.pos, f.buf, f.n = pos, buf, n
-	f.trim()
-	return f.slowCodes(dst, out)
+	d.pos, d.buf, d.n = pos, buf, n
+	d.trim()
+	return d.slowCodes(dst, out)
 }
 
 // trim forgets the bits that were read but do not count.
-func (f *inflater) trim() { f.buf &= 1<<f.n - 1 }
+func (d *Decoder) trim() { d.buf &= 1<<d.n - 1 }
 
-func (f *inflater) slowCodes(dst []byte, out int) (int, error) {
+func (d *Decoder) slowCodes(dst []byte, out int) (int, error) {
 	for {
-		f.fill()
-		e := f.symbol(f.lit[:], litBits)
-		if f.cutOff() {
+		d.fill()
+		e := d.symbol(d.lit[:], litBits)
+		if d.cutOff() {
 			return out, errCutOff
 		}
 		switch {
@@ -432,15 +434,15 @@ func (f *inflater) slowCodes(dst []byte, out int) (int, error) {
 		case e&match == 0:
 			return out, errDeflate
 		}
-		length := int(e>>12&0x1ff) + int(f.take(uint(e>>8&15)))
-		f.fill()
-		e = f.symbol(f.dist[:], distBits)
+		length := int(e>>12&0x1ff) + int(d.take(uint(e>>8&15)))
+		d.fill()
+		e = d.symbol(d.dist[:], distBits)
 		if e&match == 0 {
 			return out, errDeflate
 		}
-		back := int(e>>12&0xffff) + int(f.take(uint(e>>8&15)))
+		back := int(e>>12&0xffff) + int(d.take(uint(e>>8&15)))
 		switch {
-		case f.cutOff():
+		case d.cutOff():
 			return out, errCutOff
 		case back > out:
 			return out, errDeflate
@@ -453,12 +455,12 @@ func (f *inflater) slowCodes(dst []byte, out int) (int, error) {
 	}
 }
 
-func (f *inflater) symbol(table []uint32, tableBits uint) uint32 {
-	e := table[f.buf&(1<<tableBits-1)]
+func (d *Decoder) symbol(table []uint32, tableBits uint) uint32 {
+	e := table[d.buf&(1<<tableBits-1)]
 	if e&more != 0 {
-		f.take(tableBits)
-		e = table[uint32(f.buf)&(1<<(e>>8&15)-1)+e>>12&0x1ffff]
+		d.take(tableBits)
+		e = table[uint32(d.buf)&(1<<(e>>8&15)-1)+e>>12&0x1ffff]
 	}
-	f.take(uint(e & 15))
+	d.take(uint(e & 15))
 	return e
 }
