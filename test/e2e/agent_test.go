@@ -40,9 +40,13 @@ type desk struct {
 	token string
 	last  func() error // ends the machine when all plans are done; nil: the agent is asked to
 
+	keepGoing bool            // a plan that failed does not end the machine
+	before    func(node.Plan) // called before a plan is sent; nil: nothing is to be done
+
 	mu       sync.Mutex
 	plans    []node.Plan // yet to send
 	results  map[string]node.StepResult
+	steps    map[string]map[string]node.StepResult // by plan and step
 	ended    []node.PlanResult
 	progress int
 	state    node.AgentState
@@ -50,7 +54,7 @@ type desk struct {
 
 func newDesk(t *testing.T, plans ...node.Plan) *desk {
 	t.Helper()
-	d := &desk{t: t, plans: plans, results: map[string]node.StepResult{}}
+	d := &desk{t: t, plans: plans, results: map[string]node.StepResult{}, steps: map[string]map[string]node.StepResult{}}
 	dir := t.TempDir()
 	var err error
 	if d.st, err = store.Open(t.Context(), store.Options{Dir: dir}); err != nil {
@@ -117,6 +121,9 @@ func (d *desk) next() {
 		d.plans = d.plans[1:]
 	}
 	d.mu.Unlock()
+	if p != nil && d.before != nil {
+		d.before(*p)
+	}
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
 		var err error
 		switch {
@@ -138,10 +145,15 @@ func (d *desk) AgentEvent(_ context.Context, e node.AgentEvent) error {
 	defer d.mu.Unlock()
 	switch {
 	case e.StepFinished != nil:
-		d.results[e.StepFinished.Name] = *e.StepFinished
+		r := *e.StepFinished
+		d.results[r.Name] = r
+		if d.steps[r.PlanID] == nil {
+			d.steps[r.PlanID] = map[string]node.StepResult{}
+		}
+		d.steps[r.PlanID][r.Name] = r
 	case e.PlanFinished != nil:
 		d.ended = append(d.ended, *e.PlanFinished)
-		if !e.PlanFinished.Done {
+		if !e.PlanFinished.Done && !d.keepGoing {
 			d.plans = nil
 		}
 		go d.next()
@@ -267,8 +279,11 @@ func TestAgentDirect(t *testing.T) {
 	}
 }
 
-// pressPower presses the machine's power button, by QEMU's monitor at a socket.
-func pressPower(socket string) error {
+// pressPower presses the machine's power button.
+func pressPower(socket string) error { return monitor(socket, "system_powerdown") }
+
+// monitor gives a command to QEMU's monitor at a socket.
+func monitor(socket, command string) error {
 	c, err := net.DialTimeout("unix", socket, 5*time.Second)
 	if err != nil {
 		return err
@@ -277,7 +292,7 @@ func pressPower(socket string) error {
 	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 	dec := json.NewDecoder(c)
 	var answer map[string]any
-	for _, command := range []string{"", "qmp_capabilities", "system_powerdown"} {
+	for _, command := range []string{"", "qmp_capabilities", command} {
 		if command != "" {
 			if _, err := fmt.Fprintf(c, `{"execute":%q}`, command); err != nil {
 				return err
