@@ -15,69 +15,14 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
-
-	"golang.org/x/crypto/bcrypt"
 
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/test/kit"
 )
-
-// startRegistry runs Debian's docker-registry on a port of this machine and gives host and port. With a password, user "pub" must log in.
-func startRegistry(t *testing.T, password string) string {
-	t.Helper()
-	kit.NeedPrograms(t, "docker-registry")
-	dir := t.TempDir()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	conf := fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q, secret: test}\n", filepath.Join(dir, "data"), addr)
-	if password != "" {
-		h, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, "htpasswd"), append([]byte("pub:"), h...), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		conf += fmt.Sprintf("auth: {htpasswd: {realm: test, path: %s}}\n", filepath.Join(dir, "htpasswd"))
-	}
-	if err := os.WriteFile(filepath.Join(dir, "config.yml"), []byte(conf), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var log bytes.Buffer
-	cmd := exec.Command("docker-registry", "serve", filepath.Join(dir, "config.yml"))
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		cmd.Process.Kill()
-		cmd.Wait()
-		if t.Failed() {
-			t.Logf("registry:\n%s", &log)
-		}
-	})
-	kit.Eventually(t, 20*time.Second, "the registry answers", func() bool {
-		r, err := http.Get("http://" + addr + "/v2/")
-		if err != nil {
-			return false
-		}
-		r.Body.Close()
-		return true
-	})
-	return addr
-}
 
 // memory is a published image without files: n objects, the last of them the block list.
 type memory struct {
@@ -158,7 +103,7 @@ func wantRefusal(t *testing.T, what string, err error, words ...string) {
 }
 
 func TestPushAndPull(t *testing.T) {
-	host := startRegistry(t, "")
+	host := kit.Registry(t, "")
 	m := image(40, 1)
 	tag := parse(t, "oci://"+host+"/images/debian:12")
 	var done atomic.Int64
@@ -220,14 +165,16 @@ func digestOf(r Reference) string {
 
 // TestManyObjects: more than a manifest may have layers.
 func TestManyObjects(t *testing.T) {
-	host := startRegistry(t, "")
-	m := image(1101, 2)
+	host := kit.Registry(t, "")
+	m := image(101, 2)
 	tag := parse(t, "oci://"+host+"/big:1")
-	p, err := Push(t.Context(), tag, m.upload(), Options{})
+	up := m.upload()
+	up.layers = 30
+	p, err := Push(t.Context(), tag, up, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.objects = map[index.Object][]byte{m.x.Chunks[1050]: m.objects[m.x.Chunks[1050]], m.x.Lists[0]: m.objects[m.x.Lists[0]]}
+	m.objects = map[index.Object][]byte{m.x.Chunks[90]: m.objects[m.x.Chunks[90]], m.x.Lists[0]: m.objects[m.x.Lists[0]]}
 	m.pull(t, tag, Options{})
 	m.pull(t, p.Ref, Options{})
 	// Every object is held by a manifest, else the registry might throw it away.
@@ -252,7 +199,7 @@ func TestManyObjects(t *testing.T) {
 	for _, d := range top.Manifests {
 		var m struct{ Layers []struct{ Digest string } }
 		get(d.Digest, &m)
-		if len(m.Layers) > 1000 {
+		if len(m.Layers) > 30 {
 			t.Errorf("a manifest has %d layers", len(m.Layers))
 		}
 		for _, l := range m.Layers {
@@ -264,13 +211,13 @@ func TestManyObjects(t *testing.T) {
 			t.Fatalf("no manifest holds %s", o)
 		}
 	}
-	if len(top.Manifests) != 2 {
+	if len(top.Manifests) != 4 {
 		t.Errorf("%d manifests", len(top.Manifests))
 	}
 }
 
 func TestLogin(t *testing.T) {
-	host := startRegistry(t, "s3cr:et")
+	host := kit.Registry(t, "s3cr:et")
 	m := image(5, 3)
 	tag := parse(t, "oci://"+host+"/private/x:1")
 	with := func(secret string) Options { return Options{Login: Static(tag, ParseSecret(secret))} }
@@ -299,7 +246,7 @@ func TestLogin(t *testing.T) {
 
 // TestTokens logs in as to the big registries: a token service, that gives tokens for a scope.
 func TestTokens(t *testing.T) {
-	host := startRegistry(t, "")
+	host := kit.Registry(t, "")
 	m := image(5, 4)
 	if _, err := Push(t.Context(), parse(t, "oci://"+host+"/a/b:1"), m.upload(), Options{}); err != nil {
 		t.Fatal(err)

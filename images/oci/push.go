@@ -30,6 +30,8 @@ type Upload struct {
 	Object func(ctx context.Context, o index.Object) ([]byte, error)
 	// Done counts the bytes of objects that the registry has.
 	Done *atomic.Int64
+
+	layers int // in one manifest; 0: maxLayers
 }
 
 // Pushed is what Push did.
@@ -51,6 +53,9 @@ func Push(ctx context.Context, ref Reference, u Upload, o Options) (*Pushed, err
 	}
 	if u.Done == nil {
 		u.Done = new(atomic.Int64)
+	}
+	if u.layers == 0 {
+		u.layers = maxLayers
 	}
 	p := &push{Upload: u, repo: ref.repository(o), ref: ref}
 	objects := distinct(x)
@@ -153,7 +158,7 @@ func (p *push) manifests(ctx context.Context, objects []index.Object) (string, e
 	}
 	var manifests []ocispec.Descriptor
 	tags := p.repo.Manifests().(registry.ReferencePusher)
-	for part := range slices.Chunk(layers, maxLayers) {
+	for part := range slices.Chunk(layers, p.layers) {
 		m := ocispec.Manifest{Versioned: specs.Versioned{SchemaVersion: 2}, MediaType: ocispec.MediaTypeImageManifest, ArtifactType: ArtifactType, Config: config, Layers: part}
 		if manifests != nil {
 			m.ArtifactType = objectsType
@@ -162,7 +167,7 @@ func (p *push) manifests(ctx context.Context, objects []index.Object) (string, e
 		if err != nil {
 			return "", err
 		}
-		if len(layers) <= maxLayers {
+		if len(layers) <= p.layers {
 			return d.Digest.String(), tags.PushReference(ctx, d, bytes.NewReader(b), p.ref.ref.Reference)
 		}
 		if err := p.repo.Manifests().Push(ctx, d, bytes.NewReader(b)); err != nil {

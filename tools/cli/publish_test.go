@@ -6,19 +6,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"golang.org/x/crypto/bcrypt"
 
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/images/publish"
@@ -294,33 +290,9 @@ func TestSourceChangesWhileItIsRead(t *testing.T) {
 
 // TestPublishToRegistry: with the login that docker's configuration has.
 func TestPublishToRegistry(t *testing.T) {
-	kit.NeedPrograms(t, "docker-registry")
+	addr := kit.Registry(t, "pw")
 	dir := t.TempDir()
 	in := func(name string) string { return filepath.Join(dir, name) }
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	l.Close()
-	h, err := bcrypt.GenerateFromPassword([]byte("pw"), bcrypt.MinCost)
-	if err != nil {
-		t.Fatal(err)
-	}
-	writeText(t, in("htpasswd"), "pub:"+string(h))
-	writeText(t, in("config.yml"), fmt.Sprintf("version: 0.1\nlog: {level: error}\nstorage: {filesystem: {rootdirectory: %s}}\nhttp: {addr: %q, secret: x}\nauth: {htpasswd: {realm: x, path: %s}}\n", in("data"), addr, in("htpasswd")))
-	cmd := exec.Command("docker-registry", "serve", in("config.yml"))
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	kit.Eventually(t, 20*time.Second, "the registry answers", func() bool {
-		r, err := http.Get("http://" + addr + "/v2/")
-		if err == nil {
-			r.Body.Close()
-		}
-		return err == nil
-	})
 	writeDisk(t, in("disk.raw"), 14<<20)
 	ref := "oci://" + addr + "/images/disk:1"
 	t.Setenv("DOCKER_CONFIG", in("docker"))
