@@ -29,7 +29,7 @@ func sizes(x *index.Index) (room, unpackers int) {
 	if len(x.Chunks) > 1<<17 { // 512 GiB: 5 MiB of index
 		return 2 * index.MaxStored, 2
 	}
-	return 3 * index.MaxStored, min(4, 1+runtime.GOMAXPROCS(0))
+	return 10 << 20, min(4, 1+runtime.GOMAXPROCS(0))
 }
 
 // Plan is one published image and one disk. Start is called first, then Run, once each.
@@ -327,34 +327,39 @@ func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
 		})
 	})
 	w.Go(func() { looking.Wait(); m.Complete() })
+	next := func() (task, bool) {
+		for ctx.Err() == nil {
+			i, ok := m.Next(ctx)
+			mu.Lock()
+			if !ok { // what it forgot, if anything
+				for i = range tasks {
+					break
+				}
+			}
+			t, known := tasks[i]
+			delete(tasks, i)
+			mu.Unlock()
+			if known || !ok {
+				return t, known
+			}
+		}
+		return task{}, false
+	}
 	w.run(p.unpackers, func() error {
 		mem := buffer{}
 		for {
-			i, ok := m.Next(ctx)
+			t, ok := next()
 			if !ok {
-				break
+				return nil
 			}
-			mu.Lock()
-			t, ok := tasks[i]
-			delete(tasks, i)
-			mu.Unlock()
-			if !ok {
-				continue
-			}
-			raw := mem.of(p.Index.ChunkLen(i))
-			if err := m.Chunk(ctx, i, raw); err != nil {
-				return fmt.Errorf("chunk %d of the image: %w", i, err)
+			raw := mem.of(p.Index.ChunkLen(t.i))
+			if err := m.Chunk(ctx, t.i, raw); err != nil {
+				return fmt.Errorf("chunk %d of the image: %w", t.i, err)
 			}
 			if err := p.put(ctx, t, raw); err != nil {
 				return err
 			}
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		if len(tasks) > 0 && ctx.Err() == nil {
-			return fmt.Errorf("the swarm forgot %d chunks", len(tasks))
-		}
-		return nil
 	})
 }
 

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/chunked"
 	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/sink"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/agent/swarm"
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/images/oci"
@@ -60,6 +62,8 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 		return nil, err
 	}
 	defer img.Close()
+	// A plan's buffers are most of the agent's memory. Without this a second attempt could come upon those of the first.
+	defer debug.FreeOSMemory()
 	p.c.Log.Info("writing published image", "disk", p.disk.Name, "url", img.Name, "from", img.Index.Source, "bytes", img.Index.Size, "data", img.Index.Data(),
 		"digest", img.Digest)
 
@@ -70,6 +74,23 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 			p.c.Report(step.Progress{Phase: phase, Bytes: uint64(done), Total: uint64(total), Skipped: uint64(s.Skipped())})
 		},
 	}
+	var member *swarm.Member
+	plan.Join = func(from chunked.Objects, read chunked.Read) chunked.Member {
+		if member = swarm.Of(p.c.Facts).Join(img.Index, img.Sum, from, swarm.Read(read)); member == nil {
+			return nil
+		}
+		return member
+	}
+	written := false
+	defer func() {
+		switch {
+		case member == nil:
+		case written:
+			member.Rest() // it goes on giving what is still in memory
+		default:
+			member.Leave()
+		}
+	}()
 	p.c.Report(step.Progress{Phase: "compare"})
 	start, err := plan.Start(ctx)
 	if err != nil {
@@ -94,6 +115,7 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 	if err != nil {
 		return nil, err
 	}
+	written = true
 	r.PhasesMS.Write = wrote.Milliseconds()
 	c := plan.Counts()
 	r.BytesFetched, r.BytesKept = img.Fetched+c.Fetched, c.Kept

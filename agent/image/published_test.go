@@ -18,12 +18,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"aead.dev/minisign"
+	"github.com/klauspost/compress/zstd"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
@@ -587,4 +589,103 @@ func dirty(path string, size int64) error {
 		}
 	}
 	return f.Sync()
+}
+
+// TestMemoryOfPublishedImages writes chunks that don't pack at all, the worst there is, and then looks at the same disk for what changed, in a
+// process of its own whose peak is then read.
+func TestMemoryOfPublishedImages(t *testing.T) {
+	chunks := 192
+	if raceEnabled {
+		chunks = 24
+	}
+	size := int64(chunks) * index.ChunkSize
+	if url := os.Getenv("INGOT_TEST_MEMORY_URL"); url != "" {
+		debug.SetMemoryLimit(64 * mib) // what the agent sets on the smallest machine
+		path := kit.TempDisk(t, size+16*mib)
+		for _, version := range []string{"/1/disk.ingot", "/2/disk.ingot"} {
+			r, err := deploy(t, newRealMachine(t, path, size+16*mib), map[string]any{"image_source": url + version, "allow_unverified": true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			status, err := os.ReadFile("/proc/self/status")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for line := range strings.Lines(string(status)) {
+				if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
+					fmt.Printf("peak %s after %d ms, %d bytes kept\n", strings.TrimSpace(v), r.TookMS, r.BytesKept)
+				}
+			}
+		}
+		return
+	}
+	objects := map[string][]byte{}
+	add := func(raw []byte) index.Object {
+		w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithZeroFrames(true), zstd.WithSingleSegment(true))
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := w.EncodeAll(raw, nil)
+		o := index.Of(stored)
+		objects["/"+o.Path()] = stored
+		return o
+	}
+	r := mathrand.NewChaCha8([32]byte{8})
+	first := make([]byte, index.ChunkSize)
+	r.Read(first)
+	putMBR(first, int(size))
+	raw := [][]byte{first}
+	for range 4 {
+		b := make([]byte, index.ChunkSize)
+		r.Read(b)
+		raw = append(raw, b)
+	}
+	var stored []index.Object
+	var sums [][]byte
+	for _, b := range raw {
+		stored = append(stored, add(b))
+		var list []byte
+		for at := 0; at < len(b); at += index.BlockSize {
+			sum := index.SumBlock(b[at : at+index.BlockSize])
+			list = append(list, sum[:]...)
+		}
+		sums = append(sums, list)
+	}
+	for version := 1; version <= 2; version++ { // in the second one every other chunk is another
+		x := &index.Index{Size: size, Chunks: []index.Object{stored[0]}}
+		list := bytes.Clone(sums[0])
+		for i := 1; i < chunks; i++ {
+			k := 1 + (i+i%2*version)%4
+			x.Chunks = append(x.Chunks, stored[k])
+			list = append(list, sums[k]...)
+		}
+		x.Lists = []index.Object{add(list)}
+		objects[fmt.Sprintf("/%d/disk.ingot", version)] = x.Marshal()
+	}
+	s := serveBy(t, func(w http.ResponseWriter, r *http.Request) {
+		path := r.URL.Path
+		if _, rest, ok := strings.Cut(path, "/objects/"); ok {
+			path = "/objects/" + rest
+		}
+		w.Write(objects[path])
+	})
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMemoryOfPublishedImages$", "-test.v")
+	cmd.Env = append(os.Environ(), "INGOT_TEST_MEMORY_URL="+s.URL)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	var peak, took, kept int
+	for i, line := range strings.Split(string(out), "peak ")[1:] {
+		if _, err := fmt.Sscanf(line, "%d kB after %d ms, %d bytes kept", &peak, &took, &kept); err != nil {
+			t.Fatalf("%v in %q", err, out)
+		}
+		t.Logf("attempt %d: %d MiB in %d ms with a peak of %d MiB, %d MiB kept", i+1, size>>20, took, peak>>10, kept>>20)
+	}
+	if limit := 64 << 10; peak == 0 || peak > limit && !raceEnabled {
+		t.Errorf("peak of %d kB, want at most %d", peak, limit)
+	}
+	if kept < int(size)/3 {
+		t.Errorf("%d bytes kept: the test proved nothing about looking", kept)
+	}
 }
