@@ -90,6 +90,7 @@ func (k *known) refuse(m *mirror, err error, differs bool) {
 	defer k.mu.Unlock()
 	t := k.tag(m)
 	t.refused, t.differs = err, differs
+	m.wrong++
 }
 
 // restart gives up what was read, a few times.
@@ -222,7 +223,7 @@ func (k *known) distrust(got []byte) bool {
 		}
 		k.wrong[k.owner] = bytes.Clone(got)
 		k.out[k.owner] = step.Failf("replace the file there", "fetch %s: the file there has a wrong digest", k.owner.name)
-		k.owner.wrong++
+		k.owner.wrong += 2 // it seemed to have worked
 	}
 	m := k.next()
 	if m == nil || k.restarts >= k.o.wait.Restarts {

@@ -2,15 +2,12 @@ package fetch
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"math"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
 	"sync"
@@ -42,7 +39,7 @@ type mirror struct {
 	err    error     // of the last attempt, when it failed
 	rate   float64   // bytes a second that one connection brings; 0: not known
 	rated  time.Time
-	wrong  int // files from here that had a wrong digest
+	wrong  int // lately, files that are not here or had a wrong digest
 	ranges verdict
 }
 
@@ -79,23 +76,9 @@ func NewOrigin(urls []string, ca string, wait Patience, log *slog.Logger) (*Orig
 		m.url = u
 		o.mirrors = append(o.mirrors, m)
 	}
-	o.transport = &http.Transport{
-		Proxy:                  http.ProxyFromEnvironment,
-		DialContext:            (&net.Dialer{Timeout: 10 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
-		TLSHandshakeTimeout:    10 * time.Second,
-		ResponseHeaderTimeout:  wait.Stall, // for all of the headers, however they dribble
-		MaxResponseHeaderBytes: 256 << 10,
-		DisableCompression:     true, // offsets must be those of the file
-		ReadBufferSize:         64 << 10,
-		MaxIdleConnsPerHost:    16,
-		IdleConnTimeout:        90 * time.Second,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
-	}
-	if ca != "" {
-		o.transport.TLSClientConfig.RootCAs = x509.NewCertPool()
-		if !o.transport.TLSClientConfig.RootCAs.AppendCertsFromPEM([]byte(ca)) {
-			return nil, step.Failf("correct image_ca", "image_ca holds no certificate in PEM form")
-		}
+	var err error
+	if o.transport, err = newTransport(ca, wait); err != nil {
+		return nil, err
 	}
 	o.client = &http.Client{Transport: o.transport, CheckRedirect: checkRedirect}
 	return o, nil
@@ -103,11 +86,6 @@ func NewOrigin(urls []string, ca string, wait Patience, log *slog.Logger) (*Orig
 
 // Name is the first URL, redacted.
 func (o *Origin) Name() string { return o.mirrors[0].name }
-
-// Wrap lets requests pass through another RoundTripper, for servers that ask for a token. It must be called before anything is fetched.
-func (o *Origin) Wrap(wrap func(http.RoundTripper) http.RoundTripper) {
-	o.client.Transport = wrap(o.client.Transport)
-}
 
 // Close gives up idle connections.
 func (o *Origin) Close() { o.transport.CloseIdleConnections() }
@@ -187,8 +165,8 @@ func (o *Origin) leave(m *mirror) {
 	m.busy--
 }
 
-// measured notes what a connection brought while it was waited for.
-func (o *Origin) measured(m *mirror, n int64, took time.Duration) {
+// measured notes what a connection brought while it was waited for, and whether that was good enough.
+func (o *Origin) measured(m *mirror, n int64, took time.Duration, good bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	rate := float64(n) / max(took.Seconds(), 1e-6)
@@ -196,7 +174,7 @@ func (o *Origin) measured(m *mirror, n int64, took time.Duration) {
 		rate = (m.rate + rate) / 2
 	}
 	m.rate, m.rated = max(rate, 1), time.Now()
-	if n >= goodEnough {
+	if good {
 		m.fails = 0
 	}
 }
@@ -205,10 +183,10 @@ func (o *Origin) measured(m *mirror, n int64, took time.Duration) {
 func (o *Origin) worked(m *mirror) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	m.fails, m.err = 0, nil
+	m.fails, m.err, m.wrong = 0, nil, max(0, m.wrong-1)
 }
 
-// goodEnough is how many bytes make a connection one that worked. A server that cuts after every few is not asked in a tight loop.
+// goodEnough is how many new bytes make a connection one that worked. A server that cuts after every few is not asked in a tight loop.
 const goodEnough = 64 << 10
 
 // failed notes an attempt that brought nothing: the mirror is left alone for a while, as long as it asked for within reason.
@@ -235,12 +213,12 @@ func (o *Origin) hasRanges(m *mirror) verdict {
 	return m.ranges
 }
 
-// faster tells whether a mirror that may be asked could be a good deal faster than rate.
-func (o *Origin) faster(rate float64, may func(*mirror) bool) bool {
+// faster tells whether a mirror that may be asked is by a factor faster than rate, or could be, when it must not be certain.
+func (o *Origin) faster(rate, factor float64, certain bool, may func(*mirror) bool) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, m := range o.mirrors {
-		if may(m) && !m.after.After(time.Now()) && (m.rate == 0 || m.rate > 2*rate) {
+		if may(m) && !m.after.After(time.Now()) && (m.rate > factor*rate || m.rate == 0 && !certain) {
 			return true
 		}
 	}

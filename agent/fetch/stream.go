@@ -16,6 +16,9 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
+// lately is how long a connection may be much slower than what another mirror has shown.
+const lately = 5 * time.Second
+
 // stream reads a part of a file in order, over one connection at a time, and mends what breaks. One goroutine uses it, but for kick.
 type stream struct {
 	ctx  context.Context
@@ -32,17 +35,20 @@ type stream struct {
 	// hasty, when not nil, tells whether giving up at once is better than patience, because others can do the work.
 	hasty func() bool
 
-	m       *mirror
-	body    io.ReadCloser
-	skip    int64         // bytes of the body that come before off
-	left    int64         // bytes of the body that are wanted; -1: all
-	got     int64         // bytes of this connection
-	waited  time.Duration // for them
-	winGot  int64         // the same since the last look at how slow it is
-	winWait time.Duration
-	down    time.Time // since when no new byte has come; zero while they come
-	silence *time.Timer
-	silent  atomic.Bool
+	m        *mirror
+	body     io.ReadCloser
+	skip     int64         // bytes of the body that come before off
+	left     int64         // bytes of the body that are wanted; -1: all
+	got      int64         // bytes of this connection
+	fresh    int64         // of them, those that were wanted
+	waited   time.Duration // for them
+	winGot   int64         // the same since the last look at how slow it is
+	winWait  time.Duration
+	lateGot  int64 // and since the last look at how fast others were
+	lateWait time.Duration
+	down     time.Time // since when no new byte has come; zero while they come
+	silence  *time.Timer
+	silent   atomic.Bool
 
 	mu     sync.Mutex
 	cancel context.CancelCauseFunc // of the connection
@@ -63,7 +69,7 @@ func (s *stream) close() {
 		return
 	}
 	if s.got > 0 {
-		s.o.measured(s.m, s.got, s.waited)
+		s.o.measured(s.m, s.got, s.waited, s.fresh >= goodEnough)
 	}
 	s.mu.Lock()
 	s.cancel(nil)
@@ -133,6 +139,7 @@ func (s *stream) read(p []byte) (int, error) {
 					s.k.came(s.m, s.off, int64(n))
 				}
 				s.off += int64(n)
+				s.fresh += int64(n)
 				s.down = time.Time{}
 			}
 		}
@@ -184,9 +191,9 @@ func (s *stream) broken(err error) {
 		s.down = time.Now()
 	}
 	err = plain(err)
-	m, got := s.m, s.got
+	m, fresh := s.m, s.fresh
 	s.close()
-	if got < goodEnough || err == errSilent || err == errSlow {
+	if fresh < goodEnough || err == errSilent || err == errSlow {
 		s.o.failed(m, step.Retryable("check the image server and the network between it and the machine", fmt.Errorf("fetch %s: %w", m.name, err)), 0)
 	}
 	s.o.log.Warn("download interrupted", "url", m.name, "bytes", s.off, "err", err)
@@ -216,6 +223,8 @@ func (s *stream) readBody(p []byte) (int, error) {
 	s.waited += took
 	s.winGot += int64(n)
 	s.winWait += took
+	s.lateGot += int64(n)
+	s.lateWait += took
 	s.mu.Lock()
 	s.begun = time.Time{}
 	s.some += int64(n)
@@ -230,15 +239,22 @@ func (s *stream) readBody(p []byte) (int, error) {
 		err = errSilent
 	case err != nil && err != io.EOF && kicked:
 		err = errSlow
+	case err == nil && s.lateWait >= lately:
+		if s.o.faster(float64(s.lateGot)/s.lateWait.Seconds(), 4, true, s.another) {
+			err = errSlow
+		}
+		s.lateGot, s.lateWait = 0, 0
 	case err == nil && s.winWait >= s.o.wait.Stall:
-		rate := float64(s.winGot) / s.winWait.Seconds()
-		if rate < float64(s.o.wait.Slow) && s.o.faster(rate, func(m *mirror) bool { return m != s.m && s.k.may(m, s.loose) }) {
+		if rate := float64(s.winGot) / s.winWait.Seconds(); rate < float64(s.o.wait.Slow) && s.o.faster(rate, 2, false, s.another) {
 			err = errSlow
 		}
 		s.winGot, s.winWait = 0, 0
 	}
 	return n, err
 }
+
+// another tells whether a mirror may take over. The Origin's lock is held.
+func (s *stream) another(m *mirror) bool { return m != s.m && s.may(m) }
 
 func (s *stream) tooSilent() {
 	s.silent.Store(true)
@@ -389,8 +405,8 @@ func (s *stream) request(m *mirror) (time.Duration, error) {
 		return retryAfter(resp.Header.Get("Retry-After")), err
 	}
 	s.m, s.body = m, resp.Body
-	s.got, s.waited = 0, time.Since(began)
-	s.winGot, s.winWait = 0, 0
+	s.got, s.fresh, s.waited = 0, 0, time.Since(began)
+	s.winGot, s.winWait, s.lateGot, s.lateWait = 0, 0, 0, 0
 	s.silent.Store(false)
 	s.mu.Lock()
 	s.cancel, s.kicked, s.rate = cancel, false, 0
