@@ -77,6 +77,8 @@ func (d *decoding) Read(p []byte) (int, error) {
 	return n, err
 }
 
+func (d *decoding) skipZeros() int64 { return skipZeros(d.Reader) }
+
 // watched remembers how a stream ended. The decoder may read it from a goroutine of its own.
 type watched struct {
 	io.Reader
@@ -144,12 +146,8 @@ func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 	if err := h.Decode(head); err == nil && !h.Skippable && h.WindowSize > l.Window {
 		return nil, nil, windowError(Zstd, h.WindowSize, l)
 	}
-	d, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(min(4, runtime.GOMAXPROCS(0))), zstd.WithDecoderLowmem(true),
+	return newSparseReader(r, zstd.WithDecoderConcurrency(min(4, runtime.GOMAXPROCS(0))), zstd.WithDecoderLowmem(true),
 		zstd.WithDecoderMaxWindow(l.Window))
-	if err != nil {
-		return nil, nil, err
-	}
-	return d, d.Close, nil
 }
 
 // claimedSize is the size that the first frame says the unpacked file has, 0 when it says nothing. There may be more frames, so the file

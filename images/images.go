@@ -255,7 +255,30 @@ func peek(r io.Reader) ([]byte, io.Reader, error) {
 			return nil, nil, err
 		}
 	}
-	return buf, io.MultiReader(bytes.NewReader(buf), r), nil
+	return buf, &peeked{head: buf, r: r}, nil
+}
+
+// peeked is a stream whose beginning was looked at.
+type peeked struct {
+	head []byte
+	r    io.Reader
+}
+
+func (p *peeked) Read(b []byte) (int, error) {
+	if len(p.head) == 0 {
+		p.head = nil
+		return p.r.Read(b)
+	}
+	n := copy(b, p.head)
+	p.head = p.head[n:]
+	return n, nil
+}
+
+func (p *peeked) skipZeros() int64 {
+	if len(p.head) > 0 {
+		return 0
+	}
+	return skipZeros(p.r)
 }
 
 func tooLarge(size uint64, l Limits) error {
@@ -284,8 +307,12 @@ type raw struct {
 	size int64
 	l    Limits
 	off  int64
+	gap  int64 // zeros that are known to come
 	err  error
 }
+
+// holeAlign is where holes begin and end: sectors of any disk, and the blocks that writers look at.
+const holeAlign = 64 << 10
 
 func openRaw(decoded io.Reader, in Input, info *Info, l Limits) (Extents, error) {
 	size := int64(-1)
@@ -308,6 +335,29 @@ func (r *raw) Next(buf []byte) (Extent, error) {
 	// io.ReadFull would make the same error of an end and of a stream that was cut off.
 	n := 0
 	for n < len(buf) && r.err == nil {
+		if r.gap == 0 {
+			r.gap = skipZeros(r.r)
+		}
+		if r.gap > 0 {
+			at := r.off + int64(n)
+			before := -at & (holeAlign - 1)
+			if r.gap-before >= minCut/2 {
+				if n == 0 && before == 0 {
+					return r.hole()
+				}
+				if before <= int64(len(buf)-n) {
+					clear(buf[n : n+int(before)])
+					n += int(before)
+					r.gap -= before
+					break
+				}
+			}
+			m := int(min(r.gap, int64(len(buf)-n)))
+			clear(buf[n : n+m])
+			n += m
+			r.gap -= int64(m)
+			continue
+		}
 		var m int
 		m, r.err = r.r.Read(buf[n:])
 		n += m
@@ -327,5 +377,17 @@ func (r *raw) Next(buf []byte) (Extent, error) {
 	}
 	e := Extent{Off: r.off, Len: int64(n), Data: buf[:n]}
 	r.off += int64(n)
+	return e, nil
+}
+
+// hole gives as much of the zeros to come as is aligned.
+func (r *raw) hole() (Extent, error) {
+	e := Extent{Off: r.off, Len: r.gap &^ (holeAlign - 1)}
+	if r.l.Size > 0 && e.Len > r.l.Size-r.off {
+		r.err = tooLarge(uint64(r.off)+uint64(r.gap), r.l)
+		return Extent{}, r.err
+	}
+	r.off += e.Len
+	r.gap -= e.Len
 	return e, nil
 }
