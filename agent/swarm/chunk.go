@@ -115,10 +115,7 @@ func (m *Member) fetched(n int64, took time.Duration) {
 	m.stats.FromOrigin += n
 	m.gained(took)
 	// So many streams that a chunk takes about a second: a slow link is not cut into pieces, a fast one is kept busy.
-	m.streams = int(min(max(goal/max(took, 1), 1), 4))
-	if k := len(m.seeds); k > 0 && k < 4 {
-		m.streams = max(m.streams, (seedStreams+k-1)/k)
-	}
+	m.streams = int(min(max(goal/max(took, 1), 1), seedStreams))
 }
 
 // gained notes that a chunk has come, and sets how long to wait for the next one.
@@ -131,18 +128,18 @@ func (m *Member) gained(took time.Duration) {
 	m.patience = min(max(20*m.took, 2*m.times.minPatience), m.times.maxPatience)
 }
 
-// fromPeer fetches a chunk from a neighbour, whose active count the caller has raised; nil when that did not work, which is held against
-// the neighbour.
-func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) *parcel {
+// fromPeer fetches a chunk from a neighbour, whose active count the caller has raised, and tells how long it took; nil when that did not
+// work, which is held against the neighbour.
+func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel, took time.Duration) {
 	mem := int(m.x.Chunks[i].Len)
 	if err := m.memory.take(ctx, mem); err != nil {
 		m.settle(nb, nil, nil)
-		return nil
+		return nil, 0
 	}
 	l, a, err := m.ask(ctx, nb, i)
 	if err != nil {
 		m.memory.give(mem)
-		return nil
+		return nil, 0
 	}
 	if n := int(a.length); n > mem {
 		// Packed anew it is larger. Who waits for memory must hold none.
@@ -150,7 +147,7 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) *parcel {
 		if err := m.memory.take(ctx, n); err != nil {
 			_ = l.Close()
 			m.settle(nb, nil, nil)
-			return nil
+			return nil, 0
 		}
 	} else {
 		m.memory.give(mem - n)
@@ -168,15 +165,16 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) *parcel {
 		m.memory.give(len(data))
 		m.settle(nb, nil, err)
 		m.accuse(nb, i, err)
-		return nil
+		return nil, 0
 	}
 	m.settle(nb, l, nil)
 	m.mu.Lock()
 	m.stats.FromPeers += int64(len(data))
 	m.sign = time.Now()
-	m.gained(time.Since(began))
+	took = time.Since(began)
+	m.gained(took)
 	m.mu.Unlock()
-	return &parcel{encoding: a.encoding, data: data, nb: nb}
+	return &parcel{encoding: a.encoding, data: data, nb: nb}, took
 }
 
 // accuse bars a neighbour if an error is its fault.

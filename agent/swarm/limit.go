@@ -59,6 +59,13 @@ const goal = time.Second
 
 func newSlots(least, most int) *slots { return &slots{least: least, most: most, limit: least} }
 
+// open tells whether there is a slot.
+func (s *slots) open() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.used < s.limit
+}
+
 func (s *slots) take() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -23,13 +23,14 @@ const (
 	maxPause  = time.Minute
 	joinWait  = time.Second // for the conductor's first word
 	tick      = 50 * time.Millisecond
+	meetWait  = 300 * time.Millisecond // for others who begin at the same time
 	helpAfter = 500 * time.Millisecond // without anything new from anybody
 
 	open     = 8                   // chunks that are being fetched, or wait to be unpacked
 	inFlight = 3 * index.MaxStored // and the memory that they may take
 
 	aloneStreams = open // chunks from the origin at once, for who has no neighbours
-	seedStreams  = 6    // for all seeds together, while they are few or fast
+	seedStreams  = 4    // for all seeds together, and for each when a chunk takes but a moment
 )
 
 // Origin is where the image's objects come from when no neighbour gives them: web servers, a registry.
@@ -85,6 +86,7 @@ type Member struct {
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	up     *slots
+	down   *slots        // from neighbours
 	places chan struct{} // one for each chunk that is on its way to Chunk
 	ready  chan int      // for Next
 
@@ -151,10 +153,10 @@ func newMember(n *Node, x *index.Index, image Image, from Origin, read Read) *Me
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
 	m := &Member{n: n, x: x, image: image, from: from, read: read, log: n.log, id: n.id, limit: n.limit, times: n.times, ctx: ctx, cancel: cancel,
-		lists: lists{x: x, from: from}, memory: newBudget(inFlight), up: newSlots(2, 8), places: make(chan struct{}, open), ready: make(chan int, open),
+		lists: lists{x: x, from: from}, memory: newBudget(inFlight), up: newSlots(2, 8), down: newSlots(2, open), places: make(chan struct{}, open), ready: make(chan int, open),
 		changed: make(chan struct{}), joined: now, state: make([]chunkState, len(x.Chunks)), have: newBits(len(x.Chunks)),
 		avail: make([]uint16, len(x.Chunks)), near: map[string]*neighbour{}, barred: map[string]bool{}, parcels: map[int]*parcel{},
-		origin: map[int]bool{}, streams: seedStreams, sign: now, gain: now, patience: n.times.maxPatience, conns: map[net.Conn]string{}}
+		origin: map[int]bool{}, streams: 1, sign: now, gain: now, patience: n.times.maxPatience, conns: map[net.Conn]string{}}
 	for i, c := range x.Chunks {
 		if c.Len == 0 { // zeros: nobody needs to fetch them
 			m.state[i] = had
@@ -225,6 +227,7 @@ func (m *Member) Rest() {
 		}
 	}
 	m.left = 0
+	st := m.stats
 	clear(m.have)
 	for _, i := range m.ours.chunks() {
 		if m.state[i] == had {
@@ -233,6 +236,7 @@ func (m *Member) Rest() {
 	}
 	m.rouseLocked()
 	m.mu.Unlock()
+	m.log.Info("image complete", "from_origin", st.FromOrigin, "from_neighbours", st.FromPeers, "sent", st.Sent)
 	m.n.anew(m)
 }
 

@@ -54,6 +54,7 @@ func (m *Member) fetch() {
 			i, nb := m.choosePeer(now)
 			if nb != nil {
 				nb.active++
+				m.down.take()
 			} else if i = m.chooseOrigin(now); i >= 0 {
 				m.origin[i], m.newer = true, true
 			}
@@ -72,10 +73,17 @@ func (m *Member) fetch() {
 				continue
 			}
 			var p *parcel
+			source := "origin"
 			if nb != nil {
-				p = m.fromPeer(m.ctx, nb, i)
+				source = nb.node
+				var took time.Duration
+				p, took = m.fromPeer(m.ctx, nb, i)
+				m.down.give(took)
 			} else {
 				p = m.fromOrigin(m.ctx, i)
+			}
+			if p != nil {
+				m.log.Debug("a chunk has come", "chunk", i, "from", source, "bytes", len(p.data), "took", time.Since(now))
 			}
 			m.mu.Lock()
 			m.busy--
@@ -108,7 +116,7 @@ func (m *Member) choosePeer(now time.Time) (int, *neighbour) {
 			free = append(free, nb)
 		}
 	}
-	if len(free) == 0 {
+	if len(free) == 0 || !m.down.open() {
 		return -1, nil
 	}
 	best, rank, ties := -1, uint16(0), 0
@@ -151,7 +159,11 @@ func (m *Member) chooseOrigin(now time.Time) int {
 	}
 	if m.alone(now) {
 		streams := aloneStreams
-		if now.Sub(m.joined) < joinWait {
+		switch since := now.Sub(m.joined); {
+		case !m.n.session.Load():
+		case since < meetWait:
+			streams = 0
+		case since < joinWait:
 			streams = 2 // who is alone now may not be in a moment
 		}
 		if len(m.origin) >= streams {
@@ -159,7 +171,7 @@ func (m *Member) chooseOrigin(now time.Time) int {
 		}
 		return m.pick(func(i int) bool { return !m.inFlight(i) || now.Sub(m.sign) >= m.times.quiet })
 	}
-	if slices.Contains(m.seeds, m.id.Node) && len(m.origin) < m.streams {
+	if slices.Contains(m.seeds, m.id.Node) && len(m.origin) < max(m.streams, seedStreams/len(m.seeds)) {
 		missing := func(i int) bool { return m.avail[i] == 0 && !m.inFlight(i) }
 		if i := m.pick(func(i int) bool { return missing(i) && owes(m.seeds, i) == m.id.Node }); i >= 0 {
 			return i

@@ -189,7 +189,7 @@ func (m *Member) answer(t *tls.Conn, r request) error {
 	var took time.Duration
 	defer func() { m.up.give(took) }()
 	p, err := m.pack(i)
-	if errors.Is(err, errNotKept) {
+	if errors.Is(err, errNotKept) || errors.Is(err, context.Canceled) { // the writer has ended
 		return say(statusMissing)
 	}
 	if err != nil {

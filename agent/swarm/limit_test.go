@@ -1,0 +1,166 @@
+package swarm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestLimiter holds that however many send at once, they keep to the limit together, and each gets its turn.
+func TestLimiter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const rate, senders, pieces = 1_000_000, 5, 100
+		l := &limiter{rate: rate}
+		began := time.Now()
+		sent := make(chan int, senders*pieces)
+		for i := range senders {
+			go func() {
+				for range pieces {
+					if err := l.wait(t.Context(), pieceSize); err != nil {
+						t.Error(err)
+					}
+					sent <- i
+				}
+			}()
+		}
+		var each [senders]int
+		for n := range senders * pieces {
+			each[<-sent]++
+			if most := time.Since(began).Seconds()*rate + burst + pieceSize; float64((n+1)*pieceSize) > most {
+				t.Fatalf("%d bytes after %v", (n+1)*pieceSize, time.Since(began))
+			}
+			if n == senders*pieces/2 {
+				for i, k := range each {
+					if k < pieces/2-6 || k > pieces/2+6 {
+						t.Errorf("sender %d has sent %d pieces of %d", i, k, n)
+					}
+				}
+			}
+		}
+		if took, want := time.Since(began).Seconds(), float64(senders*pieces*pieceSize-burst)/rate; took < want*0.99 || took > want*1.01 {
+			t.Errorf("took %.2f s, want %.2f", took, want)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		over := errors.New("over")
+		time.AfterFunc(time.Millisecond, func() { cancel(over) })
+		if err := l.wait(ctx, 100*rate); !errors.Is(err, over) {
+			t.Errorf("wait = %v", err)
+		}
+		if err := (&limiter{}).wait(ctx, 1<<30); err != nil {
+			t.Errorf("without a limit: %v", err)
+		}
+	})
+}
+
+func TestSlots(t *testing.T) {
+	s := newSlots(2, 4)
+	take := func() (n int) {
+		for s.take() {
+			n++
+		}
+		for range n {
+			s.give(0)
+		}
+		return n
+	}
+	if n := take(); n != 2 {
+		t.Errorf("%d slots at first", n)
+	}
+	for range 5 {
+		s.take()
+		s.give(10 * time.Millisecond)
+	}
+	if n := take(); n != 4 {
+		t.Errorf("%d slots on a fast link", n)
+	}
+	for range 5 {
+		s.take()
+		s.give(time.Minute)
+	}
+	if n := take(); n != 2 {
+		t.Errorf("%d slots on a slow link", n)
+	}
+}
+
+// TestCache holds that memory is bounded, and that what is being sent stays.
+func TestCache(t *testing.T) {
+	var c cache
+	for i := range 10 {
+		c.put(i, published, make([]byte, cacheSize/4))
+	}
+	if c.bytes > cacheSize || len(c.all) != 4 || c.pin(0) != nil {
+		t.Errorf("%d bytes, %d chunks", c.bytes, len(c.all))
+	}
+	var held []*packed
+	for i := 6; i < 10; i++ {
+		held = append(held, c.pin(i))
+	}
+	c.put(20, published, make([]byte, 1))
+	if p := c.putPinned(21, repacked, make([]byte, 1)); p != nil || c.bytes > cacheSize || len(c.all) != 4 {
+		t.Errorf("something that is being sent was thrown out: %d bytes", c.bytes)
+	}
+	c.unpin(held[0])
+	if p := c.putPinned(21, repacked, make([]byte, 1)); p == nil || c.pin(6) != nil {
+		t.Error("there was room")
+	}
+}
+
+func TestBudget(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBudget(10)
+		if err := b.take(t.Context(), 8); err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan error, 1)
+		go func() { got <- b.take(t.Context(), 5) }()
+		synctest.Wait()
+		select {
+		case <-got:
+			t.Fatal("13 bytes of 10")
+		default:
+		}
+		b.give(8)
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := b.take(ctx, 6); err == nil {
+			t.Error("11 bytes of 10")
+		}
+	})
+}
+
+// FuzzAnswer holds that no answer makes a reader take more than the request allows.
+func FuzzAnswer(f *testing.F) {
+	f.Add(answer{statusOK, published, 1000}.bytes(), int64(1000))
+	f.Add(answer{statusOK, repacked, maxPacked}.bytes(), int64(1))
+	f.Add(answer{status: statusBusy}.bytes(), int64(1000))
+	f.Add([]byte{0, 2, 255, 255, 255, 255}, int64(1000))
+	f.Fuzz(func(t *testing.T, b []byte, want int64) {
+		a, err := readAnswer(bytes.NewReader(b), want)
+		if err != nil {
+			return
+		}
+		if a.length > maxPacked && int64(a.length) != want || a.status != statusOK && a.length != 0 {
+			t.Errorf("%+v for %d bytes", a, want)
+		}
+		if !bytes.Equal(a.bytes()[:1], b[:1]) {
+			t.Errorf("%+v from %x", a, b)
+		}
+	})
+}
+
+// FuzzRequest holds that a request is read as it was written.
+func FuzzRequest(f *testing.F) {
+	f.Add(request{Image{1, 2, 3}, 77}.bytes())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		r, err := readRequest(bytes.NewReader(b))
+		if err == nil && !bytes.Equal(r.bytes(), b[:requestSize]) {
+			t.Errorf("%x became %x", b, r.bytes())
+		}
+	})
+}
