@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"hash/crc32"
+	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -235,4 +236,218 @@ func FuzzParseTable(f *testing.F) {
 			t.Fatalf("what was applied is not accepted: %v", err)
 		}
 	})
+}
+
+// image is the head, tail and size of an image in a file, as the writer gives them.
+func imageOf(b []byte, sector int) (head, tail []byte, tailOff, size int64) {
+	size = int64(len(b))
+	tailOff = max(HeadSize, (size-TailSectors*int64(sector))/int64(sector)*int64(sector))
+	return b[:min(len(b), HeadSize)], b[min(tailOff, size):], tailOff, size
+}
+
+// deployed puts an image onto a larger disk in a file and commits it.
+func deployed(t *testing.T, img []byte, diskSize int64, sector int) (*fileDisk, *Pending) {
+	t.Helper()
+	f := newFileDisk(t, diskSize, sector)
+	head, tail, tailOff, size := imageOf(img, sector)
+	if err := CheckHead(head, size, f.disk()); err != nil {
+		t.Fatal(err)
+	}
+	p, err := NewPending(f.disk(), head, tail, tailOff, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(img[HeadSize:tailOff], HeadSize); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.commit(t.Context(), f, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	return f, p
+}
+
+// toolImage makes an image of so many MiB with sfdisk.
+func toolImage(t *testing.T, mib int64, script string) []byte {
+	t.Helper()
+	kit.NeedPrograms(t, "sfdisk")
+	path := kit.TempDisk(t, mib<<20)
+	cmd := exec.Command("sfdisk", "--quiet", path)
+	cmd.Stdin = strings.NewReader(script)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("sfdisk: %v\n%s", err, out)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// dump is a table as sfdisk shows it, without what depends on the file and the disk's size.
+func dump(t *testing.T, path string) string {
+	t.Helper()
+	var lines []string
+	for line := range strings.Lines(kit.Run(t, "sfdisk", "--dump", path)) {
+		line = strings.ReplaceAll(line, path, "disk")
+		if !strings.HasPrefix(line, "device:") && !strings.HasPrefix(line, "last-lba:") {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// TestTablesOfOtherTools puts what sfdisk and sgdisk make onto a larger disk, and holds that both find the same partitions there, and nothing
+// wrong: GPTs with few and many entries, and MBRs with logical partitions.
+func TestTablesOfOtherTools(t *testing.T) {
+	kit.NeedPrograms(t, "sgdisk")
+	gpt := "label: gpt\n"
+	for _, c := range []struct{ name, script string }{
+		{"GPT, 128 entries", gpt + "start=2048, size=4096, type=U, name=esp\nstart=8192, size=20480, name=root\n"},
+		{"GPT, 4 entries", gpt + "table-length: 4\nstart=2048, size=4096, type=U\nstart=8192, size=20480\n"},
+		{"GPT, 16 entries", gpt + "table-length: 16\nstart=2048, size=4096, type=U\nstart=8192, size=20480\n"},
+		{"GPT, 512 entries", gpt + "table-length: 512\nstart=2048, size=4096, type=U\nstart=8192, size=20480\n"},
+		{"GPT, first partition before the first MiB", gpt + "first-lba: 34\nstart=34, size=2014\nstart=2048, size=20480\n"},
+		{"MBR", "label: dos\nstart=2048, size=4096, bootable\nstart=8192, size=20480, type=82\n"},
+		{"MBR with logical partitions", "label: dos\nstart=2048, size=4096, bootable\nstart=8192, size=40000, type=f\nstart=10240, size=4096\nstart=16384, size=4096, type=82\nstart=22528, size=8192\n"},
+		{"MBR, extended partition to the end", "label: dos\nstart=2048, size=4096\nstart=8192, type=5\nstart=10240, size=4096\nstart=16384\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			img := toolImage(t, 24, c.script)
+			src := filepath.Join(t.TempDir(), "img")
+			if err := os.WriteFile(src, img, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			f, p := deployed(t, img, 100<<20, 512)
+			if want, got := dump(t, src), dump(t, f.Name()); got != want {
+				t.Errorf("sfdisk finds\n%swant\n%s", got, want)
+			}
+			if out := kit.Run(t, "sfdisk", "--verify", f.Name()); !strings.Contains(out, "No errors") {
+				t.Error(out)
+			}
+			if p.Table() == "gpt" {
+				if out := kit.Run(t, "sgdisk", "-v", f.Name()); !strings.Contains(out, "No problems found") {
+					t.Error(out)
+				}
+				if p.noted != "" {
+					t.Errorf("noted %q of a whole image", p.noted)
+				}
+			}
+			if !bytes.Equal(img[HeadSize:len(img)-TailSectors*512], readDisk(t, f, HeadSize, int64(len(img))-HeadSize-TailSectors*512)) {
+				t.Error("the content between changed")
+			}
+		})
+	}
+}
+
+// TestHybridMBRStays holds that what sgdisk puts beside the protective partition is found on the larger disk, untouched.
+func TestHybridMBRStays(t *testing.T) {
+	kit.NeedPrograms(t, "sgdisk")
+	path := kit.TempDisk(t, 24<<20)
+	kit.Run(t, "sgdisk", "-n", "1:2048:+4M", "-n", "2:12288:+4M", "-h", "1:2", path)
+	img, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, p := deployed(t, img, 100<<20, 512)
+	if got := readDisk(t, f, 0, 512); !bytes.Equal(got, img[:512]) {
+		t.Errorf("sector 0 changed:\n%x\n%x", got[440:], img[440:512])
+	}
+	if p.Table() != "gpt" || len(p.Partitions()) != 2 {
+		t.Errorf("table %s, %+v", p.Table(), p.Partitions())
+	}
+	if out := kit.Run(t, "sgdisk", "-p", f.Name()); !strings.Contains(out, "12288") {
+		t.Errorf("sgdisk: %s", out)
+	}
+	// Without one, the protective partition covers the larger disk.
+	path = kit.TempDisk(t, 24<<20)
+	kit.Run(t, "sgdisk", "-n", "1:2048:+4M", path)
+	if img, err = os.ReadFile(path); err != nil {
+		t.Fatal(err)
+	}
+	f, _ = deployed(t, img, 100<<20, 512)
+	if got := binary.LittleEndian.Uint32(readDisk(t, f, 0, 512)[446+12:]); got != 100<<20/512-1 {
+		t.Errorf("the protective partition has %d sectors", got)
+	}
+}
+
+// TestStaleGPTBehindAnMBR holds that an image is read as Linux reads it: an MBR without a protective partition counts, whatever GPT an
+// earlier tool left behind it.
+func TestStaleGPTBehindAnMBR(t *testing.T) {
+	kit.NeedPrograms(t, "sgdisk")
+	stale := toolImage(t, 24, "label: gpt\nstart=2048, size=4096\n")
+	mbr := toolImage(t, 24, "label: dos\nstart=4096, size=8192\n")
+	img := bytes.Clone(stale)
+	copy(img, mbr[:512])
+	f, p := deployed(t, img, 100<<20, 512)
+	if p.Table() != "mbr" || len(p.Partitions()) != 1 || p.Partitions()[0].StartLBA != 4096 {
+		t.Errorf("table %s, %+v", p.Table(), p.Partitions())
+	}
+	if out := dump(t, f.Name()); !strings.Contains(out, "label: dos") || !strings.Contains(out, "4096") {
+		t.Errorf("sfdisk finds\n%s", out)
+	}
+}
+
+// TestBackupTableIsTold holds that a missing, damaged or foreign backup GPT is said, and mended.
+func TestBackupTableIsTold(t *testing.T) {
+	kit.NeedPrograms(t, "sgdisk")
+	good := makeGPT(t, 8<<20, 512, 1, testPart{"root", 2048, 8192})
+	other := makeGPT(t, 8<<20, 512, 1, testPart{"root", 2048, 8000})
+	end := len(good) - 512
+	for _, c := range []struct {
+		name string
+		f    func(b []byte) []byte
+		want string
+	}{
+		{"whole", func(b []byte) []byte { return b }, ""},
+		{"missing", func(b []byte) []byte { clear(b[end:]); return b }, "has no backup partition table"},
+		{"damaged", func(b []byte) []byte { b[end+40]++; return b }, "is damaged"},
+		{"another's", func(b []byte) []byte { copy(b[end-32*512:], other[end-32*512:]); return b }, "another one than the primary"},
+		{"cut off with the end", func(b []byte) []byte { return b[:end-32*512] }, "has no backup partition table"},
+		{"grown by zeros", func(b []byte) []byte { return append(b, make([]byte, 1<<20)...) }, "has no backup partition table"},
+	} {
+		img := c.f(bytes.Clone(good))
+		f, p := deployed(t, img, 32<<20, 512)
+		if c.want == "" && p.noted != "" || !strings.Contains(p.noted, c.want) {
+			t.Errorf("%s: noted %q, want %q", c.name, p.noted, c.want)
+		}
+		if out := kit.Run(t, "sgdisk", "-v", f.Name()); !strings.Contains(out, "No problems found") {
+			t.Errorf("%s: %s", c.name, out)
+		}
+	}
+}
+
+// TestSizesAtTheEdge holds images that are as large as the disk, end within a sector, or were made with sectors of 4096.
+func TestSizesAtTheEdge(t *testing.T) {
+	gpt := makeGPT(t, 8<<20, 512, 1, testPart{"root", 2048, 8192})
+	big := makeGPT(t, 8<<20, 4096, 1, testPart{"root", 256, 1024})
+	mbr := makeMBR(8<<20, testPart{"", 2048, 8<<20/512 - 2048})
+	odd := append(bytes.Clone(mbr), "the end"...)
+	for _, c := range []struct {
+		name   string
+		img    []byte
+		size   int64
+		sector int
+	}{
+		{"GPT, as large as the disk", gpt, 8 << 20, 512}, {"GPT of 4096, as large", big, 8 << 20, 4096}, {"GPT of 4096, larger disk", big, 64 << 20, 4096},
+		{"MBR, as large as the disk", mbr, 8 << 20, 512}, {"MBR, ends within a sector", odd, 8<<20 + 512, 512},
+		{"GPT of 4096, ends within a sector", append(bytes.Clone(big), make([]byte, 700)...), 9 << 20, 4096},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, p := deployed(t, c.img, c.size, c.sector)
+			tab, err := parseTable(readDisk(t, f, 0, HeadSize), c.sector)
+			if err != nil || len(tab.partitions()) != 1 {
+				t.Fatalf("table on the disk: %v", err)
+			}
+			q := tab.partitions()[0]
+			if got := readDisk(t, f, q.Start, q.Size); !bytes.Equal(got, c.img[q.Start:q.Start+q.Size]) {
+				t.Error("the partition's content changed")
+			}
+			if p.Table() == "mbr" && !bytes.Equal(readDisk(t, f, 0, int64(len(c.img))), c.img) {
+				t.Error("an image with an MBR is not on the disk to the byte")
+			}
+		})
+	}
+	if err := CheckHead(mbr[:HeadSize], 8<<20, Disk{Name: "/dev/vda", Size: 8<<20 - 512, LogicalSectors: 512}); err == nil || !strings.Contains(err.Error(), "larger than the disk") {
+		t.Errorf("a sector too large: %v", err)
+	}
 }
