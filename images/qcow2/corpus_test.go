@@ -45,33 +45,33 @@ func readInto(r *Reader, bufSize int) ([]byte, error) {
 			}
 		})
 	}
-	var err error
-	for {
+	var err, broken error
+	for broken == nil {
 		buf := <-free
 		var e Extent
 		if e, err = r.Next(buf); err != nil {
 			break
 		}
 		if e.Off < 0 || e.Len <= 0 || e.Off%sector != 0 || e.Len%sector != 0 || e.Off+e.Len > r.Size() || e.Data != nil && e.Decode != nil {
-			err = fmt.Errorf("impossible extent of %d bytes at %d", e.Len, e.Off)
+			broken = fmt.Errorf("impossible extent of %d bytes at %d", e.Len, e.Off)
 			break
 		}
 		for i := e.Off / sector; i < (e.Off+e.Len)/sector; i++ {
 			if seen[i] {
-				err = fmt.Errorf("byte %d comes twice", i*sector)
+				broken = fmt.Errorf("byte %d comes twice", i*sector)
 			}
 			seen[i] = true
 		}
 		switch {
 		case e.Decode != nil:
 			if e.Len > int64(bufSize) {
-				err = fmt.Errorf("a packed extent of %d bytes for a buffer of %d", e.Len, bufSize)
+				broken = fmt.Errorf("a packed extent of %d bytes for a buffer of %d", e.Len, bufSize)
 			}
 			jobs <- job{e, buf}
 			continue
 		case e.Data != nil:
 			if int64(len(e.Data)) != e.Len || &e.Data[0] != &buf[0] {
-				err = fmt.Errorf("data of %d bytes in an extent of %d", len(e.Data), e.Len)
+				broken = fmt.Errorf("data of %d bytes in an extent of %d", len(e.Data), e.Len)
 			}
 			copy(disk[e.Off:], e.Data)
 		default:
@@ -81,7 +81,7 @@ func readInto(r *Reader, bufSize int) ([]byte, error) {
 	}
 	close(jobs)
 	work.Wait()
-	if failed != nil {
+	if failed = errors.Join(failed, broken); failed != nil {
 		return disk, failed
 	}
 	if err != io.EOF {

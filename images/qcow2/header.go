@@ -58,13 +58,13 @@ type Header struct {
 	Snapshots    int
 	RefcountBits int
 
-	l1, refcounts       int64
-	l1Size              int64 // entries
-	refcountClusters    int64
-	snapshots           int64
-	headerLength        int64
-	incompatible        uint64
-	backing, backingLen int64
+	l1, refcounts    int64
+	l1Size           int64 // entries
+	refcountClusters int64
+	snapshots        int64
+	headerLength     int64
+	incompatible     uint64
+	backingLen       int64
 }
 
 func (h *Header) cluster() int64 { return 1 << h.ClusterBits }
