@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ type host struct {
 	perFlow int
 	shared  int
 	down    bool
+	slower  atomic.Int64 // perFlow, from when it is set
 
 	busy  chan struct{} // not a Mutex: time would stand still while one is waited for
 	conns chan net.Conn
@@ -109,14 +111,18 @@ type paced struct {
 }
 
 func (p *paced) Write(b []byte) (int, error) {
-	if p.h.perFlow == 0 && p.h.shared == 0 {
+	perFlow := p.h.perFlow
+	if v := p.h.slower.Load(); v > 0 {
+		perFlow = int(v)
+	}
+	if perFlow == 0 && p.h.shared == 0 {
 		return p.Conn.Write(b)
 	}
 	sent := 0
 	for len(b) > 0 {
 		part := b[:min(len(b), 16<<10)]
-		if p.h.perFlow > 0 {
-			time.Sleep(time.Duration(len(part)) * time.Second / time.Duration(p.h.perFlow))
+		if perFlow > 0 {
+			time.Sleep(time.Duration(len(part)) * time.Second / time.Duration(perFlow))
 		}
 		if p.h.shared > 0 {
 			p.h.busy <- struct{}{}
