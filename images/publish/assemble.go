@@ -139,7 +139,8 @@ type assembler struct {
 	end          int64
 
 	parts    map[int]*part
-	resident []int // parts with a buffer, the one that waits longest first
+	resident []int // parts with a buffer, the one that waits longest first; not more than keep
+	keep     int
 	complete []bool
 	spill    spill
 }
@@ -154,8 +155,12 @@ type part struct {
 func newAssembler(ctx context.Context, size int64, chunks, sums chan<- *chunk, o Options) *assembler {
 	// Those who hold buffers: incomplete chunks, the workers and what waits for them, the disk's digest and what waits for it. One more
 	// is always on its way back.
-	n := resident + 1 + cap(chunks) + o.Workers + cap(sums) + ahead + 2
-	a := &assembler{ctx: ctx, size: size, chunks: chunks, sums: sums, meter: o.Meter, free: make(chan []byte, n), parts: map[int]*part{}}
+	keep := o.resident
+	if keep == 0 {
+		keep = resident
+	}
+	n := keep + 1 + cap(chunks) + o.Workers + cap(sums) + ahead + 2
+	a := &assembler{ctx: ctx, size: size, keep: keep, chunks: chunks, sums: sums, meter: o.Meter, free: make(chan []byte, n), parts: map[int]*part{}}
 	for range n {
 		a.free <- nil
 	}
@@ -260,7 +265,7 @@ func (a *assembler) buffer() ([]byte, error) {
 
 // room moves the chunk that waits longest out of the memory, if there are many.
 func (a *assembler) room() error {
-	if len(a.resident) < resident {
+	if len(a.resident) < a.keep {
 		return nil
 	}
 	i := a.resident[0]

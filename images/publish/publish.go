@@ -39,6 +39,8 @@ type Options struct {
 	Sign     []Signer
 	Workers  int // how many chunks are packed at a time; 0: as many as there are processors
 	Meter    *Meter
+
+	resident int // incomplete chunks in memory; 0: the usual number
 }
 
 // MaxLevel is the highest level of the encoder that is built in.

@@ -272,7 +272,7 @@ func pieces(img []byte, r *rand.Rand) []images.Extent {
 
 func TestPiecesInAnyOrder(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	img := disk(150*mib+512, 9)
+	img := disk(50*mib+512, 9)
 	var want []byte
 	orders := map[string]func([]images.Extent){
 		"in order":      func([]images.Extent) {},
@@ -292,7 +292,7 @@ func TestPiecesInAnyOrder(t *testing.T) {
 		if err := Dir(dir).make(); err != nil {
 			t.Fatal(err)
 		}
-		x, _, err := assemble(t.Context(), &fakeExtents{size: int64(len(img)), all: all}, Dir(dir), Options{Compress: encoder(1, 2), Workers: 1 + r.IntN(4), Meter: new(Meter)})
+		x, _, err := assemble(t.Context(), &fakeExtents{size: int64(len(img)), all: all}, Dir(dir), Options{Compress: encoder(1, 2), Workers: 1 + r.IntN(4), Meter: new(Meter), resident: 3})
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -363,7 +363,7 @@ func TestBrokenReaders(t *testing.T) {
 
 // TestSameBytes: what is published depends on the image and the options alone.
 func TestSameBytes(t *testing.T) {
-	img := disk(40*mib, 3)
+	img := disk(24*mib, 3)
 	var want map[string]string
 	for _, workers := range []int{1, 2, 7} {
 		dir := t.TempDir()
@@ -384,7 +384,7 @@ func TestSameBytes(t *testing.T) {
 }
 
 func TestOnlyChangesAreStored(t *testing.T) {
-	img, dir := disk(40*mib, 3), t.TempDir()
+	img, dir := disk(24*mib, 3), t.TempDir()
 	first := publish(t, img, dir, Options{})
 	before := files(t, dir)
 	if again := publish(t, img, dir, Options{}); again.New != 0 || again.Written != 0 || again.SHA256 != first.SHA256 {
@@ -421,7 +421,7 @@ func TestOnlyChangesAreStored(t *testing.T) {
 // TestKilledAndRunAgain kills a publication hard, again and again: there is never an index before all objects, and what it stored is used.
 func TestKilledAndRunAgain(t *testing.T) {
 	const variable = "INGOT_TEST_PUBLISH_INTO"
-	img := disk(100*mib, 5)
+	img := disk(60*mib, 5)
 	if dir := os.Getenv(variable); dir != "" {
 		publish(t, img, dir, Options{Level: 9, Workers: 1})
 		return
@@ -431,7 +431,7 @@ func TestKilledAndRunAgain(t *testing.T) {
 		n, _ := filepath.Glob(filepath.Join(dir, "objects", "??", "[0-9a-f]*"))
 		return len(n)
 	}
-	for _, enough := range []int{1, 4, 9} {
+	for _, enough := range []int{1, 3, 5} {
 		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), variable+"="+dir)
 		if err := cmd.Start(); err != nil {

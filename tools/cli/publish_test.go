@@ -158,7 +158,12 @@ func TestPublishSigned(t *testing.T) {
 	}
 	fails(t, "signature", "image", "verify", in("out/disk.ingot"), "--key", in("b.pub"))
 	fails(t, "has a password", "image", "publish", in("disk.raw"), "-o", in("out"), "--cosign-key", "../../images/publish/testdata/cosign.key")
-	env := map[string]string{keyPassword: "wrong"}
+	env := map[string]string{keyPassword: "test password"}
+	if _, _, err := ingot(t, env, "image", "publish", in("disk.raw"), "-o", in("locked"), "--sign-key", "../../images/publish/testdata/minisign.key"); err != nil {
+		t.Error(err)
+	}
+	ok(t, "image", "verify", in("locked/disk.ingot"), "--key", "../../images/publish/testdata/minisign.pub")
+	env[keyPassword] = "wrong"
 	if _, _, err := ingot(t, env, "image", "publish", in("disk.raw"), "-o", in("out"), "--cosign-key", "../../images/publish/testdata/cosign.key"); err == nil || !strings.Contains(err.Error(), "password is wrong") {
 		t.Errorf("a wrong password: %v", err)
 	}
