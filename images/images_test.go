@@ -348,6 +348,7 @@ func FuzzOpen(f *testing.F) {
 	f.Add([]byte("\x50\x2a\x4d\x18\xff\xff\xff\xff"))
 	f.Add([]byte("QFI\xfb\x00\x00\x00\x03"))
 	packed, err := filepath.Glob("testdata/packed/*")
+	packed = append(packed, "vhd/testdata/none", "vhd/testdata/one")
 	if err != nil {
 		f.Fatal(err)
 	}
