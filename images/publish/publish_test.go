@@ -166,7 +166,7 @@ func files(t testing.TB, dir string) map[string]string {
 }
 
 func TestPublishedIsWhatItWasMadeFrom(t *testing.T) {
-	for _, size := range []int{512, 65536, 4 * mib, 4*mib + 512, 30*mib + 1024, 30*mib + 777} {
+	for _, size := range []int{512, 65536, 4*mib + 512, 9*mib + 777} {
 		img := disk(size, byte(size))
 		var packed bytes.Buffer
 		w, err := zstd.NewWriter(&packed)
