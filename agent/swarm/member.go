@@ -153,7 +153,7 @@ func newMember(n *Node, x *index.Index, image Image, from Origin, read Read) *Me
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
 	m := &Member{n: n, x: x, image: image, from: from, read: read, log: n.log, id: n.id, limit: n.limit, times: n.times, ctx: ctx, cancel: cancel,
-		lists: lists{x: x, from: from}, memory: newBudget(inFlight), up: newSlots(2, 8), down: newSlots(2, open), places: make(chan struct{}, open), ready: make(chan int, open),
+		lists: lists{x: x, from: from}, memory: newBudget(inFlight), up: newSlots(3, 8), down: newSlots(3, open), places: make(chan struct{}, open), ready: make(chan int, open),
 		changed: make(chan struct{}), joined: now, state: make([]chunkState, len(x.Chunks)), have: newBits(len(x.Chunks)),
 		avail: make([]uint16, len(x.Chunks)), near: map[string]*neighbour{}, barred: map[string]bool{}, parcels: map[int]*parcel{},
 		origin: map[int]bool{}, streams: 1, sign: now, gain: now, patience: n.times.maxPatience, conns: map[net.Conn]string{}}

@@ -57,7 +57,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	off := fl.Bool("off", false, "without swarm, for comparison")
 	work := fl.String("dir", "", "folder for the image and logs; empty: a temporary one")
 	role := fl.String("role", "", "for the program's own use")
-	verbose := fl.Bool("v", false, "keep the agents' logs in the folder")
+	verbose := fl.Bool("v", false, "keep the agents' logs and CPU profiles in the folder")
 	if err := fl.Parse(args); err != nil {
 		return err
 	}
@@ -158,6 +158,9 @@ func measure(ctx context.Context, dir string, nodes int, rate string, swarm, ver
 	return r, nil
 }
 
+// congestion is how TCP finds its speed: as in the ramdisk, whatever this machine has set.
+const congestion = "cubic"
+
 // net is a bridge in a namespace of its own, and namespaces around it: 0 is the server's.
 type net struct {
 	prefix, rate string
@@ -193,6 +196,8 @@ func (n *net) make(ctx context.Context, nodes int) error {
 			{"ip", "-n", ns, "link", "set", "lo", "up"},
 			{"ip", "-n", ns, "link", "set", "eth0", "up"},
 			{"ip", "-n", ns, "addr", "add", n.addr(i) + "/24", "dev", "eth0"},
+			// As a ramdisk has it, whatever this machine has.
+			{"ip", "-n", ns, "route", "change", "10.99.0.0/24", "dev", "eth0", "congctl", congestion},
 			{"tc", "-n", ns, "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", n.rate, "burst", "128kb", "latency", "50ms"},
 			{"tc", "-n", bridge, "qdisc", "add", "dev", port, "root", "tbf", "rate", n.rate, "burst", "128kb", "latency", "50ms"},
 		} {

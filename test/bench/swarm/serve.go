@@ -37,6 +37,8 @@ type rack struct {
 	up    map[string]node.AgentState
 	ended map[string]time.Time
 	rep   int64
+	plans int
+	after ticks // when the last had the image
 	ready chan struct{}
 	done  chan error
 }
@@ -60,14 +62,21 @@ func (r *rack) AgentEvent(_ context.Context, e node.AgentEvent) error {
 	switch {
 	case e.StepFinished != nil && e.StepFinished.Error != "":
 		r.end(errors.New(e.StepFinished.Error))
+	case e.PlanFinished != nil:
+		if r.plans++; r.plans == r.want {
+			r.end(nil)
+		}
 	case e.StepFinished != nil && e.StepFinished.Name == "write":
 		r.ended[e.NodeUUID] = time.Now()
+		if len(r.ended) == r.want {
+			var err error
+			if r.after, err = cpu(); err != nil {
+				return err
+			}
+		}
 		var res struct{ Repacked int64 }
 		if err := json.Unmarshal(e.StepFinished.Result, &res); err == nil {
 			r.rep += res.Repacked
-		}
-		if len(r.ended) == r.want {
-			r.end(nil)
 		}
 	}
 	return nil
@@ -186,10 +195,6 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	after, err := cpu()
-	if err != nil {
-		return err
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var took []float64
@@ -202,7 +207,7 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	return json.NewEncoder(out).Encode(result{Nodes: nodes, StoredMB: float64(stored) / 1e6, Seconds: took[len(took)-1], Median: took[len(took)/2],
-		EgressMB: float64(sent.Load()) / 1e6, CPU: before.until(after), Repacked: r.rep})
+		EgressMB: float64(sent.Load()) / 1e6, CPU: before.until(r.after), Repacked: r.rep})
 }
 
 // counted counts the bytes of answers.
