@@ -8,7 +8,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down test test-full test-fast lint generate generate-check bench clean
+.PHONY: help deps build ramdisk images demo demo-down test test-full test-fast fuzz lint generate generate-check bench bench-image clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -52,6 +52,10 @@ test-full: ## The same tests with bigger numbers, and what takes hours
 test-fast: ## The tests that need neither root nor machines, nor long
 	$(GO) test $$($(GO) list ./... | grep -Ev '/test/(e2e|compat)$$|/tools/(lab|cli)$$|/(images|initramfs)/build$$|/agent/image$$|/conductor/(netboot|app|engine)$$')
 
+FUZZTIME ?= 6s
+fuzz: ## Fuzz every parser, FUZZTIME each
+	@sh tools/fuzz.sh $(FUZZTIME)
+
 lint: ## Formatting, vet, staticcheck
 	@sh tools/lint.sh
 
@@ -67,6 +71,11 @@ bench: ## Benchmarks, as ratios against what one would use instead
 	@sh tools/deps.sh build bench
 	$(GO) test -run '^$$' -bench . -benchtime 5x ./agent/image
 	$(GO) test -run '^$$' -bench . ./conductor/store
+
+bench-image: build ## How fast an image gets onto a disk, against what one would use instead (some ten minutes)
+	@sh tools/deps.sh build bench
+	$(GO) build -o bin/bench ./test/bench
+	bin/bench -n 5 -report build/bench.json -picture build/bench.svg
 
 clean: ## Remove what was built
 	rm -rf bin build

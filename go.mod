@@ -8,6 +8,7 @@ require (
 	github.com/diskfs/go-diskfs v1.9.4 // an independent reader of tables and file systems that tests compare with
 	github.com/google/go-cmp v0.7.0 // differences in tests
 	github.com/google/uuid v1.6.0 // UUIDs
+	github.com/hanwen/go-fuse/v2 v2.12.1 // the file system under the paced disk of the bench
 	github.com/insomniacslk/dhcp v0.0.0-20260901064844-234b97448fae // DHCP packets, server and client
 	github.com/jaypipes/ghw v0.26.0 // inventory of CPUs and memory
 	github.com/klauspost/compress v1.20.3 // zstd and gzip
@@ -40,7 +41,6 @@ require (
 	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/fatih/color v1.15.0 // indirect
 	github.com/go-ole/go-ole v1.3.0 // indirect
-	github.com/hanwen/go-fuse/v2 v2.12.1 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/jaypipes/pcidb v1.1.1 // indirect
 	github.com/josharian/native v1.1.0 // indirect

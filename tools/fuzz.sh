@@ -14,7 +14,7 @@ done
 n=0
 while read -r pkg name; do
 	printf '%s %s, %s\n' "${pkg#github.com/ingot-metal/ingot/}" "$name" "$each"
-	if ! go test -run '^$' -fuzz "^$name\$" -fuzztime "$each" -fuzzminimizetime 5s "$pkg" >"$log" 2>&1; then
+	if ! go test -run '^$' -fuzz "^$name\$" -fuzztime "$each" -fuzzminimizetime 5x "$pkg" >"$log" 2>&1; then
 		cat "$log"
 		exit 1
 	fi

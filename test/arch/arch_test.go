@@ -224,6 +224,7 @@ var agentModules = []string{
 	"golang.org/x/net",                     // of grpc
 	"golang.org/x/sync",
 	"golang.org/x/sys",                          // system calls
+	"golang.org/x/term",                         // the width of the progress bar
 	"golang.org/x/text",                         // of grpc
 	"google.golang.org/genproto/googleapis/rpc", // of grpc
 	"google.golang.org/grpc",                    // the session

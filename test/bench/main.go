@@ -1,0 +1,165 @@
+// Command bench measures how fast, and how cheaply, an image gets onto a disk, against what one would use instead: `make bench-image`.
+//
+// Every comparison is made within one run: the contenders take turns, round after round, on the same device, which is full of old data
+// each time, so that whatever else the machine does hits all of them. Told are medians, and ratios of medians. All write until the data is
+// durable. The contenders:
+//
+//	floor   a local copy of only the data, by four threads with direct I/O: no network, no digest, no decoding, holes left dirty
+//	qemu    curl into RAM, then qemu-img convert -n -W -m 8 -t none: the best pipe that one can type
+//	dd      curl | zstd -dc | dd oflag=direct
+//	ours    ingot-agent write, with the digest checked, holes zeroed, and the partition table last
+//
+// The device is a loop device with direct I/O: over a file, which is as fast as this machine's disk; or over a file system of the project's
+// own that lets data through at a given speed and counts it.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"syscall"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := command(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	}
+}
+
+// command runs the bench, or one of the processes that it is made of.
+func command(ctx context.Context, args []string) error {
+	switch {
+	case len(args) == 4 && args[0] == "device":
+		rate, err := strconv.ParseInt(args[3], 10, 64)
+		if err != nil {
+			return err
+		}
+		return serveDevice(args[1], args[2], rate)
+	case len(args) == 4 && args[0] == "copy":
+		return copyData(args[1], args[2], args[3])
+	case len(args) == 3 && args[0] == "serve":
+		return serve(args[1], args[2])
+	}
+	var b bench
+	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
+	fs.IntVar(&b.rounds, "n", 5, "rounds of every comparison")
+	fs.Int64Var(&b.sizeMiB, "size", 2048, "MiB of the image, most of them zeros")
+	fs.Int64Var(&b.dataMiB, "data", 600, "MiB of files in it")
+	fs.StringVar(&b.bin, "bin", "bin", "folder with ingot and ingot-agent")
+	fs.StringVar(&b.dir, "dir", "build/bench", "folder for images and disks; several GiB, emptied at the end")
+	fs.StringVar(&b.only, "only", "", "run one scenario: fast, disk, link, rebuild")
+	fs.StringVar(&b.report, "report", "", "file to write the results to (JSON)")
+	fs.StringVar(&b.picture, "picture", "", "file to draw them into (SVG)")
+	if err := fs.Parse(args); err != nil {
+		return err
+	}
+	if os.Getuid() != 0 {
+		return errors.New("this needs root: for loop devices, a file system and network namespaces")
+	}
+	return b.run(ctx)
+}
+
+// serve serves a folder, and says where.
+func serve(dir, addr string) error {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	fmt.Print(l.Addr())
+	files := http.FileServer(http.Dir(dir))
+	return http.Serve(l, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if st, err := os.Stat(filepath.Join(dir, filepath.Clean("/"+r.URL.Path))); err == nil {
+			w.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, st.ModTime().UnixNano(), st.Size()))
+		}
+		files.ServeHTTP(w, r)
+	}))
+}
+
+// contender is one way to get the image onto the disk.
+type contender struct {
+	name string
+	form string // of the image; empty: the raw file, read locally
+	cmd  func(im *image, f file, url, dev string) (string, []string)
+	env  []string
+	soft bool // its holes keep old bytes: the disk is not compared
+}
+
+func (b *bench) contenders() []contender {
+	agent := filepath.Join(b.bin, "ingot-agent")
+	ours := func(form, name string) contender {
+		return contender{name: name, form: form, cmd: func(im *image, f file, url, dev string) (string, []string) {
+			return agent, []string{"write", "--image", url + "/" + f.name, "--sha256", f.sha256, "--disk", dev, "--quiet", "--json", "--yes", "--difference", "never"}
+		}}
+	}
+	return []contender{
+		{name: "floor", soft: true, cmd: func(im *image, _ file, _, dev string) (string, []string) {
+			return b.self, []string{"copy", im.raw, dev, b.spans}
+		}},
+		{name: "qemu", form: "qcow2", cmd: func(_ *image, f file, url, dev string) (string, []string) {
+			return "sh", []string{"-ec", `curl -sf "$1" -o "$3" && qemu-img convert -n -W -m 8 -t none -f qcow2 -O raw "$3" "$2" && sync "$2"; rm -f "$3"`,
+				"sh", url + "/" + f.name, dev, "/dev/shm/ingot-bench-image"}
+		}},
+		{name: "dd", form: "zst", cmd: func(_ *image, f file, url, dev string) (string, []string) {
+			return "sh", []string{"-ec", `curl -sf "$1" | zstd -dcq | dd of="$2" bs=4M iflag=fullblock oflag=direct conv=fsync,notrunc status=none`,
+				"sh", url + "/" + f.name, dev}
+		}},
+		ours("qcow2", "ours, qcow2"),
+		ours("ingot", "ours, published"),
+		ours("zst", "ours, raw.zst"),
+	}
+}
+
+// once runs a contender on a dirty device.
+func (b *bench) once(ctx context.Context, c contender, im *image, s *server, d *device, check bool) (took, error) {
+	if err := d.dirty(); err != nil {
+		return took{}, err
+	}
+	return b.again(ctx, c, im, s, d, check)
+}
+
+// again runs a contender on a device as it is.
+func (b *bench) again(ctx context.Context, c contender, im *image, s *server, d *device, check bool) (took, error) {
+	before, err := d.written()
+	if err != nil {
+		return took{}, err
+	}
+	name, args := c.cmd(im, im.files[c.form], s.url, d.path)
+	if c.form != "" {
+		name, args = s.in(name, args...)
+	}
+	t, err := timed(ctx, c.env, name, args...)
+	if err != nil {
+		return t, err
+	}
+	after, err := d.written()
+	if err != nil {
+		return t, err
+	}
+	t.landed = after - before
+	if check && !c.soft {
+		err = im.same(d.path)
+	}
+	return t, err
+}
+
+// reported is what ingot-agent write --json says.
+type reported struct {
+	BytesFetched int64 `json:"bytes_fetched"`
+	BytesWritten int64 `json:"bytes_written"`
+}
+
+func (t took) reported() (r reported, err error) {
+	err = json.Unmarshal(t.out, &r)
+	return r, err
+}
