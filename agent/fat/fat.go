@@ -29,6 +29,7 @@ type FS struct {
 	rootAt      int64  // else: its place
 	rootSize    int64
 	label       string // of the boot sector
+	budget      int64  // bytes that may still be read: folders that hold each other a thousand times end here
 }
 
 // Entry is a file or folder.
@@ -38,6 +39,9 @@ type Entry struct {
 	Size  uint32
 	first uint32
 }
+
+// maxRead bounds what is read of one file system: several times what a config drive or the loaders of a system can be.
+const maxRead = 256 << 20
 
 const maxDir = 1 << 20
 
@@ -72,7 +76,7 @@ func Open(r io.ReaderAt, size int64) (*FS, error) {
 		return nil, fmt.Errorf("%w: it claims %d bytes of a partition of %d", ErrNot, total*sector, size)
 	}
 	f := &FS{r: r, cluster: perCluster * sector, clusters: uint32((total - dataStart) / perCluster), table: reserved * sector,
-		tableSize: fatSectors * sector, data: dataStart * sector, size: total * sector, sector: int(sector), rootAt: (reserved + fats*fatSectors) * sector, rootSize: rootEntries * 32}
+		tableSize: fatSectors * sector, data: dataStart * sector, size: total * sector, sector: int(sector), budget: maxRead, rootAt: (reserved + fats*fatSectors) * sector, rootSize: rootEntries * 32}
 	switch {
 	case f.clusters < 4085:
 		f.bits = 12
@@ -124,6 +128,9 @@ func (f *FS) chain(first uint32, limit int64) ([]byte, error) {
 	for c, n := first, uint32(0); c >= 2 && c < f.clusters+2; n++ {
 		if n > f.clusters {
 			return nil, errors.New("read the FAT: a chain of clusters runs in a circle")
+		}
+		if f.budget -= f.cluster; f.budget < 0 {
+			return nil, fmt.Errorf("%w: too much was read of it", ErrNot)
 		}
 		b := make([]byte, f.cluster)
 		if _, err := f.r.ReadAt(b, f.data+int64(c-2)*f.cluster); err != nil {

@@ -212,6 +212,35 @@ func TestChainThatEndsEarly(t *testing.T) {
 	}
 }
 
+// TestFoldersInEachOther holds that a tree that multiplies itself ends.
+func TestFoldersInEachOther(t *testing.T) {
+	var files []File
+	for i := range 2000 {
+		files = append(files, File{fmt.Sprintf("d/%d/f", i), []byte("x")})
+	}
+	img, err := Make(files, Options{Sector: 4096})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := img.Bytes()
+	fs, err := Open(bytes.NewReader(b), img.Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := fs.Find("d")
+	if err != nil || d == nil {
+		t.Fatalf("Find = %v, %v", d, err)
+	}
+	for range 1 << 20 { // far more than anybody lists
+		if _, err = fs.List(d); err != nil {
+			break
+		}
+	}
+	if !errors.Is(err, ErrNot) {
+		t.Errorf("listed for ever: %v", err)
+	}
+}
+
 // FuzzOpen holds that no file system, however broken, makes the reader panic or run away.
 func FuzzOpen(f *testing.F) {
 	for _, o := range []Options{{Sector: 512, Label: "X"}, {Sector: 4096, Label: "Y"}} {
@@ -226,6 +255,7 @@ func FuzzOpen(f *testing.F) {
 		if err != nil {
 			return
 		}
+		fs.budget = 1 << 20
 		_, _ = fs.Label()
 		list, err := fs.List(nil)
 		if err != nil {
