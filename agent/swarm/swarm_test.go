@@ -552,13 +552,13 @@ func TestPeerDies(t *testing.T) {
 	h.together(first)
 	h.hears(first)
 	second := h.add(0)
+	second.join()
 	go func() {
-		for second.m == nil || second.m.Stats().FromPeers == 0 {
+		for second.m.Stats().FromPeers == 0 {
 			time.Sleep(time.Millisecond)
 		}
 		first.m.shut() // without a word
 	}()
-	second.join()
 	h.together(second)
 	if st := second.m.Stats(); st.FromOrigin == 0 || st.FromPeers == 0 || st.Liars != 0 {
 		t.Errorf("%+v", st)
@@ -688,6 +688,8 @@ func TestLiars(t *testing.T) {
 					t.Error("the log does not name the liar")
 				}
 				w.n.Hear(News{Image: h.pic.sum, Peers: []Peer{{Node: "liar", Generation: 1, Addr: addr, Whole: true, Have: all}}})
+				w.m.mu.Lock()
+				defer w.m.mu.Unlock()
 				if w.m.near["liar"] != nil {
 					t.Error("the liar is back")
 				}

@@ -49,8 +49,9 @@ func (*rack) AgentLost(context.Context, string, string) {}
 func (r *rack) AgentUp(_ context.Context, s node.AgentState) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	_, again := r.up[s.NodeUUID]
 	r.up[s.NodeUUID] = s
-	if len(r.up) == r.want {
+	if len(r.up) == r.want && !again {
 		close(r.ready)
 	}
 	return nil
