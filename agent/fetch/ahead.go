@@ -67,7 +67,7 @@ type flow struct {
 // pace measures, and finds out how many connections are of use.
 type pace struct {
 	since  time.Time
-	bytes  int64
+	bytes  int64 // that came, not that were given: what comes ahead counts at once
 	waited time.Duration
 	before float64   // bytes a second before the trial
 	trial  int       // periods that the trial has lasted; 0: there is none
@@ -279,6 +279,7 @@ func (a *ahead) fill(f *flow) error {
 			p := a.pieces[f.off/pieceSize]
 			p.n += n
 			f.off += int64(n)
+			a.pace.bytes += int64(n)
 			if a.full(p, (f.off-1)/pieceSize) {
 				a.change.Broadcast()
 			}
@@ -353,7 +354,7 @@ func (a *ahead) get(ctx context.Context) ([]byte, error) {
 			return nil, io.EOF
 		case a.full(p, a.next):
 			a.next++
-			a.measure(int64(p.n), time.Since(began))
+			a.measure(time.Since(began))
 			return p.mem[:p.n], nil
 		case a.err != nil:
 			return nil, a.err
@@ -378,9 +379,8 @@ func (a *ahead) free() {
 }
 
 // measure notes how a piece came, and now and then whether another connection may help. The lock is held.
-func (a *ahead) measure(n int64, waited time.Duration) {
+func (a *ahead) measure(waited time.Duration) {
 	p := &a.pace
-	p.bytes += n
 	p.waited += waited
 	now := time.Now()
 	took := now.Sub(p.since)
@@ -394,7 +394,7 @@ func (a *ahead) measure(n int64, waited time.Duration) {
 	case p.trial == 1:
 		p.trial++ // the connection is still getting up to speed
 		return
-	case p.trial > 1 && len(a.running) < a.want, p.trial > 1 && starved && rate < p.before*gain:
+	case p.trial > 1 && len(a.running) < a.want, p.trial > 1 && rate < p.before*gain:
 		a.want = max(1, a.want-1)
 		p.disappointed()
 		a.change.Broadcast()

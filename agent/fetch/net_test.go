@@ -120,7 +120,7 @@ func (p *paced) Write(b []byte) (int, error) {
 	}
 	sent := 0
 	for len(b) > 0 {
-		part := b[:min(len(b), 16<<10)]
+		part := b[:min(len(b), 32<<10)]
 		if perFlow > 0 {
 			time.Sleep(time.Duration(len(part)) * time.Second / time.Duration(perFlow))
 		}
