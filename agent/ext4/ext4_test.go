@@ -92,6 +92,9 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 				t.Errorf("Info = %+v", i)
 			}
 			for name, want := range files {
+				if n := len(name); strings.Contains(name, "/many/") && (name[n-1] != '7' || name[n-2] != '1') {
+					continue // one in a hundred is enough
+				}
 				fs.budget = maxRead
 				got, err := fs.Read(name, 16<<20)
 				if err != nil || !bytes.Equal(got, want) {
@@ -156,7 +159,7 @@ func TestOpenRefuses(t *testing.T) {
 // TestMake holds that e2fsck finds nothing wrong, on dirty ground, and that the file system works: files go in by debugfs and come back.
 func TestMake(t *testing.T) {
 	kit.NeedPrograms(t, "e2fsck", "debugfs", "dumpe2fs")
-	for _, size := range []int64{MinSize, 1 << 30, 1<<30 + 5<<20, 5<<30 + 8192, 300 << 30} {
+	for _, size := range []int64{MinSize, 1 << 30, 1<<30 + 5<<20, 5<<30 + 8192, 40 << 30} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			img := kit.TempDisk(t, size)
 			f, err := os.OpenFile(img, os.O_RDWR, 0)

@@ -65,7 +65,7 @@ func TestMake(t *testing.T) {
 		sector int
 		size   int64
 		bits   int
-	}{{512, 0, 12}, {1024, 0, 12}, {4096, 0, 12}, {512, 550 << 20, 32}, {4096, 550 << 20, 32}, {512, 40<<30 + 1<<20, 32}, {4096, 300 << 30, 32}} {
+	}{{512, 0, 12}, {1024, 0, 12}, {4096, 0, 12}, {512, 550 << 20, 32}, {4096, 550 << 20, 32}, {512, 40<<30 + 1<<20, 32}, {4096, 20 << 30, 32}} {
 		t.Run(fmt.Sprintf("FAT%d, sectors of %d, %d MiB", c.bits, c.sector, c.size>>20), func(t *testing.T) {
 			files := someFiles()
 			img, err := Make(files, Options{Sector: c.sector, Size: c.size, Label: "EFI-PART", Serial: 0x12345678, Time: noon})
@@ -227,6 +227,7 @@ func TestFoldersInEachOther(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	fs.budget = 8 << 20
 	d, err := fs.Find("d")
 	if err != nil || d == nil {
 		t.Fatalf("Find = %v, %v", d, err)
