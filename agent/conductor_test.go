@@ -96,6 +96,7 @@ type conductor struct {
 	other   []*agentv1.Event // progress, logs, bundles
 	closed  int              // streams that the agent closed in good order
 	clock   time.Time
+	policy  *agentv1.Policy
 }
 
 func newConductor(t *testing.T) *conductor {
@@ -149,7 +150,7 @@ func (c *conductor) Enroll(_ context.Context, r *agentv1.EnrollRequest) (*agentv
 	pub, _ := x509.MarshalPKIXPublicKey(csr.PublicKey)
 	c.keys = append(c.keys, string(pub))
 	return &agentv1.EnrollResponse{NodeUuid: "node-1", Certificate: c.ca.issue(csr.PublicKey, x509.ExtKeyUsageClientAuth), Generation: 3,
-		Clock: timestamppb.New(c.clock)}, nil
+		Clock: timestamppb.New(c.clock), Policy: c.policy}, nil
 }
 
 func (c *conductor) Session(s grpc.BidiStreamingServer[agentv1.AgentMessage, agentv1.ConductorMessage]) error {

@@ -119,25 +119,14 @@ func (m *Member) choosePeer(now time.Time) (int, *neighbour) {
 	if len(free) == 0 || !m.down.open() {
 		return -1, nil
 	}
-	best, rank, ties := -1, uint16(0), 0
-	for i, st := range m.state {
-		if st != wanted || m.avail[i] == 0 || best >= 0 && m.avail[i] > rank {
-			continue
-		}
-		if !slices.ContainsFunc(free, func(nb *neighbour) bool { return nb.have.has(i) }) {
-			continue
-		}
-		if best < 0 || m.avail[i] < rank {
-			best, rank, ties = i, m.avail[i], 1
-		} else if ties++; rand.IntN(ties) == 0 {
-			best = i
-		}
-	}
+	best := m.rarest(1, func(i int) bool {
+		return m.avail[i] > 0 && slices.ContainsFunc(free, func(nb *neighbour) bool { return nb.have.has(i) })
+	})
 	if best < 0 {
 		return -1, nil
 	}
 	var from *neighbour
-	ties = 0
+	ties := 0
 	for _, nb := range free {
 		switch {
 		case !nb.have.has(best):
@@ -200,21 +189,34 @@ func (m *Member) chooseOrigin(now time.Time) int {
 	return i
 }
 
-// pick chooses at random, those first that the fewest neighbours have.
-func (m *Member) pick(may func(int) bool) int {
-	best, rank, ties := -1, uint16(0), 0
-	for i, st := range m.state {
-		if st != wanted || best >= 0 && m.avail[i] > rank || !may(i) {
+// maxLook bounds how many wanted chunks are looked at for one choice: it is made often, and by the thousandth it is good enough.
+const maxLook = 4096
+
+// rarest gives a wanted chunk that few neighbours have, or -1. It begins anywhere, so that agents that know the same don't choose the same,
+// and is content with one that least neighbours have.
+func (m *Member) rarest(least uint16, may func(int) bool) int {
+	best, looked := -1, 0
+	for k, start := 0, rand.IntN(len(m.state)); k < len(m.state) && looked < maxLook; k++ {
+		i := start + k
+		if i >= len(m.state) {
+			i -= len(m.state)
+		}
+		if m.state[i] != wanted {
 			continue
 		}
-		if best < 0 || m.avail[i] < rank {
-			best, rank, ties = i, m.avail[i], 1
-		} else if ties++; rand.IntN(ties) == 0 {
-			best = i
+		looked++
+		if best >= 0 && m.avail[i] >= m.avail[best] || !may(i) {
+			continue
+		}
+		if best = i; m.avail[i] <= least {
+			break
 		}
 	}
 	return best
 }
+
+// pick is rarest for the origin.
+func (m *Member) pick(may func(int) bool) int { return m.rarest(0, may) }
 
 // inFlight tells whether a neighbour is fetching a chunk from the origin.
 func (m *Member) inFlight(i int) bool {
