@@ -44,7 +44,7 @@ func place(e Extents) ([]byte, error) {
 func TestPackedQCow2(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-img")
 	dir := t.TempDir()
-	img := disk(16 << 20)
+	img := disk(6 << 20)
 	raw, file := filepath.Join(dir, "raw"), filepath.Join(dir, "qcow2")
 	if err := os.WriteFile(raw, img, 0o600); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestPackedQCow2(t *testing.T) {
 				opened++
 				return io.NopCloser(bytes.NewReader(v.file)), nil
 			}}
-			e, info, err := Open(in, Limits{Size: 16 << 20})
+			e, info, err := Open(in, Limits{Size: 6 << 20})
 			if err != nil {
 				t.Errorf("%s: %v", v.name, err)
 				continue
