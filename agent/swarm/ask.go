@@ -18,6 +18,9 @@ type link struct {
 	times times
 }
 
+// drop closes a link without a word, which could block.
+func (l *link) drop() { _ = l.NetConn().Close() }
+
 const idleLinks = 2 // kept per neighbour
 
 var (
@@ -104,6 +107,9 @@ func (m *Member) dial(ctx context.Context, to who, addr netip.AddrPort) (*tls.Co
 
 // settle ends a transfer. A link that is still good is kept for the next one; an error makes the neighbour rest for a while.
 func (m *Member) settle(nb *neighbour, l *link, err error) {
+	if err != nil && !errors.Is(err, errBusy) {
+		m.log.Debug("a neighbour fails", "neighbour", nb.node, "err", err)
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	nb.active--
@@ -113,13 +119,12 @@ func (m *Member) settle(nb *neighbour, l *link, err error) {
 	case err != nil:
 		nb.fails++
 		nb.after = time.Now().Add(min(m.times.fail<<min(nb.fails-1, 10), maxPause))
-		m.log.Debug("a neighbour fails", "neighbour", nb.node, "err", err)
 	default:
 		nb.fails = 0
 	}
 	if l != nil {
 		if nb.gone || m.ctx.Err() != nil || len(nb.idle) >= idleLinks {
-			_ = l.Close()
+			l.drop()
 		} else {
 			nb.idle = append(nb.idle, l)
 		}
@@ -129,7 +134,7 @@ func (m *Member) settle(nb *neighbour, l *link, err error) {
 
 func (nb *neighbour) close() {
 	for _, l := range nb.idle {
-		_ = l.Close()
+		l.drop()
 	}
 	nb.idle = nil
 }

@@ -94,6 +94,7 @@ type Member struct {
 	read   Read       // nil: not any more
 	packer *zstd.Encoder
 
+	// Nothing is logged while mu is held: a log line goes to the conductor through the same queue whose lock is held when Tell is called.
 	mu       sync.Mutex
 	changed  chan struct{} // closed, and made anew, when a waiter should look again
 	joined   time.Time
@@ -248,9 +249,7 @@ func (m *Member) Leave() {
 
 func (m *Member) shut() {
 	m.mu.Lock()
-	if m.ctx.Err() == nil {
-		m.log.Info("swarm left", "from_origin", m.stats.FromOrigin, "from_neighbours", m.stats.FromPeers, "sent", m.stats.Sent, "repacked", m.stats.Repacked)
-	}
+	st, first := m.stats, m.ctx.Err() == nil
 	m.cancel()
 	if m.listener != nil {
 		_ = m.listener.Close()
@@ -264,6 +263,9 @@ func (m *Member) shut() {
 	m.rouseLocked()
 	m.mu.Unlock()
 	m.work.Wait()
+	if first {
+		m.log.Info("swarm left", "from_origin", st.FromOrigin, "from_neighbours", st.FromPeers, "sent", st.Sent, "repacked", st.Repacked)
+	}
 }
 
 // Stats returns where the chunks came from so far.

@@ -192,8 +192,9 @@ type writer struct {
 	log   *logBuffer
 }
 
+// logBuffer shares its lock with who calls Tell, as the agent's queue does.
 type logBuffer struct {
-	mu sync.Mutex
+	mu *sync.Mutex
 	b  bytes.Buffer
 }
 
@@ -206,11 +207,9 @@ func (l *logBuffer) String() string { l.mu.Lock(); defer l.mu.Unlock(); return l
 
 func (h *hub) add(rate uint64) *writer {
 	h.t.Helper()
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	w := &writer{h: h, name: fmt.Sprintf("node-%d", len(h.all)), disk: make([]byte, len(h.pic.raw)), wake: make(chan struct{}, 1), stop: make(chan struct{}),
-		known: map[string]bool{}, log: &logBuffer{}}
-	w.n = New(slog.New(slog.NewTextHandler(w.log, nil)), func() {
+		known: map[string]bool{}, log: &logBuffer{mu: &h.mu}}
+	w.n = New(slog.New(slog.NewTextHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})), func() {
 		select {
 		case w.wake <- struct{}{}:
 		default:
@@ -219,7 +218,9 @@ func (h *hub) add(rate uint64) *writer {
 	w.n.times = quick
 	w.n.Enable(h.ca.identity(h.t, w.name, 1, x509.ExtKeyUsageClientAuth), rate)
 	w.n.Session(netip.MustParseAddr("127.0.0.1"))
+	h.mu.Lock()
 	h.all = append(h.all, w)
+	h.mu.Unlock()
 	w.end.Go(w.session)
 	h.t.Cleanup(func() {
 		close(w.stop)
