@@ -144,7 +144,7 @@ func serveDevice(mount, backing string, rate int64) error {
 	p := &pacer{rate: rate}
 	root := &fs.Inode{}
 	server, err := fs.Mount(mount, root, &fs.Options{
-		MountOptions: fuse.MountOptions{MaxWrite: 1 << 20, DirectMount: true, FsName: "paced", Name: "paced", DisableXAttrs: true},
+		MountOptions: fuse.MountOptions{MaxWrite: 1 << 20, DirectMount: true, FsName: "paced", Name: "paced", DisableXAttrs: true, DisableSplice: true},
 		OnAdd: func(ctx context.Context) {
 			root.AddChild("disk", root.NewPersistentInode(ctx, &pacedFile{f: f, size: st.Size(), p: p}, fs.StableAttr{Mode: syscall.S_IFREG}), false)
 			root.AddChild("written", root.NewPersistentInode(ctx, &countFile{p: p}, fs.StableAttr{Mode: syscall.S_IFREG}), false)
