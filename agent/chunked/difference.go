@@ -1,7 +1,6 @@
 package chunked
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"math/rand/v2"
@@ -100,24 +99,20 @@ func (p *Plan) survey(ctx context.Context) error {
 		c.on, c.always = true, true
 		return nil
 	}
-	places := p.places()
+	places, err := p.places(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		p.Log.Warn("all of the disk is written, whatever it holds", "err", err)
+		return nil
+	}
 	if err := p.sample(ctx, places); err != nil {
 		return err
 	}
 	known := 0
 	for _, s := range places {
-		if s.sum == zeroSum {
-			continue // unreadable, or zeros: of a new disk nothing needs to be fetched to know that it is one
-		}
-		sums, err := p.lists.of(ctx, s.chunk)
-		if err != nil {
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			p.Log.Warn("all of the disk is written, whatever it holds", "err", err)
-			return nil
-		}
-		if sums.Sum(0, s.block) == s.sum {
+		if s.known {
 			known++
 		}
 	}
@@ -132,12 +127,13 @@ func (p *Plan) survey(ctx context.Context) error {
 // place is a block of the disk that is looked at.
 type place struct {
 	chunk, block int
-	sum          [sha256.Size]byte
+	want         [sha256.Size]byte
+	known        bool
 }
 
 // places chooses what to sample, in ascending order: the first chunks that have data but for the very first, whose beginning never
-// survives, and others at random.
-func (p *Plan) places() []place {
+// survives, and others at random; of each a block with data, for zeros tell nothing.
+func (p *Plan) places(ctx context.Context) ([]place, error) {
 	x := p.Index
 	var lists []int
 	for i, l := range x.Lists {
@@ -166,15 +162,28 @@ func (p *Plan) places() []place {
 		rand.Shuffle(len(rest), func(i, j int) { rest[i], rest[j] = rest[j], rest[i] })
 		chunks = chunks[:samples]
 	}
+	slices.Sort(chunks)
 	var places []place
 	for _, i := range chunks {
-		places = append(places, place{chunk: i, block: rand.IntN(index.BlocksOf(x.ChunkLen(i)))})
+		sums, err := p.lists.of(ctx, i)
+		if err != nil {
+			return nil, err
+		}
+		var data []int
+		for b := range index.BlocksOf(x.ChunkLen(i)) {
+			if sums.Sum(0, b) != zeroSum {
+				data = append(data, b)
+			}
+		}
+		if len(data) > 0 {
+			b := data[rand.IntN(len(data))]
+			places = append(places, place{chunk: i, block: b, want: sums.Sum(0, b)})
+		}
 	}
-	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.chunk, b.chunk) })
-	return places
+	return places, nil
 }
 
-// sample reads the places and notes what is there.
+// sample reads the places and notes where there is what should be.
 func (p *Plan) sample(ctx context.Context, places []place) error {
 	next := make(chan *place)
 	var readers sync.WaitGroup
@@ -188,7 +197,7 @@ func (p *Plan) sample(ctx context.Context, places []place) error {
 					p.Log.Warn("the disk is not readable everywhere", "bytes", off, "err", err)
 					continue
 				}
-				s.sum = index.SumBlock(data)
+				s.known = same(data, s.want)
 			}
 		})
 	}
