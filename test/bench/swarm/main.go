@@ -194,7 +194,7 @@ func (n *net) make(ctx context.Context, nodes int) error {
 			{"ip", "-n", bridge, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", ns},
 			{"ip", "-n", bridge, "link", "set", port, "master", "br0", "up"},
 			{"ip", "-n", ns, "link", "set", "lo", "up"},
-			{"ip", "-n", ns, "link", "set", "eth0", "up"},
+			{"ip", "-n", ns, "link", "set", "eth0", "address", mac(i), "up"},
 			{"ip", "-n", ns, "addr", "add", n.addr(i) + "/24", "dev", "eth0"},
 			// As a ramdisk has it, whatever this machine has.
 			{"ip", "-n", ns, "route", "change", "10.99.0.0/24", "dev", "eth0", "congctl", congestion},
@@ -205,9 +205,23 @@ func (n *net) make(ctx context.Context, nodes int) error {
 				return err
 			}
 		}
+		// The kernel has one table of neighbours for all namespaces, too small for a swarm that has to ask for each address.
+		var batch strings.Builder
+		for j := range nodes + 1 {
+			if j != i {
+				fmt.Fprintf(&batch, "neigh add %s lladdr %s dev eth0 nud permanent\n", n.addr(j), mac(j))
+			}
+		}
+		cmd := exec.CommandContext(ctx, "ip", "-n", ns, "-batch", "-")
+		cmd.Stdin = strings.NewReader(batch.String())
+		if b, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("ip -batch in %s: %w: %s", ns, err, b)
+		}
 	}
 	return nil
 }
+
+func mac(i int) string { return fmt.Sprintf("02:99:00:00:00:%02x", i) }
 
 func (n *net) add(ctx context.Context, name string) error {
 	if err := command(ctx, "ip", "netns", "add", name); err != nil {
