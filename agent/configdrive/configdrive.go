@@ -358,13 +358,13 @@ type plain struct{ rest []byte }
 func (p *plain) Read(b []byte) (int, error) {
 	n := 0
 	for n < len(b) && len(p.rest) > 0 {
-		switch c := p.rest[0]; c {
-		case ' ', '\t', '\r', '\n', '=':
-		default:
-			b[n] = c
-			n++
+		run := p.rest[:min(len(p.rest), len(b)-n)]
+		skip := 0
+		if i := bytes.IndexAny(run, " \t\r\n="); i >= 0 {
+			run, skip = run[:i], 1
 		}
-		p.rest = p.rest[1:]
+		n += copy(b[n:], run)
+		p.rest = p.rest[len(run)+skip:]
 	}
 	if n == 0 && len(b) > 0 {
 		return 0, io.EOF

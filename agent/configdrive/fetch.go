@@ -1,7 +1,6 @@
 package configdrive
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -76,11 +75,14 @@ func get(ctx context.Context, u string) (body []byte, final bool, err error) {
 	if resp.ContentLength > fetchMax {
 		return nil, true, errTooLarge()
 	}
-	var b bytes.Buffer
-	b.Grow(int(max(resp.ContentLength, 0)) + bytes.MinRead) // so that it need not grow
-	_, err = b.ReadFrom(io.LimitReader(resp.Body, fetchMax+1))
-	if err == nil && b.Len() > fetchMax {
+	if resp.ContentLength >= 0 { // so that it need not grow
+		body = make([]byte, resp.ContentLength)
+		_, err = io.ReadFull(resp.Body, body)
+		return body, false, err
+	}
+	body, err = io.ReadAll(io.LimitReader(resp.Body, fetchMax+1))
+	if err == nil && len(body) > fetchMax {
 		return nil, true, errTooLarge()
 	}
-	return b.Bytes(), false, err
+	return body, false, err
 }
