@@ -150,6 +150,23 @@ func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 		zstd.WithDecoderMaxWindow(l.Window))
 }
 
+// keeps is how much memory a decoder keeps, by the beginning of the file. More frames may follow that need more.
+func keeps(c Compression, head []byte, l Limits) int64 {
+	switch c {
+	case Zstd:
+		var h zstd.Header
+		if h.Decode(head) == nil && !h.Skippable {
+			return int64(h.WindowSize)
+		}
+		return int64(l.Window)
+	case XZ:
+		return int64(l.Window)
+	case LZ4:
+		return 16 << 20
+	}
+	return 4 << 20
+}
+
 // claimedSize is the size that the first frame says the unpacked file has, 0 when it says nothing. There may be more frames, so the file
 // has at least this size.
 func claimedSize(c Compression, head []byte) uint64 {

@@ -84,6 +84,7 @@ type Info struct {
 	Compression Compression
 	Format      Format
 	Head        Content  // of the disk that the image describes
+	Keeps       int64    // bytes of memory that unpacking keeps, about; 0: little
 	Start       []byte   // the disk's first MiB, or all of it when it is smaller
 	Partition   bool     // the disk is a bare file system: a partition's, not one that a machine boots from
 	Unchecked   bool     // the packed data has no check sum: only a digest of the file tells damage
@@ -130,6 +131,7 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 		if decoded, done, err = decompress(info.Compression, stream, head, in.Cancel, l); err != nil {
 			return nil, info, err
 		}
+		info.Keeps = keeps(info.Compression, head, l)
 		if head, decoded, err = peek(decoded); err != nil {
 			done()
 			return nil, info, err

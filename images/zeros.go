@@ -45,7 +45,7 @@ type mark struct {
 	zeros int64 // left out here
 	end   bool  // of a frame
 	size  int64 // that the frame says it has, or -1
-	sum   int64 // of the content, its lowest 32 bits, or -1
+	sum   int64 // of the content, its lowest 32 bits, or -1: there is none
 }
 
 // marks is what a cutter, which is ahead, tells its sparseReader.
@@ -307,7 +307,11 @@ func (c *cutter) empty(size int) (bool, error) {
 // flush tells of what was left out, or puts it back in when it is not worth it.
 func (c *cutter) flush() {
 	if c.dropped >= minCut {
-		c.marks.push(mark{block: c.blocks, zeros: c.dropped})
+		k := mark{block: c.blocks, zeros: c.dropped, sum: -1}
+		if c.sum {
+			k.sum = 0 // to be added up
+		}
+		c.marks.push(k)
 	} else {
 		for c.dropped > 0 {
 			n := min(c.dropped, maxBlock, c.window)
@@ -441,7 +445,9 @@ func (s *sparseReader) marked(block int64) error {
 			return nil
 		}
 		if k.zeros > 0 {
-			s.frame.zeros(k.zeros)
+			if k.sum >= 0 {
+				s.frame.zeros(k.zeros)
+			}
 			s.frame.size += k.zeros
 			if err := s.give(item{zeros: k.zeros}); err != nil {
 				return err

@@ -7,12 +7,14 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
 	pieceSize = 1 << 20 // what Next gives
-	window    = 16      // pieces that are being filled, wait for their turn, or are with the caller
+	window    = 16      // pieces that are being filled, wait for their turn, or are with the caller, at most
+	narrow    = 4       // as many of them until Widen
 	maxFlows  = 4       // connections
 
 	// growth: how the number of connections is found
@@ -28,6 +30,7 @@ const (
 type ahead struct {
 	ctx    context.Context
 	cancel context.CancelFunc
+	window *atomic.Int64
 	o      *Origin
 	k      *known
 	flows  sync.WaitGroup
@@ -76,9 +79,9 @@ type pace struct {
 }
 
 // newAhead goes on with a stream that is connected, at the beginning of the file.
-func newAhead(ctx context.Context, s *stream) *ahead {
+func newAhead(ctx context.Context, s *stream, window *atomic.Int64) *ahead {
 	ctx, cancel := context.WithCancel(ctx)
-	a := &ahead{ctx: ctx, cancel: cancel, o: s.o, k: s.k, end: math.MaxInt64, pieces: map[int64]*piece{}, want: 1}
+	a := &ahead{ctx: ctx, cancel: cancel, window: window, o: s.o, k: s.k, end: math.MaxInt64, pieces: map[int64]*piece{}, want: 1}
 	a.change = sync.NewCond(&a.mu)
 	s.k.mu.Lock()
 	if s.k.size >= 0 {
@@ -219,11 +222,11 @@ func (a *ahead) claim(f *flow) (s span, open, ok bool) {
 		}
 		if len(a.todo) > 0 {
 			at := a.todo[0].off / pieceSize
-			if a.want == 1 && a.todo[0].end == a.end && at < a.first+window {
+			if a.want == 1 && a.todo[0].end == a.end && at < a.first+a.window.Load() {
 				return a.take(f, (at+1)*pieceSize), true, true
 			}
 			// A share of the window each, so that all have room.
-			if share := int64(max(1, window/a.want)); at < a.first+window {
+			if share := int64(max(1, int(a.window.Load())/a.want)); at < a.first+a.window.Load() {
 				return a.take(f, (at+share)*pieceSize), false, true
 			}
 		}
@@ -320,7 +323,7 @@ func (a *ahead) room(f *flow) ([]byte, bool) {
 			}
 			a.take(f, (f.off/pieceSize+1)*pieceSize)
 		}
-		if i := f.off / pieceSize; i < a.first+window {
+		if i := f.off / pieceSize; i < a.first+a.window.Load() {
 			p := a.pieces[i]
 			if p == nil {
 				p = &piece{}
@@ -416,7 +419,7 @@ func (a *ahead) measure(waited time.Duration) {
 			return
 		}
 		off := f.off
-		a.take(f, (a.todo[0].off/pieceSize+window/4)*pieceSize)
+		a.take(f, (a.todo[0].off/pieceSize+max(1, a.window.Load()/4))*pieceSize)
 		f.off = off
 	}
 	a.want++

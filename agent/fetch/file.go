@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ingot-metal/ingot/agent/step"
 )
@@ -29,10 +30,11 @@ type File struct {
 	log   *slog.Logger
 	local *local
 
-	a     *ahead
-	piece []byte // of which Read has given a part
-	rest  []byte
-	told  bool
+	a      *ahead
+	window atomic.Int64
+	piece  []byte // of which Read has given a part
+	rest   []byte
+	told   bool
 }
 
 // Open makes ready to fetch; nothing is asked of a server before Connect or Next.
@@ -54,6 +56,7 @@ func Open(src Source, wait Patience, log *slog.Logger) (*File, error) {
 		return nil, err
 	}
 	f := &File{o: o, k: newKnown(o, -1, src.Digest), log: log}
+	f.window.Store(narrow)
 	f.k.limit = src.Limit
 	return f, nil
 }
@@ -128,13 +131,22 @@ func (f *File) Connect(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		f.a = newAhead(ctx, s)
+		f.a = newAhead(ctx, s, &f.window)
 		return nil
 	}
 }
 
+// Widen says how many MiB may wait or be not yet freed, 4 to 16. There are 4 before it is called: what unpacking needs is found out from the
+// first bytes, and memory that was given once is not taken back.
+func (f *File) Widen(pieces int) {
+	f.window.Store(int64(min(max(pieces, narrow), window)))
+	if f.a != nil {
+		f.a.wake()
+	}
+}
+
 // Next gives the next bytes of the file, 1 MiB or what is left at its end, in memory that belongs to the caller until Free. It goes on fetching, at
-// most 16 MiB that are waiting or not yet freed; ctx is for the waiting only, the fetch ends with that of Connect, with Rewind or with Close.
+// most as many MiB that are waiting or not yet freed as Widen said; ctx is for the waiting only, the fetch ends with that of Connect, with Rewind or with Close.
 // io.EOF comes with no bytes.
 func (f *File) Next(ctx context.Context) ([]byte, error) {
 	if f.local != nil {

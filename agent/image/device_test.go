@@ -4,19 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
-	"net/http"
-	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"runtime/debug"
-	"strings"
 	"testing"
-	"time"
-
-	"github.com/klauspost/compress/zstd"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
@@ -119,83 +110,5 @@ func TestHolesReadZeroOnADirtyDevice(t *testing.T) {
 				t.Error("the disk has no sound table")
 			}
 		})
-	}
-}
-
-// TestMemoryIsBounded writes an image far larger than the memory it may take, in a process of its own whose peak is then read.
-func TestMemoryIsBounded(t *testing.T) {
-	size := 1 << 30
-	if raceEnabled { // many times slower, and the peak says nothing
-		size = 128 * mib
-	}
-	if url := os.Getenv("INGOT_TEST_IMAGE_URL"); url != "" {
-		debug.SetMemoryLimit(64 * mib) // what the agent sets on the smallest machine
-		path := kit.TempDisk(t, 2<<30)
-		if _, err := deploy(t, newRealMachine(t, path, 2<<30), map[string]any{"image_source": url, "allow_unverified": true}); err != nil {
-			t.Fatal(err)
-		}
-		status, err := os.ReadFile("/proc/self/status")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for line := range strings.Lines(string(status)) {
-			if v, ok := strings.CutPrefix(line, "VmHWM:"); ok {
-				fmt.Printf("peak %s\n", strings.TrimSpace(v))
-			}
-		}
-		return
-	}
-
-	// Data that packs to about half, then nothing, over and over, with the window of zstd -19.
-	head := gptImage(2*mib, false)[:mib]
-	data := mbrImage(16 * mib)[mib:]
-	packedTo := filepath.Join(t.TempDir(), "image.zst")
-	f, err := os.Create(packedTo)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := zstd.NewWriter(f, zstd.WithWindowSize(8*mib), zstd.WithEncoderLevel(zstd.SpeedFastest))
-	if err != nil {
-		t.Fatal(err)
-	}
-	written := 0
-	for part := head; written < size; part = data {
-		n, err := w.Write(part[:min(len(part), size-written)])
-		if err != nil {
-			t.Fatal(err)
-		}
-		written += n
-		if zeros := min(32*mib, size-written); part[0] == data[0] && zeros > 0 {
-			n, err := w.Write(make([]byte, zeros))
-			if err != nil {
-				t.Fatal(err)
-			}
-			written += n
-		}
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, packedTo) }))
-	defer s.Close()
-
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMemoryIsBounded$", "-test.v")
-	cmd.Env = append(os.Environ(), "INGOT_TEST_IMAGE_URL="+s.URL)
-	began := time.Now()
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	var peak int
-	_, rest, _ := strings.Cut(string(out), "peak ")
-	if _, err := fmt.Sscanf(rest, "%d kB", &peak); err != nil {
-		t.Fatalf("no peak in %q", out)
-	}
-	t.Logf("%d MiB in %s with a peak of %d MiB", size>>20, time.Since(began).Round(10*time.Millisecond), peak>>10)
-	if limit := 64 << 10; peak > limit && !raceEnabled {
-		t.Errorf("peak of %d kB, want at most %d", peak, limit)
 	}
 }

@@ -17,8 +17,8 @@ type file interface {
 	Free(piece []byte)
 }
 
-// ahead is how many pieces may be hashed and not read yet. What is fetched and not hashed yet is the file's own affair.
-const ahead = 2
+// hashedAhead is how many pieces may be hashed and not read yet. What is fetched and not hashed yet is the file's own affair.
+const hashedAhead = 2
 
 // flow hashes what is fetched, ahead of whoever reads it. Pieces are read from where the network put them.
 type flow struct {
@@ -42,7 +42,7 @@ type flow struct {
 // startFlow begins to fetch. The flow must be closed.
 func startFlow(ctx context.Context, src file, h hash.Hash) *flow {
 	ctx, cancel := context.WithCancel(ctx)
-	f := &flow{src: src, hash: h, hashed: make(chan []byte, ahead), cancel: cancel}
+	f := &flow{src: src, hash: h, hashed: make(chan []byte, hashedAhead), cancel: cancel}
 	f.done.Go(func() {
 		defer close(f.hashed)
 		f.err = f.run(ctx)

@@ -3,11 +3,14 @@ package image
 import (
 	"bytes"
 	"compress/gzip"
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -148,5 +151,59 @@ func TestBrokenFilesOfEveryForm(t *testing.T) {
 			try("another last byte", wrong, map[string]any{"image_os_hash_value": sha(file)})
 			try("another last byte, sha512", wrong, map[string]any{"image_os_hash_algo": "sha512", "image_os_hash_value": strings.Repeat("0", 128)})
 		})
+	}
+}
+
+// TestEndedAtAnyMoment ends a deployment at each of the disk's operations in turn, once by cancelling it and once by letting the operation fail.
+func TestEndedAtAnyMoment(t *testing.T) {
+	img := gptImage(4*mib, false)
+	file := forms(t, img)["qcow2, zstd, out of order"]
+	s := serve(t, file)
+	old := gptImage(6*mib, false)
+	for _, kind := range []string{"cancelled", "EIO", "ENOSPC"} {
+		for n := 0; ; n++ {
+			b := newBench(t, fake.DiskSpec{Size: 6 * mib, NoPunch: n%2 == 1})
+			if _, err := b.disk.WriteAt(old, 0); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancelCause(t.Context())
+			want, seen, hit := errors.New("operator aborted"), 0, false
+			if kind != "cancelled" {
+				want = map[string]error{"EIO": syscall.EIO, "ENOSPC": syscall.ENOSPC}[kind]
+			}
+			b.disk.Fail(func(string, int64, int64) error {
+				if seen++; seen-1 != n {
+					return nil
+				}
+				hit = true
+				if kind == "cancelled" {
+					cancel(want)
+					return nil
+				}
+				return want
+			})
+			_, err := b.write(ctx, map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "verify": true})
+			cancel(nil)
+			b.disk.Fail(nil)
+			if !hit {
+				if err != nil || n < 15 {
+					t.Errorf("%s: %d operations, %v", kind, n, err)
+				}
+				break
+			}
+			if err == nil && kind == "cancelled" { // it was done already
+				continue
+			}
+			if !errors.Is(err, want) || step.AsError(err).Remedy == "" && kind != "cancelled" {
+				t.Fatalf("%s at operation %d: %v", kind, n, err)
+			}
+			after := b.contents(t)
+			if (disk.HasTable(after[:mib], 512) || soundBackup(after)) && !bytes.Equal(after[mib:5*mib], old[mib:5*mib]) {
+				t.Fatalf("%s at operation %d: half a system looks bootable", kind, n)
+			}
+			if _, err := disk.Commit(t.Context(), b.facts, b.m, nil); err == nil {
+				t.Fatalf("%s at operation %d: a failed write could be committed", kind, n)
+			}
+		}
 	}
 }

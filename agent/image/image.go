@@ -1,10 +1,10 @@
 // Package image streams an operating system image from a web server onto a disk: one pass, no temporary file, no copy in RAM.
 //
-// The bytes flow through four stages, each in its own goroutine, with bounded buffers between them: fetch (package fetch mends broken
-// connections), digest over the bytes as fetched, decode (package images), and write. The writer takes buffers of 1 MiB, looks at
-// them in blocks of 64 KiB, punches holes where a block is zero, and writes the rest with several buffers in flight, past the page cache.
-// About 12 MiB of buffers and the decoder's window are all the memory that an image of any size takes: the whole process peaks at 41 MiB
-// with the 8 MiB window of zstd -19, and at 67 MiB with the largest window that is accepted, 32 MiB.
+// Package fetch gets the file ahead of everybody, in pieces of 1 MiB. A flow hashes each piece where the network put it, and the format's reader
+// (package images) reads it there. A pour hands what the reader gives, in any order, to the workers: each unpacks its piece, looks for zeros
+// in it and writes the rest (package sink), past the page cache. Every buffer is counted and used again, so that the whole agent stays below
+// 64 MiB with images of any size, also with the largest window of zstd that is accepted, 32 MiB: TestTheAgentFitsIn64MiB has the kernel
+// end it otherwise.
 //
 // What makes a disk bootable is not written here: the image's first MiB and its last sectors stay in memory as a disk.Pending, which
 // disk.Commit writes later. Whatever goes wrong before that leaves a disk without a partition table.
@@ -25,6 +25,9 @@ type machine interface {
 	Settle(ctx context.Context) error
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
 }
+
+// memoryLimit is for the collector, while an image is written. With the program itself, about 12 MiB of it in use, the agent stays below 64 MiB.
+const memoryLimit = 45 << 20
 
 // reportEvery is how often progress is told.
 const reportEvery = 200 * time.Millisecond

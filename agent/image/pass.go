@@ -108,6 +108,15 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	return r, nil
 }
 
+// ahead is how many MiB of the file may wait to be read. Where a decoder keeps much, it is what limits, and memory is short.
+func ahead(info images.Info, size int64) int {
+	// A large qcow2 has a long list of its clusters.
+	if info.Keeps > 16<<20 || info.Format == images.QCow2 && size > 16<<30 {
+		return 4
+	}
+	return 12
+}
+
 // input is the file as package images wants it. Tables are read elsewhere than in the stream that is hashed; the formats compare them with it.
 func (p *pass) input(ctx context.Context, f *flow) images.Input {
 	return images.Input{

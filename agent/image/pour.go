@@ -14,11 +14,20 @@ import (
 	"github.com/ingot-metal/ingot/images"
 )
 
-const bufferSize = 1 << 20 // of a write at most. More gains nothing on any device that was measured
+// bufferSize is of a write at most. More gains nothing on any device that was measured; less is for what has a large decoder beside it.
+const (
+	bufferSize  = 1 << 20
+	smallBuffer = 512 << 10
+)
 
 // workers is how many unpack and write. While one waits for the disk another unpacks, so there are more than cores; beyond eight the
-// memory is worth more.
-func workers() int { return min(max(runtime.GOMAXPROCS(0)+2, 4), 8) }
+// memory is worth more. What comes unpacked in one stream is only looked at and written: for that two are enough.
+func workers(e images.Extents) int {
+	if e.Size() < 0 {
+		return 2
+	}
+	return min(max(runtime.GOMAXPROCS(0)+2, 4), 8)
+}
 
 // pour takes an image out of its format and puts it onto the disk.
 type pour struct {
@@ -45,14 +54,14 @@ type job struct {
 // run pours all of an image; the extents are not used any more when it returns. cancel ends ctx, so that nobody waits for bytes when the disk
 // has failed; the cause is what failed first. progress is called after each piece.
 func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress func()) error {
-	n := workers()
-	buffers := n + 2
+	n := workers(p.e)
+	buffers, size := n+2, bufferSize
 	if p.s.Size() < 0 {
-		buffers += maxHeld
+		buffers, size = n+1+maxHeld, smallBuffer
 	}
 	p.jobs, p.free = make(chan job, n), make(chan []byte, buffers)
 	for range buffers {
-		p.free <- disk.Aligned(bufferSize)
+		p.free <- disk.Aligned(size)
 	}
 	for range n {
 		p.work.Go(func() {

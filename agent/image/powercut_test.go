@@ -59,12 +59,15 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 		name string
 		img  []byte
 		spec fake.DiskSpec
+		form string
 	}{
-		{"gpt", gptImage(4*mib, false), fake.DiskSpec{}},
-		{"gpt with a partition inside the first MiB", gptImage(4*mib, true), fake.DiskSpec{}},
-		{"gpt as large as the disk", gptImage(size, false), fake.DiskSpec{}},
-		{"mbr", mbrImage(4 * mib), fake.DiskSpec{}},
-		{"zeros written", gptImage(4*mib, false), fake.DiskSpec{NoPunch: true}},
+		{"gpt", gptImage(4*mib, false), fake.DiskSpec{}, "raw.zst"},
+		{"gpt with a partition inside the first MiB", gptImage(4*mib, true), fake.DiskSpec{}, "raw.zst"},
+		{"gpt as large as the disk", gptImage(size, false), fake.DiskSpec{}, "raw.zst"},
+		{"mbr", mbrImage(4 * mib), fake.DiskSpec{}, "raw.zst"},
+		{"zeros written", gptImage(4*mib, false), fake.DiskSpec{NoPunch: true}, "raw.zst"},
+		{"pieces out of order", gptImage(4*mib, false), fake.DiskSpec{}, "qcow2, zstd, out of order"},
+		{"pieces out of order, zeros written", gptImage(4*mib, false), fake.DiskSpec{NoPunch: true}, "qcow2, zstd, out of order"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -82,7 +85,7 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 			}
 			before := len(b.disk.History())
 
-			file := packed(t, c.img)
+			file := forms(t, c.img)[c.form]
 			s := serve(t, file)
 			if _, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file)}); err != nil {
 				t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -160,6 +161,9 @@ func parseArgs(c *step.Call) (writeArgs, error) {
 
 func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*Result, error) {
 	began := time.Now()
+	// The buffers are few and used again and again, so that the collector has little to do; without a limit it would let as much garbage
+	// pile up as there are buffers.
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit))
 	disk.SetPending(c.Facts, nil)
 	a, err := parseArgs(c)
 	if err != nil {
