@@ -13,9 +13,9 @@ require (
 	github.com/jaypipes/ghw v0.26.0 // inventory of CPUs and memory
 	github.com/klauspost/compress v1.20.3 // zstd and gzip
 	github.com/mikelolasagasti/xz v1.0.1 // unpacks images in xz: half again as fast as ulikunitz/xz, with a bound for its memory
-	github.com/pierrec/lz4/v4 v4.1.29 // unpacks images in lz4
 	github.com/opencontainers/go-digest v1.0.0 // of oras-go: digests in its interface
 	github.com/opencontainers/image-spec v1.1.1 // of oras-go: manifests
+	github.com/pierrec/lz4/v4 v4.1.29 // unpacks images in lz4
 	github.com/pin/tftp/v3 v3.2.0 // TFTP server
 	github.com/pressly/goose/v3 v3.28.0 // migrations of the store
 	github.com/spf13/cobra v1.10.2 // command line
