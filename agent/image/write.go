@@ -180,7 +180,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	var src *fetch.File // nil for an image in a registry, which is a published one for certain
 	switch {
 	case !oci.IsReference(a.Source):
-		if src, err = a.connect(ctx, wait, c.Log); err != nil {
+		if src, err = a.connect(ctx, m, wait, c.Log); err != nil {
 			return nil, err
 		}
 		defer src.Close()
@@ -219,9 +219,13 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	return r, nil
 }
 
-// connect finds the file at image_source and its digest.
-func (a *writeArgs) connect(ctx context.Context, wait fetch.Patience, log *slog.Logger) (*fetch.File, error) {
-	src, err := fetch.Open(fetch.Source{URLs: append([]string{a.Source}, a.Mirrors...), CA: a.CA, Digest: a.digest.Algo != "" || a.checksumURL != ""}, wait, log)
+// connect finds the file at image_source and its digest. Only a machine that says so has images of its own: who deploys must not be able to
+// name a file of the ramdisk.
+func (a *writeArgs) connect(ctx context.Context, m machine, wait fetch.Patience, log *slog.Logger) (*fetch.File, error) {
+	_, local := m.(interface{ LocalImages() })
+	src, err := fetch.Open(fetch.Source{
+		URLs: append([]string{a.Source}, a.Mirrors...), CA: a.CA, Digest: a.digest.Algo != "" || a.checksumURL != "", Local: local,
+	}, wait, log)
 	if err != nil {
 		return nil, err
 	}

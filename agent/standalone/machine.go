@@ -26,6 +26,9 @@ func (m machine) Disks(context.Context) ([]disk.Disk, error) { return []disk.Dis
 // UEFI tells that a partition image may be put on the disk: what it boots by is not known here, and partition images boot by UEFI alone.
 func (m machine) UEFI() bool { return true }
 
+// LocalImages says that images may be files of this machine.
+func (m machine) LocalImages() {}
+
 // Settle has nothing to wait for: the disk was there when its path was given.
 func (m machine) Settle(context.Context) error { return nil }
 

@@ -2,11 +2,18 @@ package standalone
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
+	"net/http"
+	neturl "net/url"
+	"os"
+	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fetch"
@@ -14,6 +21,35 @@ import (
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
 )
+
+// serveIndex makes a URL of a path that leads to the index of a published image, because its objects are fetched from a server; end ends that
+// server. Everything else stays as it is.
+func serveIndex(image string) (url string, end func(), err error) {
+	path := strings.TrimPrefix(image, "file://")
+	if path == "" || strings.Contains(path, "://") {
+		return image, func() {}, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", nil, step.Fail("correct the path of the image, or give a URL", fmt.Errorf("open the image: %w", err))
+	}
+	defer f.Close()
+	head := make([]byte, 64)
+	if n, err := io.ReadFull(f, head); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) || !index.IsIndex(head[:n]) {
+		return image, func() {}, nil
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, fmt.Errorf("serve the published image: %w", err)
+	}
+	// Others on this machine may not read all that lies beside the image.
+	secret := "/" + rand.Text() + "/"
+	s := &http.Server{Handler: http.StripPrefix(secret, http.FileServer(http.Dir(filepath.Dir(path))))}
+	var done sync.WaitGroup
+	done.Go(func() { _ = s.Serve(l) }) // ends by Close
+	u := neturl.URL{Scheme: "http", Host: l.Addr().String(), Path: secret + filepath.Base(path)}
+	return u.String(), func() { s.Close(); done.Wait() }, nil
+}
 
 // lookAtImage reads as much of the image as tells what it is.
 func (p *Plan) lookAtImage(ctx context.Context, o Options, log *slog.Logger) error {

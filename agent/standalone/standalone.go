@@ -86,6 +86,12 @@ func Write(ctx context.Context, o Options, log *slog.Logger, report func(stepNam
 	if err != nil {
 		return nil, err
 	}
+	url, stop, err := serveIndex(o.Image)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	o.Image = url
 	args, err := o.args(m.disk.Name)
 	if err != nil {
 		return nil, err

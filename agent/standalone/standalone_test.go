@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/publish"
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
@@ -99,6 +101,49 @@ func TestWrite(t *testing.T) {
 		if len(phases) < 3 {
 			t.Errorf("phases reported: %q", phases)
 		}
+	}
+}
+
+// TestLocalImages writes images that are files of this machine: a plain one, and a published one, by the path of its index.
+func TestLocalImages(t *testing.T) {
+	img := mbrImage(12 * mib)
+	dir := t.TempDir()
+	raw := filepath.Join(dir, "image.raw")
+	if err := os.WriteFile(raw, img, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Open(raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := publish.Image(t.Context(), images.Input{Stream: f, Size: int64(len(img))}, publish.Dir(dir), publish.Options{Name: "image"}); err != nil {
+		t.Fatal(err)
+	}
+	index, err := os.ReadFile(filepath.Join(dir, "image.ingot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ image, digest string }{
+		{raw, digest(img)}, {"file://" + raw, digest(img)}, {filepath.Join(dir, "image.ingot"), digest(index)},
+	} {
+		path, file := dirty(t, 40*mib, false)
+		o := Options{Image: c.image, Digest: c.digest, Disk: path}
+		if _, err := Examine(t.Context(), o, nil); err != nil {
+			t.Errorf("examine %s: %v", c.image, err)
+		}
+		if _, err := Write(t.Context(), o, nil, silent); err != nil {
+			t.Errorf("write %s: %v", c.image, err)
+			continue
+		}
+		got, err := os.ReadFile(file)
+		if err != nil || !bytes.Equal(got[:len(img)], img) {
+			t.Errorf("%s: the disk is not the image (%v)", c.image, err)
+		}
+	}
+	path, _ := dirty(t, 40*mib, false)
+	if _, err := Write(t.Context(), Options{Image: filepath.Join(dir, "gone"), Digest: digest(img), Disk: path}, nil, silent); err == nil || !strings.Contains(err.Error(), "no such file") {
+		t.Errorf("an image that is not there: %v", err)
 	}
 }
 
