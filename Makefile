@@ -75,6 +75,7 @@ bench: ## Benchmarks, as ratios against what one would use instead
 bench-image: build ## How fast an image gets onto a disk, against what one would use instead (some ten minutes)
 	@sh tools/deps.sh build bench
 	$(GO) build -o bin/bench ./test/bench
+	$(GO) build -o bin/bench-swarm ./test/bench/swarm
 	bin/bench -n 5 -report build/bench.json -picture build/bench.svg
 
 clean: ## Remove what was built

@@ -104,7 +104,7 @@ func (b *bench) run(ctx context.Context) (err error) {
 		name string
 		run  func(context.Context, string, *image) error
 	}{
-		{"fast", b.fast}, {"disk", b.disk}, {"link", b.link}, {"rebuild", b.rebuild},
+		{"fast", b.fast}, {"disk", b.disk}, {"link", b.link}, {"rebuild", b.rebuild}, {"swarm", b.swarm},
 	} {
 		if b.only != "" && b.only != s.name {
 			continue
@@ -118,7 +118,19 @@ func (b *bench) run(ctx context.Context) (err error) {
 		}
 	}
 	b.print(os.Stdout)
-	return b.save()
+	if err := b.save(); err != nil {
+		return err
+	}
+	missed := 0
+	for _, g := range b.res.Goals {
+		if !g.met() {
+			missed++
+		}
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d of %d goals are missed", missed, len(b.res.Goals))
+	}
+	return nil
 }
 
 func (b *bench) say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
@@ -214,7 +226,7 @@ func (b *bench) fast(ctx context.Context, dir string, im *image) (err error) {
 	}
 	b.least(1, sc.paired("dd", "ours, raw.zst"), "fast device, ours, raw.zst: times as fast as curl | zstd | dd")
 	for _, r := range sc.Rows {
-		if len(r.Name) > 4 && r.Name[:4] == "ours" {
+		if r.ours() {
 			b.most(64, float64(r.RSS)/mib, "fast device, %s: MiB of memory", r.Name)
 		}
 	}
@@ -289,7 +301,7 @@ func (b *bench) stored(im *image) (int64, error) {
 		return 0, err
 	}
 	var v struct {
-		Stored int64 `json:"stored_size"`
+		Stored int64 `json:"stored_bytes"`
 	}
 	err = json.Unmarshal([]byte(text), &v)
 	return v.Stored + im.files["ingot"].bytes, err

@@ -94,6 +94,7 @@ func (d *device) dirty() error {
 	}
 	defer f.Close()
 	buf := aligned(4 << 20)
+	defer unix.Munmap(buf)
 	copy(buf, bytes.Repeat([]byte{0xa5}, len(buf)))
 	for off := int64(0); off < d.size; off += int64(len(buf)) {
 		if _, err := f.WriteAt(buf[:min(int64(len(buf)), d.size-off)], off); err != nil {

@@ -198,14 +198,15 @@ func (im *image) changed(raw string, percent float64) (*image, int64, error) {
 	buf := make([]byte, block)
 	var n int64
 	want := int64(float64(im.data) * percent / 100)
-	// Runs of blocks: what is replaced are files.
+	// Long runs, as an upgrade of packages makes them: of a Debian's upgrade by which this was modelled, 1.4 times as much lay in chunks of 4 MiB
+	// that had changed as in blocks of 64 KiB.
 	for n < want {
 		s := im.spans[r.IntN(len(im.spans))]
 		if s.off < 4*mib || s.n < 2*block {
 			continue
 		}
 		at := s.off + r.Int64N(s.n/block)*block
-		for run := 1 + r.Int64N(16); run > 0 && n < want && at+block <= s.off+s.n; run-- {
+		for run := 32 + r.Int64N(128); run > 0 && n < want && at+block <= s.off+s.n; run-- {
 			if _, err := f.ReadAt(buf, at); err != nil {
 				return nil, 0, err
 			}

@@ -56,9 +56,9 @@ func command(ctx context.Context, args []string) error {
 	fs.IntVar(&b.rounds, "n", 5, "rounds of every comparison")
 	fs.Int64Var(&b.sizeMiB, "size", 2048, "MiB of the image, most of them zeros")
 	fs.Int64Var(&b.dataMiB, "data", 600, "MiB of files in it")
-	fs.StringVar(&b.bin, "bin", "bin", "folder with ingot and ingot-agent")
+	fs.StringVar(&b.bin, "bin", "bin", "folder with ingot, ingot-agent and bench-swarm")
 	fs.StringVar(&b.dir, "dir", "build/bench", "folder for images and disks; several GiB, emptied at the end")
-	fs.StringVar(&b.only, "only", "", "run one scenario: fast, disk, link, rebuild")
+	fs.StringVar(&b.only, "only", "", "run one scenario: fast, disk, link, rebuild, swarm")
 	fs.StringVar(&b.report, "report", "", "file to write the results to (JSON)")
 	fs.StringVar(&b.picture, "picture", "", "file to draw them into (SVG)")
 	if err := fs.Parse(args); err != nil {

@@ -37,11 +37,14 @@ func (b *bench) print(w io.Writer) {
 		fmt.Fprintln(t, "| \t| seconds\t| CPU seconds\t| memory, MiB\t| landed, MiB\t|")
 		fmt.Fprintln(t, "|---\t|---\t|---\t|---\t|---\t|")
 		for _, r := range s.Rows {
-			landed := "–"
+			landed, memory := "–", "–"
 			if r.Landed > 0 {
 				landed = fmt.Sprint(r.Landed / mib)
 			}
-			fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %d\t| %s\t|\n", r.Name, r.Wall, r.CPU, r.RSS/mib, landed)
+			if r.ours() { // of a pipe, the shell's would be told
+				memory = fmt.Sprint(r.RSS / mib)
+			}
+			fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %s\t| %s\t|\n", r.Name, r.Wall, r.CPU, memory, landed)
 		}
 		t.Flush()
 	}
@@ -58,6 +61,10 @@ func (b *bench) print(w io.Writer) {
 		fmt.Fprintf(t, "%s\t%.2f\t%s %.2f\t%s\n", g.What, g.Is, how, g.Want, verdict)
 	}
 	t.Flush()
+}
+
+func (r row) ours() bool {
+	return strings.HasPrefix(r.Name, "ours") || r.Name == "full" || r.Name == "difference"
 }
 
 func (b *bench) save() error {
@@ -104,7 +111,7 @@ func (r results) svg() string {
 		top := y
 		for _, row := range s.Rows {
 			color := "#9aa5b1"
-			if strings.HasPrefix(row.Name, "ours") || row.Name == "difference" {
+			if row.ours() {
 				color = "#1f7a5c"
 			}
 			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, left-8, y+bar-5, escape(row.Name))
