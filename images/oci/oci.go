@@ -19,6 +19,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
+	"regexp"
 	"strings"
 
 	"github.com/opencontainers/go-digest"
@@ -310,20 +312,61 @@ func explain(ref Reference, err error) error {
 	var answer *errcode.ErrorResponse
 	switch {
 	case errors.As(err, &own):
-		return err
+		return own // net/http's words around it have a URL in them
 	case errors.Is(err, errdef.ErrNotFound):
-		return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %v", ref, err)
+		return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %s", ref, said(ref, err))
 	case errors.Is(err, auth.ErrBasicCredentialNotFound):
 		return refuse("give a user and password", "the registry of %s wants a user and a password, and there is none", ref)
 	case errors.As(err, &answer):
 		switch answer.StatusCode {
 		case http.StatusUnauthorized:
-			return refuse("check the user and the password, and that they are for this registry", "the registry does not accept the user and password for %s: %v", ref, err)
+			return refuse("check the user and the password, and that they are for this registry", "the registry does not accept the user and password for %s: %s", ref, said(ref, err))
 		case http.StatusForbidden:
-			return refuse("check what the user may do in this repository", "the registry does not allow this for %s: %v", ref, err)
+			return refuse("check what the user may do in this repository", "the registry does not allow this for %s: %s", ref, said(ref, err))
 		case http.StatusNotFound:
-			return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %v", ref, err)
+			return refuse("check the reference, and that the image was pushed", "the registry does not have it: %s: %s", ref, said(ref, err))
 		}
 	}
-	return fmt.Errorf("registry of %s: %w", ref, err)
+	return &failure{fmt.Sprintf("registry of %s: %s", ref, said(ref, err)), err}
+}
+
+// failure is an error in other words.
+type failure struct {
+	text string
+	err  error
+}
+
+func (f *failure) Error() string { return f.text }
+func (f *failure) Unwrap() error { return f.err }
+
+var urlSecrets = regexp.MustCompile(`(?i)(https?://)(?:[^\s"/?#]*@)?([^\s"?#]*)(?:[?#][^\s"]*)?`)
+
+// said is an error without its URLs: the reference is told anyway, and where a registry redirects to, the query is as good as a password for
+// the object. Another host than the registry is named.
+func said(ref Reference, err error) string {
+	at := func(u *url.URL, text string) string {
+		if u != nil && u.Host != "" && u.Host != ref.ref.Host() {
+			text = u.Host + ": " + text
+		}
+		return text
+	}
+	var answer *errcode.ErrorResponse
+	var failed *url.Error
+	text := err.Error()
+	switch {
+	case errors.As(err, &answer):
+		text = fmt.Sprintf("status %d, %s", answer.StatusCode, http.StatusText(answer.StatusCode))
+		if len(answer.Errors) > 0 {
+			text += ": " + answer.Errors.Error()
+		}
+		text = at(answer.URL, text)
+	case errors.As(err, &failed):
+		text = failed.Err.Error()
+		if strings.Contains(text, "Location header") { // quotes it
+			text = "it redirects to what is no URL"
+		}
+		u, _ := url.Parse(failed.URL)
+		text = at(u, text)
+	}
+	return urlSecrets.ReplaceAllString(strings.TrimPrefix(text, ref.ref.String()+": "), "$1$2")
 }

@@ -424,6 +424,69 @@ func TestNothingInTheClear(t *testing.T) {
 	}
 }
 
+// TestWordsOfErrors: a reference is told once, and the address that a registry redirects to, with what lets one in there, not at all.
+func TestWordsOfErrors(t *testing.T) {
+	dead := httptest.NewServer(nil)
+	gone := strings.TrimPrefix(dead.URL, "http://")
+	dead.Close()
+	m := image(3, 6)
+	idx := m.x.Marshal()
+	layers, err := json.Marshal(map[string]any{"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "artifactType": ArtifactType,
+		"layers": []any{map[string]any{"mediaType": indexType, "digest": index.Of(idx).String(), "size": len(idx)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	storage := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/short":
+			w.Header().Set("Content-Length", "3")
+			w.Write([]byte("abc"))
+		case "/busy":
+			w.WriteHeader(http.StatusServiceUnavailable)
+		default:
+			w.WriteHeader(http.StatusForbidden)
+		}
+	}))
+	t.Cleanup(storage.Close)
+	to := ""
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "/manifests/") {
+			w.Header().Set("Content-Type", "application/vnd.oci.image.manifest.v1+json")
+			w.Header().Set("Docker-Content-Digest", index.Of(layers).String())
+			w.Write(layers)
+			return
+		}
+		w.Header().Set("Location", to)
+		w.WriteHeader(http.StatusTemporaryRedirect)
+	}))
+	t.Cleanup(front.Close)
+	host := strings.TrimPrefix(front.URL, "http://")
+	for _, c := range []struct{ ref, to, want string }{
+		{ref: "oci+http://" + gone + "/x:1", want: "connection refused"},
+		{ref: "oci+http://" + host + "/x:1", to: "http://" + gone + "/o?X-Amz-Signature=secret", want: gone + ": "},
+		{ref: "oci+http://" + host + "/x:1", to: storage.URL + "/denied?X-Amz-Signature=secret", want: "status 403"},
+		{ref: "oci+http://" + host + "/x:1", to: storage.URL + "/busy?X-Amz-Signature=secret", want: "status 503"},
+		{ref: "oci+http://" + host + "/x:1", to: storage.URL + "/short?X-Amz-Signature=secret", want: "mismatch Content-Length"},
+		{ref: "oci+http://" + host + "/x:1", to: "http://%zz/o?X-Amz-Signature=secret", want: "redirects to what is no URL"},
+		{ref: "oci+http://" + host + "/x:1", to: "ftp://user:secret@h/o", want: "unsupported protocol"},
+	} {
+		to = c.to
+		_, err := Open(t.Context(), parse(t, c.ref), Options{})
+		if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "/v2/") {
+			t.Errorf("redirected to %q: %v, want %q and neither secret nor path", c.to, err, c.want)
+		}
+	}
+	in := fmt.Errorf(`GET "https://user:secret@h/a?sig=secret": %w`, context.Canceled)
+	ref := parse(t, "oci://h/a:1")
+	if err := explain(ref, in); err.Error() != `registry of oci://h/a:1: GET "https://h/a": context canceled` || !errors.Is(err, context.Canceled) {
+		t.Errorf("explain = %v", err)
+	}
+	plain := &images.Error{Err: errors.New("which is not encrypted"), Remedy: "use https"}
+	if err := explain(ref, &url.Error{Op: "Get", URL: "http://h/?sig=secret", Err: plain}); strings.Contains(err.Error(), "secret") || !errors.Is(err, plain) {
+		t.Errorf("explain = %v", err)
+	}
+}
+
 func TestReferences(t *testing.T) {
 	sum := "sha256:" + strings.Repeat("ab", 32)
 	for url, plain := range map[string]bool{
