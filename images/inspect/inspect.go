@@ -62,6 +62,10 @@ const maxSize = 64 << 40
 
 const block = 64 << 10
 
+// partitionNote is what a partition image needs and only the deployment finds out: a boot loader is looked for when the image is on the disk.
+const partitionNote = "it is a file system without a partition table: machines that boot by UEFI alone can use it, and it needs a boot loader inside, " +
+	"or the deployment fails once the old system is gone (docs/images.md, \"Partition images\")"
+
 // Inspect reads an image. The input's stream is read to its end unless Options say Quick.
 func Inspect(ctx context.Context, in images.Input, o Options) (*Report, error) {
 	r := &Report{FileSize: in.Size, Quick: o.Quick}
@@ -138,7 +142,7 @@ func (r *Report) look(in images.Input, o Options) error {
 	r.Deployable, r.VirtualSize = true, max(0, e.Size())
 	if r.Kind = "whole-disk"; info.Partition {
 		r.Kind = "partition"
-		r.note("it is a file system without a partition table: deploying it needs image_type: partition in instance_info")
+		r.note("%s", partitionNote)
 	}
 	if info.Unchecked {
 		r.note("its %s data has no check sum: only the digest tells damage", info.Compression)
@@ -265,6 +269,9 @@ func (r *Report) published(stream io.Reader, o Options) error {
 	}
 	r.Published = p
 	r.note("this is the index alone: its %d objects were not fetched", p.Objects)
+	if x.Head != "" && x.Head != images.GPT && x.Head != images.MBR {
+		r.note("%s", partitionNote)
+	}
 	if o.DiskSize > 0 && x.Size > o.DiskSize {
 		r.refuse("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes, the disk has %d", x.Size, o.DiskSize)
 	}

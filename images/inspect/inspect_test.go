@@ -164,7 +164,8 @@ func TestOtherKinds(t *testing.T) {
 	}
 	ext4 := make([]byte, mib)
 	copy(ext4[0x438:], "\x53\xef")
-	if r := look(t, ext4, Options{}); !r.Deployable || r.Kind != "partition" || !strings.Contains(strings.Join(r.Notes, ""), "image_type") {
+	if r := look(t, ext4, Options{}); !r.Deployable || r.Kind != "partition" || !strings.Contains(strings.Join(r.Notes, ""), "needs a boot loader inside") ||
+		strings.Contains(strings.Join(r.Notes, ""), "image_type") {
 		t.Errorf("partition: %+v", r)
 	}
 	mbr := make([]byte, mib)
