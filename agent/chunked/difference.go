@@ -88,10 +88,13 @@ func (c *compare) learn(equal, total int) {
 	c.looked, c.equal, c.total = 0, 0, 0
 }
 
-// survey decides whether the disk is worth looking at. An image that was broken off has its first chunks on the disk; an older version of it has
-// equal blocks everywhere.
-func (p *Plan) survey(ctx context.Context) error {
+// Survey decides whether the disk is worth looking at. An image that was broken off has its first chunks on the disk; an older version of it has
+// equal blocks everywhere. The disk is only read.
+func (p *Plan) Survey(ctx context.Context) error {
 	c := &p.compare
+	if p.Index.Size > p.Disk.Size() { // a part of the disk, which whoever writes refuses
+		return nil
+	}
 	switch p.Difference {
 	case Never:
 		return nil

@@ -32,7 +32,7 @@ func sizes(x *index.Index) (room, unpackers int) {
 	return 10 << 20, min(4, 1+runtime.GOMAXPROCS(0))
 }
 
-// Plan is one published image and one disk. Start is called first, then Run, once each.
+// Plan is one published image and one disk. Start is called first, then Survey, then Run, once each.
 type Plan struct {
 	Index      *index.Index
 	Sum        [32]byte // of the index's bytes
@@ -86,11 +86,11 @@ func (p *Plan) Counts() Counts {
 	}
 }
 
-// Compares tells after Start whether the disk is thought to hold some of the image.
+// Compares tells after Survey whether the disk is thought to hold some of the image.
 func (p *Plan) Compares() bool { return p.compare.on }
 
-// Start gets the image's beginning, its first MiB or all of a smaller one, and finds out whether the disk holds some of the image already. The disk
-// is only read.
+// Start gets the image's beginning, its first MiB or all of a smaller one. It decides where the image goes: Disk may be set anew before Survey,
+// to a device whose offsets are the image's.
 func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 	if p.Log == nil {
 		p.Log = slog.New(slog.DiscardHandler)
@@ -105,9 +105,6 @@ func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 	p.total = p.Index.Data()
 	p.first = disk.Aligned(int(p.Index.ChunkLen(0)))
 	if err := p.getFirst(ctx); err != nil {
-		return nil, err
-	}
-	if err := p.survey(ctx); err != nil {
 		return nil, err
 	}
 	return p.first[:min(headSize, len(p.first))], nil

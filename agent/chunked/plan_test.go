@@ -184,6 +184,9 @@ func (m *machine) write(ctx context.Context, p *Plan) (*sink.Sink, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := p.Survey(ctx); err != nil {
+		return nil, err
+	}
 	s := sink.New(dev, m.d, sink.Options{Look: p.Compares()})
 	if err := s.Begin(ctx, start, p.Index.Size); err != nil {
 		return nil, err

@@ -151,3 +151,30 @@ func TestPartitionImageRefused(t *testing.T) {
 		}
 	}
 }
+
+// TestPartitionImageRebuiltByDifference: that the disk holds the image already is found where the image is, in its root partition.
+func TestPartitionImageRebuiltByDifference(t *testing.T) {
+	_, img := fsImage(t, 24*mib)
+	p := publishImage(t, img)
+	b := newUEFIBench(t, fake.DiskSpec{Size: 3 << 30})
+	args := map[string]any{"image_source": p.url, "image_os_hash_value": p.sum, "root_gb": 1}
+	first, err := b.write(t.Context(), args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := b.write(t.Context(), args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if first.BytesKept != 0 || again.BytesKept < 6*mib || again.BytesFetched > first.BytesFetched/2 {
+		t.Errorf("kept %d, then %d; fetched %d, then %d", first.BytesKept, again.BytesKept, first.BytesFetched, again.BytesFetched)
+	}
+	pending, err := disk.PendingOf(b.facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root, _ := pending.Division().Partition(disk.RoleRoot)
+	if got := b.at(t, root.Start, int64(len(img))); !bytes.Equal(got, img) {
+		t.Error("the root partition is not the image")
+	}
+}

@@ -91,7 +91,6 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 			member.Leave()
 		}
 	}()
-	p.c.Report(step.Progress{Phase: "compare"})
 	start, err := plan.Start(ctx)
 	if err != nil {
 		return nil, err
@@ -101,6 +100,10 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 		return nil, err
 	}
 	if plan.Disk, err = p.place(info); err != nil {
+		return nil, err
+	}
+	p.c.Report(step.Progress{Phase: "compare"})
+	if err := plan.Survey(ctx); err != nil {
 		return nil, err
 	}
 	s = sink.New(plan.Disk, p.disk, sink.Options{Verify: a.Verify, Look: plan.Compares(), Partition: info.Partition})
