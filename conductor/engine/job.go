@@ -118,6 +118,10 @@ func (e *Engine) manualClean(asked []node.JobStep) ([]node.JobStep, error) {
 	return append(steps, frame[1:]...), nil
 }
 
+// nodeOnly are arguments that say whom to trust, and where they are set. An operator sets them in driver_info to bind who deploys, so they
+// can't come with a step, whose arguments go before the node's.
+var nodeOnly = map[string]string{"image_keys": "driver_info or instance_info", "image_ca": "driver_info"}
+
 // agentStep finds a step that a client names and checks its arguments.
 func (e *Engine) agentStep(a node.JobStep) (AgentStep, error) {
 	i := slices.IndexFunc(e.cfg.AgentSteps, func(s AgentStep) bool { return s.Interface == a.Interface && s.Name == a.Name })
@@ -146,6 +150,9 @@ func (e *Engine) agentStep(a node.JobStep) (AgentStep, error) {
 	for _, arg := range s.Args {
 		if _, ok := given[arg.Name]; ok && strings.HasPrefix(arg.Name, "allow_") {
 			return s, invalidf("argument %s of step %s.%s is the conductor's configuration to give", arg.Name, a.Interface, a.Name)
+		}
+		if _, ok := given[arg.Name]; ok && nodeOnly[arg.Name] != "" {
+			return s, invalidf("argument %s of step %s.%s does not come with a step: set it in %s of the node", arg.Name, a.Interface, a.Name, nodeOnly[arg.Name])
 		}
 		if _, ok := given[arg.Name]; arg.Required && !ok && !computed(s.Name, arg.Name) {
 			return s, invalidf("step %s.%s needs the argument %s", a.Interface, a.Name, arg.Name)
