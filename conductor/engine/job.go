@@ -230,7 +230,36 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 			return nil, invalidf("step %s.%s with priority %d does not lie between the start (100) and the end (40) of the agent", s.Interface, s.Name, s.Priority)
 		}
 	}
-	return steps, nil
+	if fake {
+		return steps, nil
+	}
+	return steps, checkOrder(steps)
+}
+
+// deployOrder is what of a deployment has one order only: what is erased after an image was written is the image, what is added after the
+// partition table was committed is in no table, and a machine that was started before the agent is turned off stays off.
+var deployOrder = []string{"erase_devices_metadata", "write_image", "write_configdrive", "prepare_instance_boot", stepTearDown, stepSwitchNetwork, stepBootInstance}
+
+// checkOrder refuses a deployment that would end well, and leave a machine that does not boot or lacks what was asked for.
+func checkOrder(steps []node.JobStep) error {
+	for _, name := range []string{"write_image", "prepare_instance_boot"} {
+		if !slices.ContainsFunc(steps, func(s node.JobStep) bool { return s.Interface == "deploy" && s.Name == name }) {
+			return invalidf("step deploy.%s can't be left out: the machine would have no system to boot; give it a priority, or don't name it in deploy_steps", name)
+		}
+	}
+	last, before := -1, node.JobStep{}
+	for _, s := range steps {
+		at := slices.Index(deployOrder, s.Name)
+		if s.Interface != "deploy" || at < 0 {
+			continue
+		}
+		if at < last {
+			return invalidf("step deploy.%s with priority %d would run after deploy.%s with priority %d, but has to run before it: give it a higher priority (the order is %s)",
+				s.Name, s.Priority, before.Name, before.Priority, strings.Join(deployOrder, ", "))
+		}
+		last, before = at, s
+	}
+	return nil
 }
 
 func hasConfigDrive(n *node.Node) bool {

@@ -13,6 +13,9 @@ const (
 	stepBoot      = "boot_agent"
 	stepTearDown  = "tear_down_agent"
 	stepAfterFail = "power_off_after_failure"
+
+	stepSwitchNetwork = "switch_to_tenant_network"
+	stepBootInstance  = "boot_instance"
 )
 
 // conductorStep is a step that the conductor does.
@@ -31,8 +34,8 @@ func conductorSteps() []conductorStep {
 
 		{"deploy", stepBootAgent, map[node.Phase]int{node.PhaseDeploy: 100}, bootAgent},
 		{"deploy", stepTearDown, map[node.Phase]int{node.PhaseDeploy: 40}, tearDownAgent},
-		{"deploy", "switch_to_tenant_network", map[node.Phase]int{node.PhaseDeploy: 30}, switchToTenantNetwork},
-		{"deploy", "boot_instance", map[node.Phase]int{node.PhaseDeploy: 20}, powerOn},
+		{"deploy", stepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30}, switchToTenantNetwork},
+		{"deploy", stepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20}, powerOn},
 
 		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000}, bootAgent},
 		{"deploy", "power_off_agent", map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1}, powerOffAgent},

@@ -75,6 +75,39 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("deploy in maintenance = %v", err)
 	}
 	set(func(n *node.Node) { n.Maintenance = false })
+	if err := eng.Provision(ctx, m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{{Interface: "deploy", Name: "write_configdrive", Priority: 70}}}); !errors.As(err, &invalid) ||
+		!strings.Contains(err.Error(), "no config drive") {
+		t.Errorf("deploy with a step write_configdrive and no config drive = %v", err)
+	}
+	set(func(n *node.Node) { n.InstanceInfo["configdrive"] = "drive" })
+	for _, c := range []struct {
+		steps []node.JobStep
+		words string // of the refusal; none: it is taken
+	}{
+		{[]node.JobStep{{Name: "write_image"}}, "write_image can't be left out"},
+		{[]node.JobStep{{Name: "prepare_instance_boot"}}, "prepare_instance_boot can't be left out"},
+		{[]node.JobStep{{Name: "write_configdrive", Priority: 59}}, "has to run before"},
+		{[]node.JobStep{{Name: "write_configdrive", Priority: 60}}, "has to run before"},
+		{[]node.JobStep{{Name: "write_configdrive", Priority: 90}}, "has to run before"},
+		{[]node.JobStep{{Name: "write_image", Priority: 50}}, "has to run before"},
+		{[]node.JobStep{{Name: "prepare_instance_boot", Priority: 85}}, "has to run before"},
+		{[]node.JobStep{{Name: "erase_devices_metadata", Priority: 80}}, "has to run before"},
+		{[]node.JobStep{{Name: "erase_devices_metadata", Priority: 65}}, "has to run before"},
+		{[]node.JobStep{{Name: "erase_devices_metadata", Priority: 45}}, "has to run before"},
+		{[]node.JobStep{{Name: "boot_instance", Priority: 45}}, "has to run before"},
+		{[]node.JobStep{{Name: "switch_to_tenant_network", Priority: 50}}, "has to run before"},
+		{[]node.JobStep{{Name: "erase_devices_metadata", Priority: 80}, {Name: "write_image", Priority: 80}}, ""},
+		{[]node.JobStep{{Name: "write_image", Priority: 99}, {Name: "write_configdrive", Priority: 98}, {Name: "prepare_instance_boot", Priority: 41}}, ""},
+		{[]node.JobStep{{Name: "write_configdrive"}}, ""},
+	} {
+		for i := range c.steps {
+			c.steps[i].Interface = "deploy"
+		}
+		_, err := eng.deploySteps(w.node(m), c.steps)
+		if refused := errors.As(err, &invalid); refused != (c.words != "") || refused && !strings.Contains(err.Error(), c.words) || !refused && err != nil {
+			t.Errorf("deploy with steps %v = %v, want %q", c.steps, err, c.words)
+		}
+	}
 	for _, c := range []struct {
 		step  node.JobStep
 		words string
@@ -83,9 +116,9 @@ func TestRefusals(t *testing.T) {
 		{node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Priority: 10}, "does not lie between"},
 		{node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Priority: 90, Args: json.RawMessage(`{"x":1}`)}, "no argument x"},
 		{node.JobStep{Interface: "deploy", Name: "boot_instance", Priority: 0}, "can't be left out"},
-		{node.JobStep{Interface: "deploy", Name: "write_configdrive", Priority: 70}, "no config drive"},
 		{node.JobStep{Interface: "deploy", Name: "write_image", Priority: 80, Args: json.RawMessage(`{"allow_unverified":true}`)}, "conductor's configuration"},
 		{node.JobStep{Interface: "deploy", Name: "write_image", Priority: 80, Args: json.RawMessage(`{"allow_md5":true}`)}, "conductor's configuration"},
+		{node.JobStep{Interface: "deploy", Name: "prepare_instance_boot", Priority: 0}, "can't be left out"},
 	} {
 		err := eng.Provision(ctx, m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{c.step}})
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) {
