@@ -170,7 +170,10 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) 
 		return nil, "", err
 	}
 	var files []file
-	switch fs, err := readable(payload); {
+	fs, err := readable(payload)
+	switch {
+	case err != nil:
+		return nil, "", step.Fail(remedyDrive, err)
 	case fs == nil && sector <= isoSector:
 		return payload, "iso9660", nil
 	case fs != nil && fs.Sector() >= sector:

@@ -296,7 +296,7 @@ func TestPreserveEphemeral(t *testing.T) {
 			return slices.Concat(readDisk(t, f, eph.Start, 60<<20), readDisk(t, f, eph.Start+95<<20, 10<<20), readDisk(t, f, eph.Start+eph.Size-4<<20, 4<<20))
 		}
 		before := content()
-		p = put(t, f, f.disk(), keep, img)
+		put(t, f, f.disk(), keep, img)
 		p = put(t, f, f.disk(), keep, img) // a second try, after the first removed the table
 		p.div.booted = true
 		if err := p.commit(t.Context(), f, log); err != nil {

@@ -80,10 +80,6 @@ func (p *published) serve(t testing.TB) {
 	p.url = p.server.URL + "/disk.ingot"
 }
 
-func (p *published) path(o index.Object) string {
-	return filepath.Join(p.dir, filepath.FromSlash(o.Path()))
-}
-
 func TestPublishedImage(t *testing.T) {
 	for _, size := range []int{4 * mib, 9*mib + 1536, 13 * mib} {
 		for _, spec := range []fake.DiskSpec{{Size: 24 * mib}, {Size: 24 * mib, NoPunch: true}, {Size: int64(size)}} {

@@ -20,7 +20,6 @@ type bench struct {
 
 	self  string // this program
 	spans string // file with the places of the data
-	load  float64
 	res   results
 }
 

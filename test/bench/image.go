@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"runtime"
 
 	"golang.org/x/sys/unix"
 )
@@ -49,7 +48,11 @@ func makeImage(dir, name string, size, data int64) (*image, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(tree)
-	if err := gather(tree, data, filepath.Join(runtime.GOROOT(), "pkg"), filepath.Join(runtime.GOROOT(), "src"), "/usr/bin", "/usr/lib", "/usr/share"); err != nil {
+	goroot, err := output("go", "env", "GOROOT")
+	if err != nil {
+		return nil, err
+	}
+	if err := gather(tree, data, filepath.Join(goroot, "pkg"), filepath.Join(goroot, "src"), "/usr/bin", "/usr/lib", "/usr/share"); err != nil {
 		return nil, err
 	}
 	if err := os.Truncate(touch(im.raw), size); err != nil {
