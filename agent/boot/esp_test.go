@@ -244,6 +244,10 @@ func TestPrepareAPartitionImage(t *testing.T) {
 		t.Error(err)
 	}
 	facts = deployPartition(t, m, d, img, disk.Layout{RootGB: 1, SwapMB: 16})
+	p, err := disk.PendingOf(facts)
+	if err != nil {
+		t.Fatal(err)
+	}
 	for range 2 {
 		r, err := prepare(t, m, facts)
 		if err != nil {
@@ -252,10 +256,6 @@ func TestPrepareAPartitionImage(t *testing.T) {
 		if !r.Committed || r.BootEntry == nil || r.BootEntry.Label != "debian" || !strings.HasPrefix(r.BootEntry.Loader, `\EFI\debian\shim`) || r.BootEntry.Name != "Boot0000" {
 			t.Errorf("result = %+v, %+v", r, r.BootEntry)
 		}
-	}
-	p, err := disk.PendingOf(facts)
-	if err != nil {
-		t.Fatal(err)
 	}
 	part, _ := p.Division().Partition(disk.RoleESP)
 	fs, err := fat.Open(sectionOf{f, part.Start}, part.Size)

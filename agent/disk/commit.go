@@ -26,6 +26,8 @@ type Pending struct {
 	div     *Division   // of a partition image
 	stale   []Partition // of the same name as one that was added, and too small
 	noted   string      // what is odd about the image, and was mended
+
+	committed bool // the table is on the disk
 }
 
 type pendingKey struct{}
@@ -33,8 +35,17 @@ type pendingKey struct{}
 // SetPending leaves p for later steps of the plan.
 func SetPending(f *step.Facts, p *Pending) { f.Set(pendingKey{}, p) }
 
-// PendingOf gets what write_image left.
+// PendingOf gets what write_image left, until it is committed: what is written after that would be in no table.
 func PendingOf(f *step.Facts) (*Pending, error) {
+	p, err := written(f)
+	if err == nil && p.committed {
+		return nil, step.Failf("run this step before prepare_instance_boot: give it a higher priority", "the partition table of %s is committed already", p.Disk.Name)
+	}
+	return p, err
+}
+
+// written gets what write_image left, committed or not.
+func written(f *step.Facts) (*Pending, error) {
 	p, ok := f.Get(pendingKey{}).(*Pending)
 	if !ok || p == nil {
 		return nil, step.Failf("run write_image before this step, in the same deployment", "no image has been written in this plan")
@@ -185,7 +196,7 @@ func Commit(ctx context.Context, f *step.Facts, m machine, log *slog.Logger) (*C
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p, err := PendingOf(f)
+	p, err := written(f)
 	if err != nil {
 		return nil, err
 	}
@@ -200,6 +211,7 @@ func Commit(ctx context.Context, f *step.Facts, m machine, log *slog.Logger) (*C
 	if err != nil {
 		return nil, fmt.Errorf("commit the partition table of %s: %w", p.Disk.Name, err)
 	}
+	p.committed = true
 	c := &Committed{Disk: p.Disk, Table: p.table.kind(), Partitions: p.table.partitions()}
 	if c.Table == "mbr" {
 		c.Signature = binary.LittleEndian.Uint32(p.head[440:])
@@ -275,8 +287,11 @@ func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) erro
 		if !p.div.booted {
 			return step.Failf("run prepare_instance_boot in the same deployment", "nothing would boot: the EFI system partition is empty")
 		}
-		if err := p.div.format(ctx, dev); err != nil {
-			return err
+		// Made once: with a table on the disk, a file system that is made again could be met half made.
+		if !p.committed {
+			if err := p.div.format(ctx, dev); err != nil {
+				return err
+			}
 		}
 	}
 	for _, group := range groups {

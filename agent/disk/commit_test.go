@@ -115,6 +115,9 @@ func TestCommitOnEveryKindOfDisk(t *testing.T) {
 					t.Errorf("Commit = %+v", done)
 				}
 			}
+			if _, err := PendingOf(facts); err == nil || !strings.Contains(err.Error(), "committed already") || step.AsError(err).Remedy == "" {
+				t.Errorf("PendingOf after the commit: %v, so a later step would add a partition to no table", err)
+			}
 			got := contents(t, f, c.size)
 			tab, err := parseTable(got[:HeadSize], c.sector)
 			if err != nil {

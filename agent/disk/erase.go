@@ -47,6 +47,10 @@ func EraseMetadataStep(m settling) step.Func {
 				skip = append(skip, h)
 			}
 		}
+		if p, err := written(c.Facts); err == nil {
+			return step.Outcome{}, step.Failf("run erase_devices_metadata before write_image: give it a higher priority",
+				"an image has just been written to %s, and would be damaged", p.Disk.Name)
+		}
 		// A disk that shows up later would have been forgotten.
 		c.Report(step.Progress{Phase: "find disks"})
 		if err := m.Settle(ctx); err != nil {

@@ -189,3 +189,26 @@ func TestEraseRefuses(t *testing.T) {
 		t.Errorf("a machine without disks: %s, %v", got, err)
 	}
 }
+
+// TestEraseSparesWhatWasJustWritten: behind write_image in a plan, before and after the commit, every disk keeps what it holds.
+func TestEraseSparesWhatWasJustWritten(t *testing.T) {
+	const mib = 1 << 20
+	m, f, d := oneDisk(t, fake.DiskSpec{Size: 8 * mib})
+	other := m.Add(fake.DiskSpec{Name: "vdb", Serial: "two", Size: 8 * mib, Fill: 0x11})
+	facts := writeImage(t, m, d, makeGPT(t, 4*mib, 512, 3, testPart{"root", 2048, 4096}))
+	for _, when := range []string{"before", "after"} {
+		if when == "after" {
+			if _, err := Commit(t.Context(), facts, m, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		was := contents(t, f, d.Size)
+		_, err := EraseMetadataStep(m)(t.Context(), &step.Call{Args: json.RawMessage(`{}`), Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}})
+		if err == nil || !strings.Contains(err.Error(), "just been written to /dev/vda") || !strings.Contains(step.AsError(err).Remedy, "before write_image") {
+			t.Errorf("%s the commit: %v", when, err)
+		}
+		if !bytes.Equal(contents(t, f, d.Size), was) || other.Written() != 0 {
+			t.Errorf("%s the commit: disks were erased", when)
+		}
+	}
+}
