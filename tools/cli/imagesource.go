@@ -26,10 +26,14 @@ func (p *program) openSource(ctx context.Context, source string) (*imageSource, 
 	switch {
 	case source == "-":
 		return &imageSource{Input: images.Input{Stream: p.stdin, Size: -1}, name: "standard input", close: func() error { return nil }}, nil
-	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"):
+	case isURL(source):
 		return openURL(ctx, source)
 	}
 	return openFile(source)
+}
+
+func isURL(source string) bool {
+	return strings.HasPrefix(source, "http://") || strings.HasPrefix(source, "https://")
 }
 
 func openFile(path string) (*imageSource, error) {
@@ -83,16 +87,12 @@ type remoteImage struct {
 }
 
 func openURL(ctx context.Context, source string) (*imageSource, error) {
-	u, err := url.Parse(source)
+	u, err := parseURL(source)
 	if err != nil {
-		return nil, usage("that is not a URL: %v", err)
+		return nil, err
 	}
-	name := *u
-	name.User, name.RawQuery, name.Fragment = nil, "", ""
-	tr := http.DefaultTransport.(*http.Transport).Clone()
-	tr.ResponseHeaderTimeout = silence
-	tr.DisableCompression = true
-	r := &remoteImage{ctx: ctx, client: &http.Client{Transport: tr}, url: source, name: name.String(), size: -1}
+	tr := newTransport()
+	r := remote(ctx, &http.Client{Transport: tr}, u)
 	s, err := r.from(0)
 	if err != nil {
 		return nil, err
@@ -103,6 +103,39 @@ func openURL(ctx context.Context, source string) (*imageSource, error) {
 	}
 	return &imageSource{Input: in, name: r.name, close: func() error { tr.CloseIdleConnections(); return s.Close() }}, nil
 }
+
+func parseURL(source string) (*url.URL, error) {
+	u, err := url.Parse(source)
+	if err != nil {
+		var bad *url.Error
+		if errors.As(err, &bad) {
+			err = bad.Err // the URL may have a password in it
+		}
+		return nil, usage("that is not a URL: %v", err)
+	}
+	return u, nil
+}
+
+func newTransport() *http.Transport {
+	tr := http.DefaultTransport.(*http.Transport).Clone()
+	tr.ResponseHeaderTimeout = silence
+	tr.DisableCompression = true
+	return tr
+}
+
+func remote(ctx context.Context, c *http.Client, u *url.URL) *remoteImage {
+	name := *u
+	name.User, name.RawQuery, name.Fragment = nil, "", ""
+	return &remoteImage{ctx: ctx, client: c, url: u.String(), name: name.String(), size: -1}
+}
+
+// statusError is an answer that is not the file.
+type statusError struct {
+	code   int
+	status string
+}
+
+func (e *statusError) Error() string { return "the server answers " + e.status }
 
 // get asks for the file from off on, n bytes of it or to its end.
 func (r *remoteImage) get(ctx context.Context, off, n int64) (*http.Response, error) {
@@ -134,7 +167,7 @@ func (r *remoteImage) get(ctx context.Context, off, n int64) (*http.Response, er
 		return nil, fmt.Errorf("fetch %s: the file on the server was changed meanwhile", r.name)
 	case resp.StatusCode != want:
 		resp.Body.Close()
-		return nil, fmt.Errorf("fetch %s: the server answers %s", r.name, resp.Status)
+		return nil, fmt.Errorf("fetch %s: %w", r.name, &statusError{resp.StatusCode, resp.Status})
 	case want == http.StatusPartialContent && !strings.HasPrefix(resp.Header.Get("Content-Range"), fmt.Sprintf("bytes %d-", off)):
 		resp.Body.Close()
 		return nil, fmt.Errorf("fetch %s: the server sends another range than it was asked for", r.name)

@@ -179,6 +179,49 @@ func writeText(t *testing.T, path, text string) string {
 	return path
 }
 
+// TestVerifyOnServer: where nodes fetch it from, not only where it was made.
+func TestVerifyOnServer(t *testing.T) {
+	kit.NeedPrograms(t, "minisign")
+	dir := t.TempDir()
+	in := func(name string) string { return filepath.Join(dir, name) }
+	kit.Run(t, "minisign", "-G", "-W", "-p", in("a.pub"), "-s", in("a.key"))
+	writeDisk(t, in("disk.raw"), 14<<20)
+	ok(t, "image", "publish", in("disk.raw"), "-o", in("out"), "--sign-key", in("a.key"))
+	ok(t, "image", "publish", in("disk.raw"), "-o", in("out"), "--name", "plain")
+	files := http.FileServer(http.Dir(in("out")))
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// As a store does whose URLs are signed.
+		if user, pw, _ := r.BasicAuth(); user != "user" || pw != "secret" || r.URL.Query().Get("token") != "secret" {
+			http.Error(w, "who are you", http.StatusForbidden)
+			return
+		}
+		http.StripPrefix("/images", files).ServeHTTP(w, r)
+	}))
+	t.Cleanup(srv.Close)
+	base := strings.Replace(srv.URL, "http://", "http://user:secret@", 1) + "/images/"
+	for _, args := range [][]string{{base + "disk.ingot?token=secret"}, {base + "disk.ingot?token=secret", "--key", in("a.pub")}, {base + "plain.ingot?token=secret"}} {
+		if out := ok(t, append([]string{"image", "verify"}, args...)...); !strings.Contains(out, srv.URL+"/images/") || !strings.Contains(out, "is complete and right") || strings.Contains(out, "secret") {
+			t.Errorf("%v: %s", args, out)
+		}
+	}
+	fails(t, "plain.ingot is not signed", "image", "verify", base+"plain.ingot?token=secret", "--key", in("a.pub"))
+	o := indexOf(t, in("out/disk.ingot")).Chunks[1]
+	if err := os.Remove(filepath.Join(in("out"), filepath.FromSlash(o.Path()))); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{
+		fails(t, "chunk 1: fetch "+srv.URL+"/images/"+o.Path()+": the server answers 404", "image", "verify", base+"disk.ingot?token=secret"),
+		fails(t, "the server answers 403", "image", "verify", base+"disk.ingot?token=secretive"),
+		fails(t, "the server answers 404", "image", "verify", base+"gone.ingot?token=secret"),
+		fails(t, "not the index", "image", "verify", base+o.Path()[:len("objects/")]+"?token=secret"),
+		fails(t, "not a URL", "image", "verify", "http://user:secret@h/%zz"),
+	} {
+		if strings.Contains(text, "secret") {
+			t.Errorf("a password is in %q", text)
+		}
+	}
+}
+
 // TestPublishFromServer: a broken download is taken up again, and one that can't be is no image.
 func TestPublishFromServer(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-img")

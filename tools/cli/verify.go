@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/cobra"
+	"oras.land/oras-go/v2/registry/remote/retry"
+
+	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/images/oci"
+	"github.com/ingot-metal/ingot/images/publish"
+)
+
+func (p *program) imageVerify() *cobra.Command {
+	var keys []string
+	var quiet bool
+	cmd := &cobra.Command{
+		Use: "verify FILE|URL|oci://REGISTRY/REPOSITORY:TAG", Short: "Check that all of a published image is there and right",
+		Long: `Read a published image, every object of it, and check it down to the digest of the whole disk. FILE is the NAME.ingot of a folder;
+URL is the same where a web server has it, as in image_source. With --key it must be signed, too, by that key.`,
+		Example: `  ingot image verify /srv/images/debian-12.ingot --key minisign.pub
+  ingot image verify https://images.example.com/debian-12.ingot`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage("%s wants one published image: the file or URL of its .ingot, or its place in a registry", cmd.CommandPath())
+			}
+			return nil
+		},
+	}
+	cmd.Flags().StringArrayVar(&keys, "key", nil, "public key of minisign or cosign, or a file with one; may be repeated")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "only the result")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return remedied(p.verify(cmd.Context(), args[0], keys, quiet))
+	}
+	return cmd
+}
+
+func (p *program) verify(ctx context.Context, place string, keyTexts []string, quiet bool) error {
+	start := time.Now()
+	var keys []index.Key
+	for _, s := range keyTexts {
+		if b, err := os.ReadFile(s); err == nil {
+			s = string(b)
+		}
+		k, err := index.ParseKey(s)
+		if err != nil {
+			return err
+		}
+		keys = append(keys, k)
+	}
+	img, err := p.openPublished(ctx, place)
+	if err != nil {
+		return err
+	}
+	defer img.close()
+	place = img.name
+	x, err := index.Parse(img.index)
+	if err != nil {
+		return fmt.Errorf("%s: %w", place, err)
+	}
+	if len(keys) > 0 {
+		err := fmt.Errorf("%s is not signed", place)
+		if img.noSignature != nil {
+			err = fmt.Errorf("signature: %w", img.noSignature)
+		}
+		for _, s := range img.signatures {
+			if err = index.VerifySignature(img.index, s, keys); err == nil {
+				break
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	var m publish.Meter
+	show := p.meter("verify", quiet, func() (int64, int64) { return m.Done.Load(), m.Total.Load() })
+	err = publish.Verify(ctx, x, img, &m)
+	show()
+	if err != nil {
+		return fmt.Errorf("%s is damaged or not complete:\n%w", place, err)
+	}
+	stored, objects := x.Stored()
+	if p.output == "json" {
+		return p.printJSON(map[string]any{"image_os_hash_algo": "sha256", "image_os_hash_value": hex.EncodeToString(sum(img.index)),
+			"virtual_bytes": x.Size, "stored_bytes": stored, "objects": objects, "signed": len(keys) > 0, "seconds": time.Since(start).Seconds()})
+	}
+	signed := ""
+	if len(keys) > 0 {
+		signed = ", and signed by a key that was given"
+	}
+	_, err = fmt.Fprintf(p.stdout, "%s is complete and right: %s in %d objects%s; sha256 of its index: %x\n", place, size(uint64(stored)), objects, signed, sum(img.index))
+	return err
+}
+
+func sum(b []byte) []byte {
+	o := index.Of(b)
+	return o.Sum[:]
+}
+
+// publishedImage is one to verify.
+type publishedImage struct {
+	publish.Objects
+	name       string // without user and password
+	index      []byte
+	signatures [][]byte
+	close      func()
+
+	noSignature error // why none could be fetched, if not because there is none
+}
+
+func (p *program) openPublished(ctx context.Context, place string) (*publishedImage, error) {
+	if oci.IsReference(place) {
+		ref, err := oci.ParseReference(place)
+		if err != nil {
+			return nil, err
+		}
+		o, err := p.registry()
+		if err != nil {
+			return nil, err
+		}
+		img, err := oci.Open(ctx, ref, o)
+		if err != nil {
+			return nil, err
+		}
+		return &publishedImage{Objects: pulled{img}, name: place, index: img.Index, signatures: img.Signatures, close: func() {}}, nil
+	}
+	if isURL(place) {
+		return openServed(ctx, place)
+	}
+	b, err := os.ReadFile(place)
+	if err != nil {
+		return nil, err
+	}
+	img := &publishedImage{Objects: publish.Dir(filepath.Dir(place)), name: place, index: b, close: func() {}}
+	for _, suffix := range index.SignatureSuffixes {
+		if s, err := os.ReadFile(place + suffix); err == nil {
+			img.signatures = append(img.signatures, s)
+		}
+	}
+	return img, nil
+}
+
+// pulled checks what comes out of a registry.
+type pulled struct{ img *oci.Image }
+
+func (p pulled) Object(ctx context.Context, o index.Object) ([]byte, error) {
+	body, err := p.img.Object(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	return publish.ReadObject(body, o)
+}
+
+// served is a published image on a web server, with its files where nodes look for them.
+type served struct {
+	client *http.Client
+	index  *url.URL
+}
+
+func openServed(ctx context.Context, source string) (*publishedImage, error) {
+	u, err := parseURL(source)
+	if err != nil {
+		return nil, err
+	}
+	tr := newTransport()
+	s := served{&http.Client{Transport: retry.NewTransport(tr)}, u}
+	img := &publishedImage{Objects: s, name: remote(ctx, s.client, u).name, close: tr.CloseIdleConnections}
+	if img.index, err = s.read(ctx, u, index.MaxIndex); err != nil {
+		return nil, err
+	}
+	var failed error
+	for _, suffix := range index.SignatureSuffixes {
+		b, err := s.read(ctx, s.at("./"+path.Base(u.Path)+suffix), index.MaxSignature)
+		var answer *statusError
+		switch {
+		case err == nil:
+			img.signatures = append(img.signatures, b)
+		case !errors.As(err, &answer) || answer.code != http.StatusNotFound:
+			failed = err
+		}
+	}
+	if len(img.signatures) == 0 {
+		img.noSignature = failed
+	}
+	return img, nil
+}
+
+// at is the URL of a file beside the index. What the index's URL ends with, a signature perhaps, is for the whole folder.
+func (s served) at(file string) *url.URL {
+	u := s.index.ResolveReference(&url.URL{Path: file})
+	u.RawQuery = s.index.RawQuery
+	return u
+}
+
+func (s served) open(ctx context.Context, u *url.URL) (io.ReadCloser, error) {
+	return remote(ctx, s.client, u).from(0)
+}
+
+func (s served) read(ctx context.Context, u *url.URL, limit int64) ([]byte, error) {
+	body, err := s.open(ctx, u)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	return io.ReadAll(io.LimitReader(body, limit+1)) // what is longer is refused by who reads it
+}
+
+// Object fetches an object and checks it.
+func (s served) Object(ctx context.Context, o index.Object) ([]byte, error) {
+	body, err := s.open(ctx, s.at(o.Path()))
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	return publish.ReadObject(body, o)
+}
