@@ -308,7 +308,7 @@ func (e *Engine) checkImage(n *node.Node) error {
 	if _, err := rootDevice(n); err != nil {
 		return err
 	}
-	if _, err := diskLayout(n); err != nil {
+	if _, err := e.diskLayout(n); err != nil {
 		return err
 	}
 	algo, value := text("image_os_hash_algo"), text("image_os_hash_value")

@@ -15,7 +15,7 @@ var layoutSizes = []string{"root_gb", "swap_mb", "ephemeral_gb"}
 
 // diskLayout gives what instance_info says of the disk's layout, as the agent wants it: Nova and people store numbers as text too. It is
 // refused where the agent would, but before anything is begun.
-func diskLayout(n *node.Node) (map[string]any, error) {
+func (e *Engine) diskLayout(n *node.Node) (map[string]any, error) {
 	out := map[string]any{}
 	for _, k := range layoutSizes {
 		v, ok := n.InstanceInfo[k]
@@ -57,8 +57,8 @@ func diskLayout(n *node.Node) (map[string]any, error) {
 	if f := text("ephemeral_format"); f != "" && !slices.Contains([]string{"ext4", "vfat"}, strings.ToLower(f)) {
 		return nil, invalidf("ephemeral_format %q is not supported: use ext4 or vfat", f)
 	}
-	if mode := capability(n.Properties["capabilities"], "boot_mode"); text("image_type") == "partition" && mode == "bios" {
-		return nil, invalidf("a partition image can't be booted by BIOS (capability boot_mode:bios): use a whole-disk image, or boot_mode:uefi")
+	if mode, from := e.bootMode(n); text("image_type") == "partition" && mode == "bios" {
+		return nil, invalidf("a partition image can't be booted by BIOS (%s): use a whole-disk image, or set boot_mode:uefi in the node's capabilities", from)
 	}
 	return out, nil
 }

@@ -14,25 +14,30 @@ func TestDiskLayout(t *testing.T) {
 		name string
 		info map[string]any
 		caps any
+		site string // deploy.boot_mode
 		want map[string]any
 		err  string
 	}{
-		{"nothing", nil, nil, map[string]any{}, ""},
-		{"numbers and text", map[string]any{"root_gb": 10.0, "swap_mb": "512", "ephemeral_gb": 0.0, "preserve_ephemeral": "True"}, nil,
+		{"nothing", nil, nil, "", map[string]any{}, ""},
+		{"numbers and text", map[string]any{"root_gb": 10.0, "swap_mb": "512", "ephemeral_gb": 0.0, "preserve_ephemeral": "True"}, nil, "",
 			map[string]any{"root_gb": int64(10), "swap_mb": int64(512), "preserve_ephemeral": true}, ""},
-		{"empty", map[string]any{"root_gb": "", "swap_mb": nil, "preserve_ephemeral": false}, nil, map[string]any{}, ""},
-		{"half", map[string]any{"root_gb": 1.5}, nil, nil, "root_gb"},
-		{"negative", map[string]any{"swap_mb": -1.0}, nil, nil, "swap_mb"},
-		{"word", map[string]any{"ephemeral_gb": "lots"}, nil, nil, "ephemeral_gb"},
-		{"huge", map[string]any{"ephemeral_gb": 1e300}, nil, nil, "ephemeral_gb"},
-		{"maybe", map[string]any{"preserve_ephemeral": "maybe"}, nil, nil, "preserve_ephemeral"},
-		{"type", map[string]any{"image_type": "floppy"}, nil, nil, "floppy"},
-		{"format", map[string]any{"ephemeral_format": "xfs"}, nil, nil, "xfs"},
-		{"BIOS", map[string]any{"image_type": "partition"}, "boot_mode:bios", nil, "BIOS"},
-		{"UEFI", map[string]any{"image_type": "partition"}, "boot_mode:uefi", map[string]any{}, ""},
+		{"empty", map[string]any{"root_gb": "", "swap_mb": nil, "preserve_ephemeral": false}, nil, "", map[string]any{}, ""},
+		{"half", map[string]any{"root_gb": 1.5}, nil, "", nil, "root_gb"},
+		{"negative", map[string]any{"swap_mb": -1.0}, nil, "", nil, "swap_mb"},
+		{"word", map[string]any{"ephemeral_gb": "lots"}, nil, "", nil, "ephemeral_gb"},
+		{"huge", map[string]any{"ephemeral_gb": 1e300}, nil, "", nil, "ephemeral_gb"},
+		{"maybe", map[string]any{"preserve_ephemeral": "maybe"}, nil, "", nil, "preserve_ephemeral"},
+		{"type", map[string]any{"image_type": "floppy"}, nil, "", nil, "floppy"},
+		{"format", map[string]any{"ephemeral_format": "xfs"}, nil, "", nil, "xfs"},
+		{"BIOS", map[string]any{"image_type": "partition"}, "boot_mode:bios", "uefi", nil, "capability boot_mode:bios"},
+		{"UEFI", map[string]any{"image_type": "partition"}, "boot_mode:uefi", "bios", map[string]any{}, ""},
+		{"BIOS everywhere", map[string]any{"image_type": "partition"}, nil, "bios", nil, "deploy.boot_mode is bios"},
+		{"BIOS everywhere, no such capability", map[string]any{"image_type": "partition"}, "boot_mode:sparc", "bios", nil, "deploy.boot_mode is bios"},
+		{"UEFI everywhere", map[string]any{"image_type": "partition"}, nil, "uefi", map[string]any{}, ""},
+		{"BIOS everywhere, whole disk", map[string]any{"image_type": "whole-disk"}, nil, "bios", map[string]any{}, ""},
 	} {
 		n := &node.Node{InstanceInfo: c.info, Properties: map[string]any{"capabilities": c.caps}}
-		got, err := diskLayout(n)
+		got, err := (&Engine{cfg: Config{BootMode: c.site}}).diskLayout(n)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.err)
 		}

@@ -202,12 +202,17 @@ func (p *pass) stays(want, is power.State, limit time.Duration) error {
 		state[want], state[is], limit, hint)
 }
 
-// bootMode is how the machine is to boot: what its capabilities say, else the configuration.
-func (p *pass) bootMode() string {
-	if m := capability(p.n.Properties["capabilities"], "boot_mode"); m == "bios" || m == "uefi" {
-		return m
+// bootMode is how the machine is to boot, and what says so: its capabilities, else the configuration.
+func (e *Engine) bootMode(n *node.Node) (mode, from string) {
+	if m := capability(n.Properties["capabilities"], "boot_mode"); m == "bios" || m == "uefi" {
+		return m, "capability boot_mode:" + m
 	}
-	return p.e.cfg.BootMode
+	return e.cfg.BootMode, "the conductor's deploy.boot_mode is " + e.cfg.BootMode
+}
+
+func (p *pass) bootMode() string {
+	mode, _ := p.e.bootMode(p.n)
+	return mode
 }
 
 // setBoot chooses the boot device. A machine without a controller has a person for that.

@@ -134,7 +134,7 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 				args[k] = v
 			}
 		}
-		layout, err := diskLayout(n)
+		layout, err := e.diskLayout(n)
 		if err != nil {
 			return nil, err
 		}

@@ -115,10 +115,7 @@ func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persis
 		if !slices.Contains(d.Devices(), power.Device(device)) {
 			return invalidf("boot device %q is not supported by the node's management interface", device)
 		}
-		mode := capability(n.Properties["capabilities"], "boot_mode")
-		if mode != "bios" && mode != "uefi" {
-			mode = e.cfg.BootMode
-		}
+		mode, _ := e.bootMode(n)
 		return d.SetBoot(ctx, power.Boot{Device: power.Device(device), Persistent: persistent, Mode: mode})
 	})
 	if err != nil {
