@@ -4,27 +4,33 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"unsafe"
 )
 
 const (
 	maxPunch   = 1 << 30 // a longer call can take minutes in the device, with no way to stop it
-	maxSpans   = 1 << 16 // punched ranges remembered; beyond it zeros are written
+	maxSpans   = 1 << 16 // punched ranges remembered one by one; what comes beyond is remembered in grains
 	sampleSize = 4096
+	wellKnown  = 64 // punches after which fewer samples are taken
 )
 
 type span struct{ off, n int64 }
 
-// Zeroer makes ranges of a device read as zero: by punching holes where the device promises zeros, else by writing. Every punched
-// range is sampled by reading it back; a device that is caught lying gets zeros written, also where it was believed before.
-// Not for concurrent use, but other ranges of the device may be written meanwhile.
+// Zeroer makes ranges of a device read as zero: by punching holes where the device promises zeros, else by writing. Every punched range is
+// sampled by reading it back, at its ends and inside while the device is new to us, at one place later; a device that is caught lying gets zeros
+// written, also where it was believed before. Not for concurrent use, but other ranges of the device may be written meanwhile.
 type Zeroer struct {
 	dev     Device
 	zeros   []byte
 	sample  []byte
 	written bool // the device does not punch, or lies
 	spans   []span
+	most    int // spans
+	grains  grains
+	punches int
 	look    []byte
 
 	// Look makes it read before it writes zeros, and leave alone what is zero: for disks that are thought to be so for the most part.
@@ -36,7 +42,7 @@ type Zeroer struct {
 
 // NewZeroer makes a Zeroer for an open device.
 func NewZeroer(dev Device) *Zeroer {
-	return &Zeroer{dev: dev, zeros: Aligned(HeadSize), sample: Aligned(max(sampleSize, dev.SectorSize()))}
+	return &Zeroer{dev: dev, most: maxSpans, zeros: Aligned(HeadSize), sample: Aligned(max(sampleSize, dev.SectorSize()))}
 }
 
 // Aligned gives memory that direct I/O takes without copying.
@@ -66,9 +72,17 @@ func (z *Zeroer) Zero(ctx context.Context, off, n int64) error {
 }
 
 func (z *Zeroer) zero(ctx context.Context, off, n int64) error {
-	if z.written || len(z.spans) >= maxSpans {
+	if z.written {
 		return z.write(ctx, off, n)
 	}
+	if !z.note(off, n) {
+		return z.zeroGrains(ctx, off, n)
+	}
+	return z.punch(ctx, off, n)
+}
+
+// punch makes a hole of a range that is noted.
+func (z *Zeroer) punch(ctx context.Context, off, n int64) error {
 	err := z.dev.Punch(off, n)
 	if errors.Is(err, errors.ErrUnsupported) {
 		// What was punched before has been seen to be zero and stays so.
@@ -78,7 +92,6 @@ func (z *Zeroer) zero(ctx context.Context, off, n int64) error {
 	if err != nil {
 		return err
 	}
-	z.note(off, n)
 	clean, err := z.check(off, n)
 	if err != nil {
 		return err
@@ -94,18 +107,46 @@ func (z *Zeroer) zero(ctx context.Context, off, n int64) error {
 		}
 	}
 	z.spans = nil
-	return nil
+	err = z.grains.each(func(off, n int64) error { return z.write(ctx, off, n) })
+	z.grains = grains{}
+	return err
 }
 
-func (z *Zeroer) note(off, n int64) {
-	if l := len(z.spans); l > 0 && z.spans[l-1].off+z.spans[l-1].n == off {
-		z.spans[l-1].n += n
-		return
+// note remembers a range that is to be punched. Holes of a fragmented image are more than can be remembered so.
+func (z *Zeroer) note(off, n int64) bool {
+	if l := len(z.spans); l > 0 {
+		switch last := &z.spans[l-1]; {
+		case last.off+last.n == off:
+			last.n += n
+			return true
+		case off+n == last.off:
+			last.off, last.n = off, last.n+n
+			return true
+		}
+	}
+	if len(z.spans) >= z.most {
+		return false
 	}
 	z.spans = append(z.spans, span{off, n})
+	return true
 }
 
-// check reads the first, the last and a few other places of a range.
+// zeroGrains punches the whole grains of a range and writes zeros around them.
+func (z *Zeroer) zeroGrains(ctx context.Context, off, n int64) error {
+	from, to := (off+grain-1)/grain*grain, (off+n)/grain*grain
+	if from >= to || !z.grains.add(from, to-from) {
+		return z.write(ctx, off, n)
+	}
+	if err := z.write(ctx, off, from-off); err != nil {
+		return err
+	}
+	if err := z.punch(ctx, from, to-from); err != nil {
+		return err
+	}
+	return z.write(ctx, to, off+n-to)
+}
+
+// check reads the first, the last and a few other places of a range; one of them where many ranges were clean.
 func (z *Zeroer) check(off, n int64) (bool, error) {
 	size := min(int64(len(z.sample)), n)
 	places := []int64{0, n - size}
@@ -114,6 +155,10 @@ func (z *Zeroer) check(off, n int64) (bool, error) {
 			at := rand.Int64N(n - size)
 			places = append(places, at-at%int64(z.dev.SectorSize()))
 		}
+	}
+	if z.punches++; z.punches > wellKnown {
+		at := rand.IntN(len(places))
+		places = places[at : at+1]
 	}
 	for _, at := range places {
 		if _, err := z.dev.ReadAt(z.sample[:size], off+at); err != nil {
@@ -139,12 +184,21 @@ func (z *Zeroer) write(ctx context.Context, off, n int64) error {
 			off, n = off+part, n-part
 			continue
 		}
-		if _, err := z.dev.WriteAt(z.zeros[:part], off); err != nil {
+		if err := z.put(off, part); err != nil {
 			return err
 		}
 		off, n, z.Written = off+part, n-part, z.Written+part
 	}
 	return nil
+}
+
+// put writes n zeros.
+func (z *Zeroer) put(off, n int64) error {
+	took, err := z.dev.WriteAt(z.zeros[:n], off)
+	if err == nil && int64(took) != n {
+		err = fmt.Errorf("only %d of %d bytes were taken at byte %d", took, n, off)
+	}
+	return err
 }
 
 // writeWhereNot writes zeros over what is not zero, in pieces of lookGrain. What can't be read is written.
@@ -164,11 +218,78 @@ func (z *Zeroer) writeWhereNot(off, n int64) error {
 		for end < n && (err != nil || !isZero(z.look[end:min(end+lookGrain, n)])) {
 			end = min(end+lookGrain, n)
 		}
-		if _, err := z.dev.WriteAt(z.zeros[:end-at], off+at); err != nil {
+		if err := z.put(off+at, end-at); err != nil {
 			return err
 		}
 		z.Written += end - at
 		at = end
 	}
 	return nil
+}
+
+const (
+	grain    = 64 << 10
+	leafSize = 1 << 12 // bytes: the grains of 2 GiB
+	maxLeafs = 512     // 2 MiB of memory, for a TiB of holes and data in turn
+)
+
+// grains is a set of grains of a device, with a bit for each, where there are any.
+type grains struct {
+	leafs map[int64]*[leafSize]byte
+}
+
+// add takes in whole grains. False says that there is no memory for it, and nothing was taken in.
+func (g *grains) add(off, n int64) bool {
+	const span = leafSize * 8 * grain
+	missing := 0
+	for leaf := off / span; leaf*span < off+n; leaf++ {
+		if g.leafs[leaf] == nil {
+			missing++
+		}
+	}
+	if len(g.leafs)+missing > maxLeafs {
+		return false
+	}
+	if g.leafs == nil {
+		g.leafs = map[int64]*[leafSize]byte{}
+	}
+	for at := off; at < off+n; at += grain {
+		leaf := g.leafs[at/span]
+		if leaf == nil {
+			leaf = new([leafSize]byte)
+			g.leafs[at/span] = leaf
+		}
+		i := at % span / grain
+		leaf[i/8] |= 1 << (i % 8)
+	}
+	return true
+}
+
+// each gives the grains in ascending order, neighbours at once.
+func (g *grains) each(f func(off, n int64) error) error {
+	var run span
+	flush := func() error {
+		if run.n == 0 {
+			return nil
+		}
+		return f(run.off, run.n)
+	}
+	for _, number := range slices.Sorted(maps.Keys(g.leafs)) {
+		for i, bits := range g.leafs[number] {
+			for b := range 8 {
+				if bits>>b&1 == 0 {
+					continue
+				}
+				at := ((number*leafSize+int64(i))*8 + int64(b)) * grain
+				if run.off+run.n != at || run.n == 0 {
+					if err := flush(); err != nil {
+						return err
+					}
+					run = span{at, 0}
+				}
+				run.n += grain
+			}
+		}
+	}
+	return flush()
 }
