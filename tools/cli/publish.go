@@ -177,14 +177,16 @@ func (p *program) showPublished(r published) error {
 	if p.output == "json" {
 		return p.printJSON(r)
 	}
-	source := r.Source
+	source, url := r.Source, r.Source
 	if r.Index != "" {
-		source = "the URL of " + r.Index
+		url = "https://SERVER/" + filepath.Base(r.Index)
+		source = "the URL of " + r.Index + " where the folder is served"
 	}
 	return sheet(p.stdout, [][2]string{
 		{"image_source", source},
 		{"image_os_hash_algo", r.HashAlgo},
 		{"image_os_hash_value", r.HashValue},
+		{"to deploy it", fmt.Sprintf("ingot node deploy NODE --image %s --checksum %s:%s", url, r.HashAlgo, r.HashValue)},
 		{"content", "a disk with " + r.Content},
 		{"disk", size(uint64(r.Size)) + " in " + fmt.Sprint(r.Chunks) + " chunks, " + size(uint64(r.Data)) + " of data"},
 		{"stored", fmt.Sprintf("%s in %d objects", size(uint64(r.Stored)), r.Objects)},

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -63,6 +64,30 @@ func fails(t *testing.T, want string, args ...string) string {
 	return Message(err)
 }
 
+// deployable wants a command among what publish prints that deploys the image.
+func deployable(t *testing.T, out, image, sha256 string) {
+	t.Helper()
+	var got string
+	c := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPatch {
+			b, _ := io.ReadAll(r.Body)
+			got = string(b)
+			http.Error(w, "seen", http.StatusTeapot)
+			return
+		}
+		fmt.Fprint(w, `{"name": "NODE", "provision_state": "available"}`)
+	}))
+	defer c.Close()
+	_, line, _ := strings.Cut(out, "ingot node deploy ")
+	line, _, _ = strings.Cut(line, "\n")
+	_, _, err := ingot(t, map[string]string{"INGOT_ENDPOINT": c.URL}, strings.Fields("node deploy "+line)...)
+	for _, want := range []string{`"value":"` + image + `"`, `"value":"sha256"`, `"value":"` + sha256 + `"`} {
+		if !strings.Contains(got, want) {
+			t.Errorf("ingot node deploy %s: %v; it sets %s, want %s", line, err, got, want)
+		}
+	}
+}
+
 // indexOf reads an index, and checks everything behind it.
 func indexOf(t *testing.T, path string) *index.Index {
 	t.Helper()
@@ -95,6 +120,7 @@ func TestImagePublish(t *testing.T) {
 		}
 	}
 	want := indexOf(t, in("raw/disk.ingot"))
+	deployable(t, out, "https://SERVER/disk.ingot", fmt.Sprintf("%x", sum(want.Marshal())))
 	for _, src := range []string{"disk.qcow2", "disk.raw.zst"} {
 		var r published
 		if err := json.Unmarshal([]byte(ok(t, "image", "publish", in(src), "--out", in("other"), "--name", "n", "--output", "json")), &r); err != nil {
@@ -363,5 +389,6 @@ func TestPublishToRegistry(t *testing.T) {
 			t.Error(out)
 		}
 	}
+	deployable(t, ok(t, "image", "publish", in("disk.raw"), "-o", ref), first.Source, first.HashValue)
 	fails(t, "does not have it", "image", "verify", "oci://"+addr+"/images/disk:2")
 }
