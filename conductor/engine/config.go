@@ -86,7 +86,7 @@ func (c Config) withDefaults() Config {
 	c.Rescan = cmp.Or(c.Rescan, time.Minute)
 	c.Lease = cmp.Or(c.Lease, 5*time.Minute)
 	if len(c.AgentSteps) == 0 {
-		c.AgentSteps = builtinSteps()
+		c.AgentSteps = BuiltinSteps()
 	}
 	return c
 }

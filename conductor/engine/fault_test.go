@@ -389,7 +389,7 @@ func TestStepsDigest(t *testing.T) {
 
 func TestRamdiskWithoutTheSteps(t *testing.T) {
 	w := newWorld(t)
-	all := builtinSteps()
+	all := BuiltinSteps()
 	w.cfg.AgentSteps = slices.DeleteFunc(slices.Clone(all), func(s AgentStep) bool { return s.Name == "write_image" })
 	w.start(nil)
 	m := w.add("n1")

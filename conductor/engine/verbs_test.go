@@ -92,6 +92,10 @@ func TestAbort(t *testing.T) {
 	} {
 		t.Run(c.step, func(t *testing.T) {
 			w := newWorld(t)
+			w.cfg.AgentSteps = BuiltinSteps()
+			for i, s := range w.cfg.AgentSteps {
+				w.cfg.AgentSteps[i].Abortable = s.Abortable && s.Name != "write_image"
+			}
 			w.start(nil)
 			m := w.add("n1")
 			w.walk(m, c.from)
