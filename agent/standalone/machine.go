@@ -18,6 +18,7 @@ import (
 type machine struct {
 	linux.Machine
 	disk disk.Disk
+	seen *seen
 }
 
 // Disks is the one disk, as long as it is there.
@@ -34,7 +35,7 @@ func (m machine) Settle(context.Context) error { return nil }
 
 // openMachine finds out what the target is.
 func openMachine(ctx context.Context, path string) (machine, error) {
-	var m machine
+	m := machine{seen: &seen{}}
 	if path == "" {
 		return m, step.Failf("give --disk, the path of a disk, a loop device or a file", "no disk is given")
 	}

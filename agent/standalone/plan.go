@@ -6,22 +6,25 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/oci"
 )
 
 // Target is the disk that would be written.
 type Target struct {
 	Disk  disk.Disk `json:"disk"`
-	Holds string    `json:"holds"` // what is on it now, in words; empty: nothing that is known
+	Holds string    `json:"holds"` // what is on it now, in words; empty: both its ends are zero
 }
 
-// LookAt looks at the disk at a path. It must not be in use.
-func LookAt(ctx context.Context, path string) (Target, error) {
-	m, err := openMachine(ctx, path)
+// LookAt checks the options and looks at the disk. It must not be in use, and the image not be on it.
+func LookAt(ctx context.Context, o Options) (Target, error) {
+	m, err := o.target(ctx)
 	if err != nil {
 		return Target{}, err
 	}
@@ -31,21 +34,39 @@ func LookAt(ctx context.Context, path string) (Target, error) {
 		return t, inUse(err)
 	}
 	defer dev.Close() // only read
-	head := disk.Aligned(disk.HeadSize)
-	n, err := dev.ReadAt(head[:min(int64(len(head)), dev.Size())], 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return t, fmt.Errorf("read %s: %w", path, err)
-	}
-	switch format, content := images.Detect(head[:n]); format {
-	case images.Raw:
-		t.Holds = "a partition table (" + string(content) + ")"
-	case images.FileSystem, images.ISO9660:
-		t.Holds = string(content)
-	case images.NotAnImage:
-	default:
-		t.Holds = "an image file in " + string(format) + " format"
+	if t.Holds, err = holds(dev); err != nil {
+		return t, fmt.Errorf("read %s: %w", o.Disk, err)
 	}
 	return t, nil
+}
+
+// holds tells what is on a disk, by its first and last MiB: there is what tables, file systems, arrays and volume groups are known by.
+func holds(dev disk.Device) (string, error) {
+	buf := disk.Aligned(disk.HeadSize)
+	part := buf[:min(int64(len(buf)), dev.Size())]
+	if _, err := dev.ReadAt(part, 0); err != nil && !errors.Is(err, io.EOF) {
+		return "", err
+	}
+	switch format, content := images.Detect(buf); format {
+	case images.Raw:
+		return "a partition table (" + string(content) + ")", nil
+	case images.FileSystem, images.ISO9660:
+		return string(content), nil
+	case images.NotAnImage:
+	default:
+		return "an image file in " + string(format) + " format", nil
+	}
+	used := !allZero(part)
+	if end := dev.Size() - int64(len(part)); !used && end > 0 {
+		if _, err := dev.ReadAt(part, end); err != nil && !errors.Is(err, io.EOF) {
+			return "", err
+		}
+		used = !allZero(part)
+	}
+	if used {
+		return "data of a kind that is not known", nil
+	}
+	return "", nil
 }
 
 // Plan is what Write would do.
@@ -63,19 +84,47 @@ type Plan struct {
 	Notes       []string `json:"notes"`
 }
 
-// maxIndex bounds an index that is read to look at it.
-const maxIndex = 64 << 20
+// Rehearse does all that Write does before it touches the disk, and is refused by what Write would be refused by: the image's server, its
+// signature, the digest of an index, its table and what the disk has room for. The digest of an image that is no published one is known
+// only once all of it has been fetched. An image from a pipe can't be rehearsed, since it can be read only once.
+func Rehearse(ctx context.Context, o Options, log *slog.Logger) error {
+	m, err := o.target(ctx)
+	if err != nil || isPipe(o.Image) {
+		return err
+	}
+	m.seen.dry = true
+	_, err = m.write(ctx, o, log, func(string, step.Progress) {})
+	switch {
+	case errors.Is(err, errDry):
+		return nil
+	case err == nil:
+		return errors.New("the rehearsal ended without coming to the disk")
+	}
+	return inFlags(err)
+}
 
-// Examine finds out what Write would do, and whether it would be refused. It writes nothing. The digest is not checked: for that the whole
-// image would have to be fetched.
+// isPipe tells that an image can be read only once.
+func isPipe(image string) bool {
+	path, local := localImage(image)
+	if !local {
+		return false
+	}
+	_, again := storageOf(path)
+	return !again && isThere(path)
+}
+
+// Examine finds out what Write would do, and whether it would be refused. It writes nothing.
 func Examine(ctx context.Context, o Options, log *slog.Logger) (*Plan, error) {
-	t, err := LookAt(ctx, o.Disk)
+	t, err := LookAt(ctx, o)
 	if err != nil {
+		return nil, err
+	}
+	if err := Rehearse(ctx, o, nil); err != nil {
 		return nil, err
 	}
 	p := &Plan{Target: t, Image: o.Image, Trust: o.trust(), BootEntry: o.BootEntry}
 	if err := p.lookAtImage(ctx, o, log); err != nil {
-		return nil, err
+		return nil, inFlags(err)
 	}
 	if len(o.ConfigDrive) > 0 {
 		payload, format, err := configdrive.Build(ctx, o.ConfigDrive, t.Disk.LogicalSectors, time.Now())
@@ -87,16 +136,24 @@ func Examine(ctx context.Context, o Options, log *slog.Logger) (*Plan, error) {
 	return p, nil
 }
 
+// trust tells people what the image is verified by.
 func (o Options) trust() string {
+	var by []string
 	switch {
 	case o.Digest != "":
-		return o.Digest
+		by = append(by, o.Digest)
 	case o.Checksum != "":
-		return "a digest from a file of checksums"
-	case len(o.Keys) > 0:
-		return "a signature"
-	case o.Unverified:
-		return "none: the image is not verified"
+		by = append(by, "a digest from a file of checksums")
+	case oci.IsReference(o.Image):
+		if ref, err := oci.ParseReference(o.Image); err == nil && ref.Pinned() {
+			by = append(by, "the digest in its reference")
+		}
 	}
-	return ""
+	if len(o.Keys) > 0 {
+		by = append(by, "a signature")
+	}
+	if len(by) == 0 {
+		return "nothing: the image is not verified"
+	}
+	return strings.Join(by, " and ")
 }

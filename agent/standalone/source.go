@@ -1,6 +1,7 @@
 package standalone
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -12,21 +13,22 @@ import (
 	neturl "net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 
+	"github.com/ingot-metal/ingot/agent/chunked"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/images/oci"
 )
 
 // serveIndex makes a URL of a path that leads to the index of a published image, because its objects are fetched from a server; end ends that
 // server. Everything else stays as it is.
 func serveIndex(image string) (url string, end func(), err error) {
-	path := strings.TrimPrefix(image, "file://")
-	if path == "" || strings.Contains(path, "://") {
+	path, local := localImage(image)
+	if !local || isPipe(image) {
 		return image, func() {}, nil
 	}
 	f, err := os.Open(path)
@@ -51,13 +53,10 @@ func serveIndex(image string) (url string, end func(), err error) {
 	return u.String(), func() { s.Close(); done.Wait() }, nil
 }
 
-// lookAtImage reads as much of the image as tells what it is.
+// lookAtImage reads as much of the image as tells what it is. Whether it can be trusted and placed is not asked here: a rehearsal does.
 func (p *Plan) lookAtImage(ctx context.Context, o Options, log *slog.Logger) error {
-	switch {
-	case o.Image == "":
-		return step.Failf("give --image, a URL or the path of a file", "no image is given")
-	case p.Trust == "":
-		return step.Failf("give --sha256, --checksum or --key; or --allow-unverified, if you must", "the image has no digest or signature")
+	if oci.IsReference(o.Image) {
+		return p.lookAtPublished(ctx, o.Image, o, log)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -76,40 +75,41 @@ func (p *Plan) lookAtImage(ctx context.Context, o Options, log *slog.Logger) err
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && err != io.EOF {
 		return err
 	}
-	all := io.MultiReader(strings.NewReader(string(head[:n])), stream)
 	if index.IsIndex(head[:n]) {
-		return p.lookAtIndex(all)
+		url, end, err := serveIndex(o.Image)
+		if err != nil {
+			return err
+		}
+		defer end()
+		return p.lookAtPublished(ctx, url, o, log)
 	}
+	all := io.MultiReader(bytes.NewReader(head[:n]), stream)
 	e, info, err := images.Open(images.Input{Stream: all, Size: src.Size(), Cancel: cancel, At: src.At(ctx), Again: func() (io.ReadCloser, error) { return src.Again(ctx) }}, images.Limits{Size: p.Disk.Size})
 	if err != nil {
-		var ie *images.Error
-		if errors.As(err, &ie) {
-			return step.Fail(ie.Remedy, err)
-		}
 		return err
 	}
 	defer e.Close()
 	p.Format, p.Compression, p.Table, p.VirtualSize = string(info.Format), string(info.Compression), string(info.Head), e.Size()
-	if len(o.Keys) > 0 {
-		p.Notes = append(p.Notes, "only published images are signed: the key does not count for this one")
+	if isPipe(o.Image) {
+		p.Notes = append(p.Notes, "the image comes from a pipe, which can be read only once: it was not looked at as closely as others")
+		if !info.Partition {
+			return disk.CheckHead(info.Start, e.Size(), p.Disk)
+		}
 	}
-	return disk.CheckHead(info.Start, e.Size(), p.Disk)
+	if info.Partition {
+		p.Notes = append(p.Notes, "the disk will be divided, and the image be its root partition; whether it has a boot loader is known only once it is written")
+	}
+	return nil
 }
 
-func (p *Plan) lookAtIndex(r io.Reader) error {
-	b, err := io.ReadAll(io.LimitReader(r, maxIndex))
+func (p *Plan) lookAtPublished(ctx context.Context, url string, o Options, log *slog.Logger) error {
+	img, err := chunked.Open(ctx, chunked.Where{URLs: append([]string{url}, o.Mirrors...), CA: o.CA, Wait: fetch.DefaultPatience, Log: log}, chunked.Trust{Unverified: true})
 	if err != nil {
 		return err
 	}
-	x, err := index.Parse(b)
-	if err != nil {
-		return fmt.Errorf("index: %w", err)
-	}
-	p.Format, p.Table, p.VirtualSize = "published", "known from its first chunk", x.Size
-	p.FileSize, _ = x.Stored()
-	if x.Size > p.Disk.Size {
-		return step.Failf("use a larger disk", "the image is larger than the disk: %s, the disk has %s", size(uint64(x.Size)), size(uint64(p.Disk.Size)))
-	}
+	defer img.Close()
+	p.Format, p.Table, p.VirtualSize = string(images.Published), string(img.Index.Head), img.Index.Size
+	p.FileSize, _ = img.Index.Stored()
 	return nil
 }
 

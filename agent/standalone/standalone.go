@@ -28,7 +28,7 @@ type Options struct {
 	Digest      string   // "sha256:<hex>", "sha512:<hex>", "blake3:<hex>"; of the file at Image
 	Checksum    string   // URL of a checksum file
 	Keys        []string // public keys, one of which must have signed a published image
-	Signature   string   // URL or path, when not beside the image
+	Signature   string   // URL, when not beside the image
 	Unverified  bool     // write an image without digest or signature
 	CA          string   // certificates in PEM form
 	Disk        string   // path of the target
@@ -45,11 +45,12 @@ type Result struct {
 	Partitions  []disk.Partition `json:"partitions"`
 	ConfigDrive any              `json:"config_drive"`
 	Boot        any              `json:"boot"`
+	Notes       []string         `json:"notes"`   // what to know before the disk is used
 	TookMS      int64            `json:"took_ms"` // from the beginning until everything is on the disk
 }
 
 // args are those of write_image.
-func (o Options) args(target string) (map[string]any, error) {
+func (o Options) args(target string) map[string]any {
 	a := map[string]any{
 		"image_source": o.Image,
 		// The one disk that the machine is shown, whatever its size.
@@ -61,11 +62,7 @@ func (o Options) args(target string) (map[string]any, error) {
 		}
 	}
 	if o.Digest != "" {
-		algo, value, ok := cutDigest(o.Digest)
-		if !ok {
-			return nil, step.Failf("give it as sha256:HEX, sha512:HEX or blake3:HEX", "the digest %q can't be understood", o.Digest)
-		}
-		a["image_os_hash_algo"], a["image_os_hash_value"] = algo, value
+		a["image_os_hash_algo"], a["image_os_hash_value"], _ = cutDigest(o.Digest)
 	}
 	set("image_checksum", o.Checksum, o.Checksum != "")
 	set("image_mirrors", o.Mirrors, len(o.Mirrors) > 0)
@@ -75,28 +72,44 @@ func (o Options) args(target string) (map[string]any, error) {
 	set("image_ca", o.CA, o.CA != "")
 	set("verify", true, o.Verify)
 	set("image_difference", o.Difference, o.Difference != "")
-	return a, nil
+	return a
 }
 
 // Write writes the image, makes it durable and commits its partition table. report hears of progress and must not block; a nil log is
-// silent. On any error the disk has no partition table, or was not touched.
+// silent. An error is a Failure once the image is being fetched, and tells what the disk was left as; before that nothing was touched.
 func Write(ctx context.Context, o Options, log *slog.Logger, report func(stepName string, p step.Progress)) (*Result, error) {
-	began := time.Now()
-	m, err := openMachine(ctx, o.Disk)
+	m, err := o.target(ctx)
 	if err != nil {
 		return nil, err
 	}
+	r, err := m.write(ctx, o, log, report)
+	if err != nil {
+		return nil, &Failure{Disk: o.Disk, Left: m.seen.left(), Err: inFlags(err)}
+	}
+	return r, nil
+}
+
+// target checks the options and finds the disk.
+func (o Options) target(ctx context.Context) (machine, error) {
+	if err := o.check(); err != nil {
+		return machine{}, inFlags(err)
+	}
+	m, err := openMachine(ctx, o.Disk)
+	if err != nil {
+		return m, err
+	}
+	return m, apart(o.Image, m.disk.Name)
+}
+
+func (m machine) write(ctx context.Context, o Options, log *slog.Logger, report func(stepName string, p step.Progress)) (*Result, error) {
+	began := time.Now()
 	url, stop, err := serveIndex(o.Image)
 	if err != nil {
 		return nil, err
 	}
 	defer stop()
 	o.Image = url
-	args, err := o.args(m.disk.Name)
-	if err != nil {
-		return nil, err
-	}
-	plan := []step.Planned{planned("write_image", args)}
+	plan := []step.Planned{planned("write_image", o.args(m.disk.Name))}
 	if len(o.ConfigDrive) > 0 {
 		plan = append(plan, planned("write_configdrive", map[string]any{"configdrive": o.ConfigDrive}))
 	}
@@ -107,7 +120,7 @@ func Write(ctx context.Context, o Options, log *slog.Logger, report func(stepNam
 	rep := &reporter{report: report}
 	end := (&step.Runner{Table: agent.Steps(m, nil), Log: log}).Run(ctx, facts, plan, rep)
 	switch {
-	case end.Cancelled || ctx.Err() != nil:
+	case end.Cancelled:
 		return nil, context.Cause(ctx)
 	case end.Err != nil:
 		return nil, end.Err
@@ -131,6 +144,12 @@ func Write(ctx context.Context, o Options, log *slog.Logger, report func(stepNam
 		}
 	}
 	r.Table, r.Partitions = pending.Table(), pending.Partitions()
+	if err := m.seen.stale(); err != nil {
+		r.Notes = append(r.Notes, fmt.Sprintf("this kernel goes on with the disk's old partition table (%v): see what uses it, then run blockdev --rereadpt %s, or boot anew", err, m.disk.Name))
+	}
+	if b, ok := r.Boot.(boot.Result); ok && b.Warning != "" {
+		r.Notes = append(r.Notes, b.Warning)
+	}
 	r.TookMS = time.Since(began).Milliseconds()
 	return r, nil
 }

@@ -27,11 +27,17 @@ func (r *Result) Text() string {
 	row("image", "%s, %s, %s", packed, size(uint64(r.VirtualSize)), r.Digest)
 	row("fetched", "%s", size(uint64(r.BytesFetched)))
 	row("written", "%s", size(uint64(r.BytesWritten)))
-	row("zeros, not written", "%s", size(uint64(r.BytesZero)))
+	if r.BytesKept > 0 {
+		row("kept", "%s that the disk held already", size(uint64(r.BytesKept)))
+	}
+	row("zeros, not written", "%s", size(uint64(max(0, r.BytesSkipped-r.BytesKept))))
 	if r.Verified {
 		row("read back", "all that was written is as it should be")
 	}
 	row("table", "%s, %d partitions", r.Table, len(r.Partitions))
+	for _, n := range r.Notes {
+		row("note", "%s", n)
+	}
 	t.Flush()
 	return b.String()
 }
@@ -52,9 +58,11 @@ func (p *Plan) Text() string {
 	row("disk", "%s, sectors of %d bytes", p.Disk, p.Disk.LogicalSectors)
 	holds := p.Holds
 	if holds == "" {
-		holds = "nothing that is known"
+		holds = "nothing: both its ends are zero"
+	} else {
+		holds += "; that will be gone"
 	}
-	row("it holds", "%s; that will be gone", holds)
+	row("it holds", "%s", holds)
 	if p.ConfigDrive != "" {
 		row("config drive", "%s, at the disk's end", p.ConfigDrive)
 	}

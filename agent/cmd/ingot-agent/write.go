@@ -55,8 +55,8 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	fs.BoolVar(&o.BootEntry, "boot-entry", false, "make the disk what this machine's UEFI firmware boots")
 	fs.BoolVar(&o.Verify, "verify", false, "read back what was written and compare")
 	fs.StringVar(&o.Difference, "difference", "", "write only what differs from what the disk holds (published images): auto, always, never (default auto)")
-	fs.BoolVar(&dry, "dry-run", false, "say what would happen, and write nothing")
-	fs.BoolVar(&yes, "yes", false, "don't ask before a disk is overwritten that has something on it")
+	fs.BoolVar(&dry, "dry-run", false, "say what would happen and what would be refused, and write nothing")
+	fs.BoolVar(&yes, "yes", false, "overwrite a disk that has something on it without asking; needed where there is no terminal to ask at")
 	fs.BoolVar(&asJSON, "json", false, "print the result as JSON")
 	fs.BoolVar(&quiet, "quiet", false, "no progress bar")
 	fs.BoolVar(&verbose, "verbose", false, "show the log")
@@ -100,12 +100,21 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 		_, err = io.WriteString(stdout, plan.Text())
 		return err
 	}
-	target, err := standalone.LookAt(ctx, o.Disk)
+	target, err := standalone.LookAt(ctx, o)
 	if err != nil {
 		return remedied(err)
 	}
-	if err := confirm(target, yes, stdin, stderr); err != nil {
-		return err
+	if target.Holds != "" && !yes {
+		if !canAnswer(stdin) {
+			return fmt.Errorf("%s, holds %s, and there is nobody to ask\n  what to do: give --yes to overwrite it", target.Disk, target.Holds)
+		}
+		// What speaks against the image comes before the question.
+		if err := standalone.Rehearse(ctx, o, nil); err != nil {
+			return remedied(err)
+		}
+		if err := confirm(ctx, target, stdin, stderr); err != nil {
+			return remedied(err)
+		}
 	}
 	report := func(string, step.Progress) {}
 	bar := standalone.NewBar(stderr, widthOf(stderr))
@@ -115,8 +124,6 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	r, err := standalone.Write(ctx, o, log, report)
 	bar.End()
 	switch {
-	case errors.Is(err, context.Canceled):
-		return fmt.Errorf("stopped; %s has no partition table now and will not boot", o.Disk)
 	case err != nil:
 		return remedied(err)
 	case asJSON:
@@ -144,19 +151,27 @@ func digestFlags(o *standalone.Options, checksum string, values map[string]strin
 	return nil
 }
 
-// confirm asks before a disk is overwritten that has something on it, when there is somebody to ask.
-func confirm(t standalone.Target, yes bool, stdin io.Reader, stderr io.Writer) error {
+// canAnswer tells whether there is somebody to ask.
+func canAnswer(stdin io.Reader) bool {
 	f, ok := stdin.(*os.File)
-	if yes || t.Holds == "" || !ok || !term.IsTerminal(int(f.Fd())) {
-		return nil
-	}
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// confirm asks before a disk is overwritten that has something on it.
+func confirm(ctx context.Context, t standalone.Target, stdin io.Reader, stderr io.Writer) error {
 	fmt.Fprintf(stderr, "%s holds: %s. Overwrite it? [y/N] ", t.Disk, t.Holds)
-	answer, err := bufio.NewReader(stdin).ReadString('\n')
-	if err != nil && answer == "" {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
-		return errors.New("nothing was written")
+	answers := make(chan string, 1)
+	go func() { // a read of a terminal can't be ended; the program ends soon after
+		answer, _ := bufio.NewReader(stdin).ReadString('\n')
+		answers <- answer
+	}()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case answer := <-answers:
+		if a := strings.ToLower(strings.TrimSpace(answer)); a != "y" && a != "yes" {
+			return errors.New("nothing was written")
+		}
 	}
 	return nil
 }
@@ -170,10 +185,23 @@ func widthOf(w io.Writer) int {
 	return 0
 }
 
-// remedied puts what to do behind what went wrong.
+// remedied puts behind what went wrong what to do, and what the disk is now when that may be in doubt.
 func remedied(err error) error {
-	if e := step.AsError(err); e.Remedy != "" {
-		return fmt.Errorf("%w\n  what to do: %s", err, e.Remedy)
+	state := ""
+	var f *standalone.Failure
+	if errors.As(err, &f) {
+		state = f.State()
+	}
+	switch e := step.AsError(err); {
+	case errors.Is(err, context.Canceled) && state == "":
+		return errors.New("stopped; nothing was written")
+	case errors.Is(err, context.Canceled):
+		return fmt.Errorf("stopped; %s", state)
+	case e.Remedy != "":
+		err = fmt.Errorf("%w\n  what to do: %s", err, e.Remedy)
+	}
+	if state != "" {
+		err = fmt.Errorf("%w\n  the disk: %s", err, state)
 	}
 	return err
 }

@@ -1,0 +1,133 @@
+package standalone
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/agent/step"
+	"golang.org/x/sys/unix"
+)
+
+// storage is a file or block device, whatever it is called.
+type storage struct {
+	block      bool
+	dev, inode uint64 // of a block device: its number, and 0
+}
+
+func storageOf(path string) (storage, bool) {
+	var st unix.Stat_t
+	if unix.Stat(path, &st) != nil {
+		return storage{}, false
+	}
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFBLK:
+		return storage{block: true, dev: uint64(st.Rdev)}, true
+	case unix.S_IFREG:
+		return storage{dev: uint64(st.Dev), inode: st.Ino}, true
+	}
+	return storage{}, false
+}
+
+func (s storage) sys() string {
+	return fmt.Sprintf("/sys/dev/block/%d:%d", unix.Major(s.dev), unix.Minor(s.dev))
+}
+
+// behind is what a loop device gives: the file, or block device, it was made of.
+func (s storage) behind() (storage, bool) {
+	if !s.block {
+		return s, false
+	}
+	name, err := os.ReadFile(filepath.Join(s.sys(), "loop/backing_file"))
+	if err != nil {
+		return s, false
+	}
+	return storageOf(strings.TrimSuffix(string(name), "\n"))
+}
+
+// bottom is what is written when s is: s itself, or what is behind a loop device.
+func (s storage) bottom() storage {
+	for range 8 {
+		b, ok := s.behind()
+		if !ok {
+			break
+		}
+		s = b
+	}
+	return s
+}
+
+// under adds everything that s is kept on: the disk of a partition, the members of an array, what is behind a loop device; and for files also
+// the device of their file system.
+func (s storage) under(all []storage, files bool) []storage {
+	if slices.Contains(all, s) {
+		return all
+	}
+	all = append(all, s)
+	add := func(number string) {
+		var major, minor uint32
+		if _, err := fmt.Sscanf(number, "%d:%d", &major, &minor); err == nil {
+			all = storage{block: true, dev: unix.Mkdev(major, minor)}.under(all, files)
+		}
+	}
+	if !s.block {
+		if !files {
+			return all
+		}
+		if on := (storage{block: true, dev: s.dev}); isThere(on.sys()) { // not so with tmpfs and btrfs
+			all = on.under(all, files)
+		}
+		return all
+	}
+	if b, ok := s.behind(); ok {
+		all = b.under(all, files)
+	}
+	real, err := filepath.EvalSymlinks(s.sys())
+	if err != nil {
+		return all
+	}
+	if isThere(filepath.Join(real, "partition")) {
+		number, _ := os.ReadFile(filepath.Join(filepath.Dir(real), "dev"))
+		add(string(number))
+	}
+	members, _ := filepath.Glob(filepath.Join(real, "slaves/*/dev"))
+	for _, m := range members {
+		number, _ := os.ReadFile(m)
+		add(string(number))
+	}
+	return all
+}
+
+func isThere(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// apart refuses an image that is on the disk it is to be written to: it would be gone before it is read. Locks don't tell, since an image
+// is only read.
+func apart(image, target string) error {
+	path, ok := localImage(image)
+	if !ok {
+		return nil
+	}
+	from, fromOK := storageOf(path)
+	to, toOK := storageOf(target)
+	if !fromOK || !toOK {
+		return nil // a pipe, or what opening it will say
+	}
+	// A disk that only holds the file system of the target's file is not written.
+	below := from.under(nil, true)
+	if slices.Contains(below, to) || slices.Contains(below, to.bottom()) || slices.Contains(to.under(nil, false), from.bottom()) {
+		return step.Failf("copy the image to somewhere else, or give another disk",
+			"the image %s is on the disk %s that it would be written to", path, target)
+	}
+	return nil
+}
+
+// localImage is the path of an image that is no URL.
+func localImage(image string) (string, bool) {
+	path := strings.TrimPrefix(image, "file://")
+	return path, path != "" && !strings.Contains(path, "://")
+}

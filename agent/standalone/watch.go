@@ -1,0 +1,138 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+)
+
+// Left is what a write that did not come to its end left on the disk.
+type Left string
+
+// What a disk may be left as.
+const (
+	Untouched Left = "untouched" // as it was
+	Broken    Left = "broken"    // without a partition table, and with some of its old content gone
+	Doubtful  Left = "doubtful"  // the table was written, but not seen to be there
+	Complete  Left = "complete"  // the whole image, with its table
+)
+
+// Failure is a write that did not come to its end.
+type Failure struct {
+	Disk string // as it was given
+	Left Left
+	Err  error
+}
+
+func (f *Failure) Error() string { return f.Err.Error() }
+
+// Unwrap gives the cause.
+func (f *Failure) Unwrap() error { return f.Err }
+
+// State tells people what the disk is now.
+func (f *Failure) State() string {
+	switch f.Left {
+	case Untouched:
+		return f.Disk + " was not touched"
+	case Doubtful:
+		return f.Disk + " may boot or not: its partition table was written, but not flushed and read back"
+	case Complete:
+		return f.Disk + " holds all of the image, with its partition table; only what comes after that is missing"
+	}
+	return f.Disk + " has no partition table now and will not boot"
+}
+
+// errDry is what stops a rehearsal: all that speaks against a write has been looked at when the disk is touched.
+var errDry = errors.New("the disk would be written now")
+
+// seen is what has been done to the disk, also by steps that keep it to themselves.
+type seen struct {
+	dry bool // nothing may be written
+
+	mu      sync.Mutex
+	touched bool
+	sector0 bool // something is in the first sector, which is written last
+	done    bool // and was read back
+	reread  error
+}
+
+func (s *seen) left() Left {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.done:
+		return Complete
+	case s.sector0:
+		return Doubtful
+	case s.touched:
+		return Broken
+	}
+	return Untouched
+}
+
+// stale is why the kernel goes on with the old partition table.
+func (s *seen) stale() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reread
+}
+
+// OpenExclusive opens a disk that is watched.
+func (m machine) OpenExclusive(ctx context.Context, path string) (disk.Device, error) {
+	dev, err := m.Machine.OpenExclusive(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return watched{dev, m.seen}, nil
+}
+
+// watched is a device that notes what is done to it.
+type watched struct {
+	disk.Device
+	seen *seen
+}
+
+func (w watched) WriteAt(p []byte, off int64) (int, error) {
+	w.seen.mu.Lock()
+	if w.seen.dry {
+		w.seen.mu.Unlock()
+		return 0, errDry
+	}
+	w.seen.touched = true
+	if off == 0 {
+		w.seen.sector0 = !allZero(p[:min(len(p), w.SectorSize())])
+	}
+	w.seen.mu.Unlock()
+	return w.Device.WriteAt(p, off)
+}
+
+func (w watched) Punch(off, n int64) error {
+	w.seen.mu.Lock()
+	if w.seen.dry {
+		w.seen.mu.Unlock()
+		return errDry
+	}
+	w.seen.touched = true
+	w.seen.mu.Unlock()
+	return w.Device.Punch(off, n)
+}
+
+// RereadPartitions is what disk.Commit does last, when the table has been read back.
+func (w watched) RereadPartitions() error {
+	err := w.Device.RereadPartitions()
+	w.seen.mu.Lock()
+	defer w.seen.mu.Unlock()
+	w.seen.done, w.seen.reread = w.seen.sector0, err
+	return err
+}
+
+func allZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
