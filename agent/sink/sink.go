@@ -3,7 +3,7 @@
 // A Sink has no goroutines and no buffers for data of its own. Its callers are the workers: each decodes a piece into memory of its own
 // (disk.Aligned, so that direct I/O copies nothing) and calls Put, which looks at the piece in blocks of 64 KiB and returns when the blocks
 // that are not zero are written. Pieces may come from any number of goroutines and in any order; two at the same place are a fault of the
-// caller. The number of callers is the number of writes in flight.
+// caller. The number of callers is the number of writes in flight. Pieces of less than the disk's sectors are put together first.
 //
 // Zeros are gathered into large ranges first, since a request to a device costs much the same for 64 KiB as for a GiB, and then punched, or
 // written where the device does not promise zeros (disk.Zeroer).
@@ -72,6 +72,11 @@ type Sink struct {
 	zeroing   sync.Mutex // guards zeroer, which is not for concurrent use
 	zeroer    *disk.Zeroer
 	zeroBlock []byte
+
+	scrapping sync.Mutex // guards the rest
+	scraps    map[int64]*scrap
+	spilled   map[int64]bool // of sectors that were put together on the disk, when there is a ledger
+	maxScraps int
 }
 
 type span struct{ off, n int64 }
@@ -80,7 +85,7 @@ func (s span) end() int64 { return s.off + s.n }
 
 // New makes a sink for an open disk. d is what is known of the disk.
 func New(dev disk.Device, d disk.Disk, o Options) *Sink {
-	s := &Sink{dev: dev, disk: d, sector: int64(dev.SectorSize()), o: o, zeroer: disk.NewZeroer(dev), zeroBlock: disk.Aligned(Block)}
+	s := &Sink{dev: dev, disk: d, sector: int64(dev.SectorSize()), o: o, zeroer: disk.NewZeroer(dev), zeroBlock: disk.Aligned(Block), maxScraps: maxScraps}
 	s.zeroer.Look = o.Look
 	if !o.Partition {
 		s.headLen = disk.HeadSize
@@ -187,8 +192,19 @@ func (s *Sink) Put(ctx context.Context, off int64, data []byte) error {
 	if low >= high {
 		return nil
 	}
-	if low%s.sector != 0 || high%s.sector != 0 {
-		return fmt.Errorf("image data at bytes %d to %d is not in whole sectors of %d", low, high, s.sector)
+	from, to := s.whole(low, high)
+	if from > low {
+		if err := s.partly(ctx, low, from-low, data[low-off:from-off]); err != nil {
+			return err
+		}
+	}
+	if to < high {
+		if err := s.partly(ctx, to, high-to, data[to-off:high-off]); err != nil {
+			return err
+		}
+	}
+	if low, high = from, to; low >= high {
+		return nil
 	}
 	// Runs of blocks that are of one kind.
 	run, zero := low, false
@@ -244,10 +260,30 @@ func (s *Sink) Hole(ctx context.Context, off, n int64) error {
 	if low >= high {
 		return nil
 	}
-	if low%s.sector != 0 || high%s.sector != 0 {
-		return fmt.Errorf("image hole at bytes %d to %d is not in whole sectors of %d", low, high, s.sector)
+	from, to := s.whole(low, high)
+	if from > low {
+		if err := s.partly(ctx, low, from-low, nil); err != nil {
+			return err
+		}
 	}
-	return s.addHole(ctx, span{low, high - low})
+	if to < high {
+		if err := s.partly(ctx, to, high-to, nil); err != nil {
+			return err
+		}
+	}
+	if from >= to {
+		return nil
+	}
+	return s.addHole(ctx, span{from, to - from})
+}
+
+// whole is the part of a piece that is whole sectors. What is within one sector is all before it.
+func (s *Sink) whole(low, high int64) (from, to int64) {
+	from, to = (low+s.sector-1)/s.sector*s.sector, high/s.sector*s.sector
+	if from > to {
+		return high, high
+	}
+	return from, to
 }
 
 // Keep says that the disk holds n bytes at off already, whole blocks. What is held back can't be kept: it has to be put.
@@ -325,7 +361,11 @@ func (s *Sink) zero(ctx context.Context, h span) error {
 		return context.Cause(ctx)
 	}
 	if h.n < Block { // between two clusters of a qcow2: writing costs less than asking
-		if _, err := s.dev.WriteAt(s.zeroBlock[:h.n], h.off); err != nil {
+		n, err := s.dev.WriteAt(s.zeroBlock[:h.n], h.off)
+		if err == nil && int64(n) != h.n {
+			err = fmt.Errorf("only %d bytes were taken", n)
+		}
+		if err != nil {
 			return Fault(fmt.Errorf("write %d zeros at byte %d of %s: %w", h.n, h.off, s.disk.Name, err))
 		}
 		s.landed.Add(h.n)
@@ -342,6 +382,9 @@ func (s *Sink) zero(ctx context.Context, h span) error {
 
 // Finish makes the holes that were not made yet, checks that all of the image came, and flushes. Nobody may put any more.
 func (s *Sink) Finish(ctx context.Context) error {
+	if err := s.spillRest(ctx); err != nil {
+		return err
+	}
 	for _, h := range s.holes.rest() {
 		if err := s.zero(ctx, h); err != nil {
 			return err

@@ -112,14 +112,16 @@ func TestAnyPiecesInAnyOrder(t *testing.T) {
 		if seed%5 == 0 {
 			spec.SectorSize = 4096
 		}
-		sector := int64(spec.SectorSize)
-		size := 2*mib + sector*r.Int64N(20*mib/sector)
-		spec.Size = size + 4*mib
+		size := 2*mib + 512*r.Int64N(20*mib/512)
+		spec.Size = size/4096*4096 + 4*mib
 		img := content(seed, int(size))
-		o := Options{Verify: true, Partition: sector != 512} // an MBR of large sectors is refused
+		o := Options{Verify: true, Partition: spec.SectorSize != 512} // an MBR of large sectors is refused
 		name := fmt.Sprintf("seed %d, %d bytes, %+v", seed, size, spec)
 		b := newBench(t, spec, o)
-		pieces := cut(r, size, sector)
+		pieces := cut(r, size, 512) // whatever the disk's sectors are
+		if seed%10 == 0 {
+			b.maxScraps = 3
+		}
 		r.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
 		if err := b.Begin(t.Context(), img[:mib], size); err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -401,4 +403,48 @@ func TestHolesAreFewAndLarge(t *testing.T) {
 	if len(out) != 1 || len(h.spans) != 0 {
 		t.Errorf("out %v", out)
 	}
+}
+
+// stingy is a device that takes less of a write than it was given, and says nothing.
+type stingy struct {
+	disk.Device
+	from, to int64
+}
+
+func (d stingy) WriteAt(p []byte, off int64) (int, error) {
+	if off >= d.from && off < d.to {
+		return d.Device.WriteAt(p[:len(p)-512], off)
+	}
+	return d.Device.WriteAt(p, off)
+}
+
+// TestShortWrites: data and zeros of which the device takes a part without an error fail the image.
+func TestShortWrites(t *testing.T) {
+	img := mbrOf(8 * mib)
+	for _, c := range []struct {
+		name string
+		do   func(ctx context.Context, s *Sink) error
+	}{
+		{"data", func(ctx context.Context, s *Sink) error { return s.Put(ctx, 4*mib, img[4*mib:5*mib]) }},
+		{"a small hole", func(ctx context.Context, s *Sink) error { return errors.Join(s.Hole(ctx, 4*mib, 4096), s.Finish(ctx)) }},
+		{"a large hole", func(ctx context.Context, s *Sink) error { return errors.Join(s.Hole(ctx, 4*mib, mib), s.Finish(ctx)) }},
+	} {
+		b := newBench(t, fake.DiskSpec{Size: 12 * mib, NoPunch: true}, Options{})
+		s := New(stingy{b.dev, 4 * mib, 6 * mib}, b.Sink.disk, Options{})
+		if err := s.Begin(t.Context(), img[:mib], int64(len(img))); err != nil {
+			t.Fatal(err)
+		}
+		err := c.do(t.Context(), s)
+		if err == nil || !strings.Contains(err.Error(), "bytes") || !strings.Contains(err.Error(), "were taken") || step.AsError(err).Remedy == "" {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+}
+
+// mbrOf is an image without a block of zeros.
+func mbrOf(size int) []byte {
+	b := bytes.Repeat([]byte{7}, size)
+	copy(b[440:512], content(1, 2*mib)[440:512])
+	binary.LittleEndian.PutUint32(b[446+12:], uint32(size/512-2048))
+	return b
 }

@@ -68,6 +68,14 @@ func (l *ledger) note(off int64, data []byte) {
 	}
 }
 
+// forget takes back the note of one sector.
+func (l *ledger) forget(off int64, sector []byte) {
+	sum := l.sum(off, sector)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.sums[off/region] -= sum
+}
+
 // ReadBack compares the blocks that were written to with what the disk gives back now. It is for after Finish, with Verify.
 func (s *Sink) ReadBack(ctx context.Context, progress func(done, total int64)) error {
 	l := s.ledger
