@@ -1,0 +1,123 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// terminal is a pseudo terminal: the user's side, and the program's.
+func terminal(t *testing.T) (user, program *os.File) {
+	t.Helper()
+	user, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo terminals here: %v", err)
+	}
+	t.Cleanup(func() { user.Close() })
+	if err := unix.IoctlSetPointerInt(int(user.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(user.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no pseudo terminals here: %v", err)
+	}
+	t.Cleanup(func() { program.Close() })
+	return user, program
+}
+
+// imageAndDisk are files: a disk image with its digest, and a disk with something on it.
+func imageAndDisk(t *testing.T) (image, sum, disk string) {
+	t.Helper()
+	b := make([]byte, 8<<20)
+	b[446+4], b[446+9], b[446+13], b[446+15] = 0x83, 8, 1, 0
+	b[510], b[511] = 0x55, 0xaa
+	b[5<<20] = 1
+	dir := t.TempDir()
+	image, disk = filepath.Join(dir, "image"), filepath.Join(dir, "disk")
+	if err := os.WriteFile(image, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(disk, bytes.Repeat([]byte{0xa5}, 16<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return image, fmt.Sprintf("%x", sha256.Sum256(b)), disk
+}
+
+func TestOverwrite(t *testing.T) {
+	image, sum, full := imageAndDisk(t)
+	empty := filepath.Join(t.TempDir(), "empty")
+	if err := os.WriteFile(empty, make([]byte, 16<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		args   []string
+		answer string // "": there is no terminal
+		asked  bool
+		want   string // of the error; "": written
+	}{
+		{"nobody to ask", []string{"--sha256", sum, "--disk", full}, "", false, "--yes"},
+		{"an empty disk", []string{"--sha256", sum, "--disk", empty}, "", false, ""},
+		{"no", []string{"--sha256", sum, "--disk", full}, "n\n", true, "nothing was written"},
+		{"only Enter", []string{"--sha256", sum, "--disk", full}, "\n", true, "nothing was written"},
+		{"a wrong flag", []string{"--sha256", "ab", "--disk", full}, "y\n", false, "--sha256"},
+		{"no digest", []string{"--disk", full}, "y\n", false, "--allow-unverified"},
+		{"a difference", []string{"--sha256", sum, "--difference", "x", "--disk", full}, "y\n", false, "--difference"},
+		{"a key for what can't be signed", []string{"--key", "RWQf6LRCGA9i53mlYecO4IzT51TGPpvWucNSCh1CBM0QTaLn73Y7GFO3", "--disk", full}, "y\n", false, "not a published image"},
+		{"yes", []string{"--sha256", sum, "--disk", full}, "y\n", true, ""},
+		{"told before", []string{"--sha256", sum, "--disk", full, "--yes"}, "", false, ""},
+	} {
+		var stdin io.Reader = strings.NewReader("y\n")
+		if c.answer != "" {
+			user, program := terminal(t)
+			if _, err := user.WriteString(c.answer); err != nil {
+				t.Fatal(err)
+			}
+			stdin = program
+		}
+		var out, errs bytes.Buffer
+		err := write(t.Context(), append([]string{"--image", image, "--quiet"}, c.args...), stdin, &out, &errs)
+		if asked := strings.Contains(errs.String(), "Overwrite it?"); asked != c.asked || (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, asked %v, want %q, %v", c.name, err, asked, c.want, c.asked)
+		}
+	}
+}
+
+func TestStopAtTheQuestion(t *testing.T) {
+	image, sum, disk := imageAndDisk(t)
+	_, program := terminal(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(500*time.Millisecond, cancel)
+	var out, errs bytes.Buffer
+	err := write(ctx, []string{"--image", image, "--sha256", sum, "--disk", disk, "--quiet"}, program, &out, &errs)
+	if err == nil || err.Error() != "stopped; nothing was written" {
+		t.Errorf("stopped at the question: %v", err)
+	}
+}
+
+func TestFailureTellsOfTheDisk(t *testing.T) {
+	image, _, disk := imageAndDisk(t)
+	var out, errs bytes.Buffer
+	args := []string{"--disk", disk, "--quiet", "--yes", "--sha256", strings.Repeat("0", 64), "--image"}
+	err := write(t.Context(), append(args, "/no/such/image"), nil, &out, &errs)
+	if err == nil || !strings.Contains(err.Error(), "was not touched") {
+		t.Errorf("no image: %v", err)
+	}
+	err = write(t.Context(), append(args, image), nil, &out, &errs)
+	if err == nil || !strings.Contains(err.Error(), "will not boot") || !strings.Contains(err.Error(), "what to do") {
+		t.Errorf("a wrong digest: %v", err)
+	}
+}
