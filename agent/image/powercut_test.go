@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+	"io"
 	"testing"
 
 	"github.com/ingot-metal/ingot/agent/disk"
@@ -147,14 +148,20 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 	}
 }
 
-func soundBackup(b []byte) bool {
+func soundBackup(b []byte) bool { return soundBackupOn(bytes.NewReader(b), int64(len(b))) }
+
+func soundBackupOn(disk io.ReaderAt, size int64) bool {
 	le := binary.LittleEndian
-	h := bytes.Clone(b[len(b)-512:])
-	if !bytes.HasPrefix(h, []byte("EFI PART")) {
+	h := make([]byte, 512)
+	if _, err := disk.ReadAt(h, size-512); err != nil || !bytes.HasPrefix(h, []byte("EFI PART")) {
 		return false
 	}
 	crc := le.Uint32(h[16:])
 	clear(h[16:20])
-	from := le.Uint64(h[72:]) * 512
-	return crc32.ChecksumIEEE(h[:92]) == crc && from+16384 <= uint64(len(b)) && crc32.ChecksumIEEE(b[from:from+16384]) == le.Uint32(h[88:])
+	from := int64(le.Uint64(h[72:])) * 512
+	entries := make([]byte, 16384)
+	if _, err := disk.ReadAt(entries, max(0, from)); err != nil {
+		return false
+	}
+	return crc32.ChecksumIEEE(h[:92]) == crc && crc32.ChecksumIEEE(entries) == le.Uint32(h[88:])
 }
