@@ -230,8 +230,10 @@ func TestDecodeUTF16(t *testing.T) {
 			t.Errorf("decodeUTF16(%q) = %q, want %q", in, got, want)
 		}
 	}
-	if got := cleanLabel(" a\x1b[31mb\n"); got != "a[31mb" {
-		t.Errorf("cleanLabel = %q", got)
+	for in, want := range map[string]string{" a\x1b[31mb\n": "a[31mb", "a\u009b31mb": "a31mb", "\u202ea": "a", "\u0080 \u0080": "", "Débian 12": "Débian 12"} {
+		if got := cleanLabel(in); got != want {
+			t.Errorf("cleanLabel(%q) = %q, want %q", in, got, want)
+		}
 	}
 }
 

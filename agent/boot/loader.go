@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 	"unicode/utf16"
 
 	"github.com/ingot-metal/ingot/agent/fat"
@@ -137,16 +138,16 @@ func foreign(name string, a arch) bool {
 	return slices.ContainsFunc([]string{"x64", "ia32", "aa64", "arm", "ia64", "riscv64"}, func(s string) bool { return strings.HasSuffix(stem, s) })
 }
 
-// cleanLabel keeps what an image calls itself presentable: it is shown in firmware menus and in logs.
+// cleanLabel keeps what an image calls itself presentable: it is shown in firmware menus and in logs, on terminals too.
 func cleanLabel(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == 0xfffd {
+	s = strings.TrimSpace(strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) || r == unicode.ReplacementChar {
 			return -1
 		}
 		return r
-	}, strings.TrimSpace(s))
+	}, s))
 	if r := []rune(s); len(r) > 60 {
-		s = string(r[:60])
+		s = strings.TrimSpace(string(r[:60]))
 	}
 	return s
 }
