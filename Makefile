@@ -52,7 +52,7 @@ test-full: ## The same tests with bigger numbers, and what takes hours
 test-fast: ## The tests that need neither root nor machines, nor long
 	$(GO) test $$($(GO) list ./... | grep -Ev '/test/(e2e|compat)$$|/tools/(lab|cli)$$|/(images|initramfs)/build$$|/agent/image$$|/conductor/(netboot|app|engine)$$')
 
-FUZZTIME ?= 6s
+FUZZTIME ?= 3s
 fuzz: ## Fuzz every parser, FUZZTIME each
 	@sh tools/fuzz.sh $(FUZZTIME)
 
