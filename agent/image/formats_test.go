@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -17,22 +16,26 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
 // forms gives an image in many forms, by name.
 func forms(t *testing.T, img []byte) map[string][]byte {
 	t.Helper()
-	kit.NeedPrograms(t, "qemu-img", "xz")
-	var gz bytes.Buffer
-	w := gzip.NewWriter(&gz)
-	if _, err := w.Write(img); err != nil {
-		t.Fatal(err)
+	kit.NeedPrograms(t, "qemu-img", "xz", "lz4", "bzip2")
+	gz := func(b []byte) []byte {
+		var out bytes.Buffer
+		w := gzip.NewWriter(&out)
+		if _, err := w.Write(b); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return out.Bytes()
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	all := map[string][]byte{"raw": img, "raw.zst": packed(t, img), "raw.gz": gz.Bytes()}
+	all := map[string][]byte{"raw": img, "raw.zst": packed(t, img), "raw.gz": gz(img)}
 	raw := filepath.Join(t.TempDir(), "raw")
 	if err := os.WriteFile(raw, img, 0o600); err != nil {
 		t.Fatal(err)
@@ -46,22 +49,29 @@ func forms(t *testing.T, img []byte) map[string][]byte {
 	}
 	kit.Run(t, "xz", "-1", "-k", raw)
 	all["raw.xz"] = read(raw + ".xz")
+	kit.Run(t, "lz4", "-q", "-1", raw, raw+".lz4")
+	all["raw.lz4"] = read(raw + ".lz4")
+	kit.Run(t, "bzip2", "-1", "-k", raw)
+	all["raw.bz2"] = read(raw + ".bz2")
+	kit.Run(t, "qemu-img", "convert", "-f", "raw", "-O", "vpc", "-o", "force_size=on", raw, raw+".vhd")
+	all["vhd"] = read(raw + ".vhd")
 	for name, args := range map[string][]string{
-		"qcow2":                        {},
-		"qcow2, zlib":                  {"-c"},
-		"qcow2, zstd":                  {"-c", "-o", "compression_type=zstd"},
-		"qcow2, zstd, out of order":    {"-W", "-m", "16", "-c", "-o", "compression_type=zstd"},
-		"qcow2, clusters of 4 KiB":     {"-o", "cluster_size=4k"},
-		"qcow2, clusters of 2 MiB":     {"-c", "-o", "cluster_size=2M"},
-		"qcow2, subclusters":           {"-o", "extended_l2=on"},
-		"qcow2, version 2":             {"-o", "compat=0.10"},
-		"qcow2, clusters of 512 bytes": {"-o", "cluster_size=512"},
+		"qcow2":                               {},
+		"qcow2, zlib":                         {"-c"},
+		"qcow2, zstd":                         {"-c", "-o", "compression_type=zstd"},
+		"qcow2, zstd, out of order":           {"-W", "-m", "16", "-c", "-o", "compression_type=zstd"},
+		"qcow2, clusters of 4 KiB":            {"-o", "cluster_size=4k"},
+		"qcow2, clusters of 2 MiB":            {"-c", "-o", "cluster_size=2M"},
+		"qcow2, subclusters":                  {"-o", "extended_l2=on"},
+		"qcow2, version 2":                    {"-o", "compat=0.10"},
+		"qcow2, clusters of 512 bytes":        {"-o", "cluster_size=512"},
+		"qcow2, packed clusters of 512 bytes": {"-c", "-o", "cluster_size=512"},
 	} {
 		path := filepath.Join(t.TempDir(), "q")
 		kit.Run(t, "qemu-img", append(append([]string{"convert", "-f", "raw", "-O", "qcow2"}, args...), raw, path)...)
 		all[name] = read(path)
 	}
-	all["qcow2 in zstd"] = packed(t, all["qcow2"])
+	all["qcow2 in zstd"], all["qcow2 in gzip"] = packed(t, all["qcow2"]), gz(all["qcow2"])
 	return all
 }
 
@@ -107,6 +117,30 @@ func TestEveryFormOnEveryDisk(t *testing.T) {
 	}
 }
 
+// TestEveryFormOnLargeSectors: clusters, blocks and holes of an image may be smaller than the disk's sectors.
+func TestEveryFormOnLargeSectors(t *testing.T) {
+	img := gptImageFor(6*mib, 4096, false)
+	clear(img[3*mib : 4*mib])
+	for off := 4*mib + 512; off < 5*mib; off += 8192 { // zeros that end within a sector
+		clear(img[off : off+2048])
+	}
+	for name, file := range forms(t, img) {
+		for _, noPunch := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, no punch %v", name, noPunch), func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t, fake.DiskSpec{Size: 8 * mib, SectorSize: 4096, NoPunch: noPunch})
+				if _, err := b.write(t.Context(), map[string]any{"image_source": serve(t, file).URL, "image_os_hash_value": sha(file), "verify": true}); err != nil {
+					t.Fatal(err)
+				}
+				b.commit(t)
+				if got := b.contents(t); !bytes.Equal(got[mib:5*mib], img[mib:5*mib]) {
+					t.Error("the disk is not the image")
+				}
+			})
+		}
+	}
+}
+
 // TestBrokenFilesOfEveryForm cuts each form short at many places, and in other runs changes its last byte: never success, never a table, and
 // always a remedy.
 func TestBrokenFilesOfEveryForm(t *testing.T) {
@@ -126,7 +160,7 @@ func TestBrokenFilesOfEveryForm(t *testing.T) {
 					http.ServeContent(w, r, "image", time.Time{}, bytes.NewReader(served))
 				})
 				defer s.Close()
-				args["image_source"] = s.URL
+				args["image_source"] = s.URL + "/image"
 				_, err := b.write(t.Context(), args)
 				if err == nil || step.AsError(err).Remedy == "" {
 					t.Errorf("%s: error = %v", what, err)
@@ -148,8 +182,21 @@ func TestBrokenFilesOfEveryForm(t *testing.T) {
 			}
 			wrong := bytes.Clone(file)
 			wrong[len(wrong)-1] ^= 1
-			try("another last byte", wrong, map[string]any{"image_os_hash_value": sha(file)})
-			try("another last byte, sha512", wrong, map[string]any{"image_os_hash_algo": "sha512", "image_os_hash_value": strings.Repeat("0", 128)})
+			algos := []string{images.SHA256}
+			if name == "raw" || name == "qcow2, zstd" {
+				algos = append(algos, images.SHA512, images.BLAKE3, images.MD5)
+			}
+			for _, algo := range algos {
+				h := images.Digest{Algo: algo}.New()
+				h.Write(file)
+				sum := fmt.Sprintf("%x", h.Sum(nil))
+				try("another last byte, "+algo, wrong, map[string]any{"image_os_hash_algo": algo, "image_os_hash_value": sum, "allow_md5": true})
+				if algo == images.MD5 || len(algos) == 1 {
+					continue
+				}
+				sums := serve(t, []byte(sum+"  image\n"))
+				try("another last byte, checksum file of "+algo, wrong, map[string]any{"image_os_hash_algo": algo, "image_os_hash_value": sums.URL})
+			}
 		})
 	}
 }
