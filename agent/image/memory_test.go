@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -25,6 +26,9 @@ import (
 
 // memoryLimitOfTest is what the whole agent may take, with its program, the kernel's memory for it, and whatever of the page cache is its own.
 const memoryLimitOfTest = 64 * mib
+
+// twoWindows is for a qcow2 inside zstd with the largest window: while its tables are looked for there are two decoders.
+const twoWindows = 76 * mib
 
 // cgroup makes a control group with a limit of memory, of either version, and gives the file that a process joins it by.
 func cgroup(t *testing.T, limit int) string {
@@ -157,6 +161,31 @@ func (s *sparseSource) zst(t *testing.T, path string) {
 	}
 }
 
+// packWide packs a file as zstd --long=25 does.
+func packWide(t *testing.T, path string) {
+	t.Helper()
+	in, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	out, err := os.Create(path + ".zst")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	w, err := zstd.NewWriter(out, zstd.WithWindowSize(32*mib), zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.Copy(w, in); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // publish writes the objects of a published image and gives its index. Its sum over the whole disk is left out, which takes a minute for
 // 100 GiB of zeros and which no agent looks at.
 func (s *sparseSource) publish(t *testing.T, dir, name string) {
@@ -207,13 +236,13 @@ func (s *sparseSource) publish(t *testing.T, dir, name string) {
 }
 
 // TestTheAgentFitsIn64MiB runs the real program in a control group of 64 MiB, which the kernel ends it for passing, on images of 1 GiB and of
-// 100 GiB in the forms that take most memory.
+// 100 GiB in the forms that take most memory. The one that takes more has a limit of its own, which the documentation names.
 func TestTheAgentFitsIn64MiB(t *testing.T) {
-	kit.NeedPrograms(t, "go", "qemu-img")
+	kit.NeedPrograms(t, "go", "qemu-img", "xz")
 	if raceEnabled {
 		t.Skip("the program that is run is the same with and without the race detector")
 	}
-	join := cgroup(t, memoryLimitOfTest)
+	limits := map[int]string{memoryLimitOfTest: cgroup(t, memoryLimitOfTest), twoWindows: cgroup(t, twoWindows)}
 	dir := t.TempDir()
 	agent := filepath.Join(dir, "ingot-agent")
 	t.Setenv("CGO_ENABLED", "0")
@@ -228,21 +257,47 @@ func TestTheAgentFitsIn64MiB(t *testing.T) {
 		name  string
 		size  int64
 		parts int
-	}{{"1GiB", 1 << 30, 6}, {"100GiB", 100 << 30, 3}} {
+		forms []string
+	}{
+		{"1GiB", 1 << 30, 6, []string{".zst", ".qcow2", index.Suffix}},
+		{"100GiB", 100 << 30, 3, []string{".zst", ".qcow2", index.Suffix}},
+		{"96MiB", 96 * mib, 2, []string{".xz", ".qcow2.zst"}}, // far more than what they look back on
+	} {
 		src := newSparseSource(c.size, c.parts)
-		src.raw(t, filepath.Join(dir, "raw"))
-		src.zst(t, filepath.Join(dir, c.name+".zst"))
-		kit.Run(t, "qemu-img", "convert", "-c", "-o", "compression_type=zstd", "-O", "qcow2", filepath.Join(dir, "raw"), filepath.Join(dir, c.name+".qcow2"))
-		src.publish(t, dir, c.name)
+		raw := filepath.Join(dir, "raw")
+		src.raw(t, raw)
+		for _, form := range c.forms {
+			path := filepath.Join(dir, c.name+form)
+			switch form {
+			case ".zst":
+				src.zst(t, path)
+			case ".qcow2":
+				kit.Run(t, "qemu-img", "convert", "-c", "-o", "compression_type=zstd", "-O", "qcow2", raw, path)
+			case index.Suffix:
+				src.publish(t, dir, c.name)
+			case ".xz":
+				kit.Run(t, "xz", "-k", "--lzma2=preset=0,dict=32MiB", raw)
+				if err := os.Rename(raw+".xz", path); err != nil {
+					t.Fatal(err)
+				}
+			case ".qcow2.zst":
+				kit.Run(t, "qemu-img", "convert", "-O", "qcow2", raw, strings.TrimSuffix(path, ".zst"))
+				packWide(t, strings.TrimSuffix(path, ".zst"))
+			}
+		}
 		if err := os.Remove(filepath.Join(dir, "raw")); err != nil {
 			t.Fatal(err)
 		}
-		for _, form := range []string{".zst", ".qcow2", index.Suffix} {
+		for _, form := range c.forms {
 			t.Run(c.name+form, func(t *testing.T) {
+				limit := memoryLimitOfTest
+				if form == ".qcow2.zst" {
+					limit = twoWindows
+				}
 				disk := kit.TempDisk(t, c.size+64*mib)
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()
-				cmd := exec.CommandContext(ctx, "sh", "-c", `echo $$ > "$0" && exec "$@"`, join, agent, "write", "--image", s.URL+"/"+c.name+form,
+				cmd := exec.CommandContext(ctx, "sh", "-c", `echo $$ > "$0" && exec "$@"`, limits[limit], agent, "write", "--image", s.URL+"/"+c.name+form,
 					"--disk", disk, "--allow-unverified", "--yes", "--quiet", "--json")
 				var out, errs bytes.Buffer
 				cmd.Stdout, cmd.Stderr = &out, &errs
@@ -272,7 +327,7 @@ func TestTheAgentFitsIn64MiB(t *testing.T) {
 					t.Fatalf("%v: %s", err, &out)
 				}
 				t.Logf("%s%s in %s: peak of %d MiB, %d MiB written", c.name, form, time.Since(began).Round(10*time.Millisecond), peak>>10, r.Written>>20)
-				if peak == 0 || peak > memoryLimitOfTest>>10 {
+				if peak == 0 || peak > limit>>10 {
 					t.Errorf("peak of %d kB", peak)
 				}
 				src.mustBeOn(t, disk)

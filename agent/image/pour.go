@@ -17,7 +17,7 @@ import (
 // bufferSize is of a write at most. More gains nothing on any device that was measured; less is for what has a large decoder beside it.
 const (
 	bufferSize  = 1 << 20
-	smallBuffer = 512 << 10
+	smallBuffer = 256 << 10
 )
 
 // workers is how many unpack and write. While one waits for the disk another unpacks, so there are more than cores; beyond eight the
