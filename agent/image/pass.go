@@ -80,7 +80,6 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 		return nil, told(outer, ctx, err)
 	}
 	info.Start = nil // a MiB that is not needed any more
-	p.src.Widen(ahead(info, e.Size()))
 	var reported time.Time
 	report := func() {
 		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)), Skipped: uint64(s.Skipped())})
