@@ -142,14 +142,6 @@ func (s *store) Object(ctx context.Context, o index.Object, dst []byte) error {
 	return nil
 }
 
-// requests is how many objects were asked for, each time counted.
-func (s *store) requests() (n int) {
-	for _, k := range s.asked {
-		n += k
-	}
-	return n
-}
-
 // machine is one disk, dirty with 0xA5.
 type machine struct {
 	m     *fake.Disks
