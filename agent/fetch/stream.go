@@ -450,14 +450,15 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 	s.k.mu.Lock()
 	t := s.k.tag(m)
 	size, limit, owner := s.k.size, s.k.limit, s.k.owner
-	mine := t.seen
+	was := *t // other connections write it
+	mine := was.seen
 	s.k.mu.Unlock()
 	etag, modified := resp.Header.Get("ETag"), resp.Header.Get("Last-Modified")
 	if !strings.HasPrefix(etag, `"`) { // weak or none
 		etag = ""
 	}
 	switch {
-	case mine && (t.etag != etag && (etag != "" || resp.StatusCode == http.StatusOK) || t.modified != "" && modified != "" && t.modified != modified && etag == ""):
+	case mine && (was.etag != etag && (etag != "" || resp.StatusCode == http.StatusOK) || was.modified != "" && modified != "" && was.modified != modified && etag == ""):
 		return s.changed(m, where, "the file on the server has changed")
 	case total >= 0 && size >= 0 && total != size:
 		if mine || owner == nil && !s.loose && s.k.wanted < 0 { // of two mirrors, the first of which fell silent after it had said its size
