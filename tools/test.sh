@@ -3,8 +3,8 @@
 #
 # Three groups: packages without machines, side by side, under the race detector; packages that boot a machine in some of their tests,
 # one after the other, under the race detector; packages that do little else, one after the other and without it. So two rows of
-# QEMU machines never fight for the processors. The engine is tested twice: the race detector is too slow for a conductor that dies at
-# every single write of a deployment.
+# QEMU machines never fight for the processors. Two are tested twice, because the race detector is too slow for all of them: the engine, with a
+# conductor that dies at every single write of a deployment, and the reader of qcow2, with its corpus of hundreds of images.
 set -eu
 if [ "$(id -u)" != 0 ]; then
 	echo "make test needs root: it makes network namespaces, loop devices and virtual machines. (make test-fast does not.)" >&2
@@ -16,5 +16,5 @@ most='/test/e2e$|/test/compat$|/tools/lab$|/tools/cli$|/images/build$|/initramfs
 {
 	go test -json -race -timeout 15m $(go list ./... | grep -Ev "$some|$most") || true
 	go test -json -race -p 1 -timeout 15m $(go list ./... | grep -E "$some") || true
-	CGO_ENABLED=0 go test -json -p 1 -timeout 50m ./conductor/engine $(go list ./... | grep -E "$most") || true
+	CGO_ENABLED=0 go test -json -p 1 -timeout 50m ./conductor/engine ./images/qcow2 $(go list ./... | grep -E "$most") || true
 } | go run ./test/count
