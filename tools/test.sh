@@ -12,9 +12,9 @@ if [ "$(id -u)" != 0 ]; then
 fi
 export INGOT_MUST_RUN=1
 some='/agent/image$|/conductor/netboot$'
-most='/test/e2e$|/test/compat$|/tools/lab$|/tools/cli$|/images/build$|/initramfs/build$'
+most='/test/compat$|/tools/lab$|/tools/cli$|/images/build$|/initramfs/build$'
 {
-	go test -json -race -timeout 15m $(go list ./... | grep -Ev "$some|$most") || true
+	go test -json -race -timeout 15m $(go list ./... | grep -Ev "$some|$most|/test/e2e\$") || true
 	go test -json -race -p 1 -timeout 15m $(go list ./... | grep -E "$some") || true
-	CGO_ENABLED=0 go test -json -p 1 -timeout 50m ./conductor/engine ./images/qcow2 $(go list ./... | grep -E "$most") || true
+	CGO_ENABLED=0 go test -json -p 2 -timeout 50m ./test/e2e ./conductor/engine ./images/qcow2 $(go list ./... | grep -E "$most") || true
 } | go run ./test/count
