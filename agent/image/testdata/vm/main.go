@@ -66,7 +66,7 @@ func work(ctx context.Context) error {
 		}
 		return &step.Call{Args: raw, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Facts: facts, Report: func(step.Progress) {}}
 	}
-	out, err := disk.EraseMetadataStep(m)(ctx, call(nil, map[string]any{"skip_block_devices": []any{map[string]any{"serial": "spare"}}}))
+	out, err := disk.EraseMetadataStep(m)(ctx, call(&step.Facts{}, map[string]any{"skip_block_devices": []any{map[string]any{"serial": "spare"}}}))
 	if err != nil {
 		return err
 	}
