@@ -61,8 +61,20 @@ func command(ctx context.Context, args []string) error {
 	fs.StringVar(&b.only, "only", "", "run one scenario: fast, disk, link, rebuild, swarm")
 	fs.StringVar(&b.report, "report", "", "file to write the results to (JSON)")
 	fs.StringVar(&b.picture, "picture", "", "file to draw them into (SVG)")
+	again := fs.String("again", "", "measure nothing: print and draw the results in this file")
 	if err := fs.Parse(args); err != nil {
 		return err
+	}
+	if *again != "" {
+		raw, err := os.ReadFile(*again)
+		if err == nil {
+			err = json.Unmarshal(raw, &b.res)
+		}
+		if err != nil {
+			return err
+		}
+		b.print(os.Stdout)
+		return b.save()
 	}
 	if os.Getuid() != 0 {
 		return errors.New("this needs root: for loop devices, a file system and network namespaces")

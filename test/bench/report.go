@@ -41,7 +41,7 @@ func (b *bench) print(w io.Writer) {
 			if r.Landed > 0 {
 				landed = fmt.Sprint(r.Landed / mib)
 			}
-			if r.ours() { // of a pipe, the shell's would be told
+			if r.ours() && r.RSS > 0 { // of a pipe, the shell's would be told
 				memory = fmt.Sprint(r.RSS / mib)
 			}
 			fmt.Fprintf(t, "| %s\t| %.2f\t| %.2f\t| %s\t| %s\t|\n", r.Name, r.Wall, r.CPU, memory, landed)
@@ -116,7 +116,11 @@ func (r results) svg() string {
 			}
 			fmt.Fprintf(&b, `<text x="%d" y="%d" text-anchor="end">%s</text>`, left-8, y+bar-5, escape(row.Name))
 			fmt.Fprintf(&b, `<rect x="%d" y="%d" width="%.1f" height="%d" fill="%s"/>`, left, y, row.Wall*scale, bar, color)
-			fmt.Fprintf(&b, `<text x="%.1f" y="%d">%.2f s, %.1f CPU s</text>`+"\n", float64(left)+row.Wall*scale+6, y+bar-5, row.Wall, row.CPU)
+			label := fmt.Sprintf("%.2f s", row.Wall)
+			if row.CPU > 0 {
+				label += fmt.Sprintf(", %.1f CPU s", row.CPU)
+			}
+			fmt.Fprintf(&b, `<text x="%.1f" y="%d">%s</text>`+"\n", float64(left)+row.Wall*scale+6, y+bar-5, label)
 			y += bar + gap
 		}
 		if s.Ideal > 0 {
