@@ -15,6 +15,6 @@ some='/agent/image$|/conductor/netboot$'
 most='/test/compat$|/tools/lab$|/tools/cli$|/images/build$|/initramfs/build$'
 {
 	go test -json -race -timeout 15m $(go list ./... | grep -Ev "$some|$most|/test/e2e\$") || true
-	go test -json -race -p 1 -timeout 15m $(go list ./... | grep -E "$some") || true
+	go test -json -race -p 1 -timeout 25m $(go list ./... | grep -E "$some") || true
 	CGO_ENABLED=0 go test -json -p 2 -timeout 50m ./test/e2e ./conductor/engine ./images/qcow2 $(go list ./... | grep -E "$most") || true
 } | go run ./test/count
