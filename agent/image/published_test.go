@@ -45,6 +45,7 @@ type published struct {
 	server *httptest.Server
 	sent   atomic.Int64 // bytes of objects
 	before func(w http.ResponseWriter, r *http.Request) bool
+	object atomic.Pointer[func()] // called for every object that is asked for; may be changed while another process asks
 }
 
 func publishImage(t testing.TB, img []byte) *published {
@@ -70,6 +71,9 @@ func (p *published) serve(t testing.TB) {
 	p.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if p.before != nil && p.before(w, r) {
 			return
+		}
+		if f := p.object.Load(); f != nil && strings.HasPrefix(r.URL.Path, "/objects/") {
+			(*f)()
 		}
 		if st, err := os.Stat(filepath.Join(p.dir, filepath.FromSlash(r.URL.Path))); err == nil && strings.HasPrefix(r.URL.Path, "/objects/") {
 			p.sent.Add(st.Size())
@@ -521,15 +525,15 @@ func TestWriterKilled(t *testing.T) {
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		objects.Store(0)
-		p.before = func(w http.ResponseWriter, r *http.Request) bool {
-			if strings.HasPrefix(r.URL.Path, "/objects/") && objects.Add(1) == at {
-				cmd.Process.Kill()
-			}
-			return false
-		}
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		kill := func() {
+			if objects.Add(1) >= at {
+				cmd.Process.Kill()
+			}
+		}
+		p.object.Store(&kill)
 		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
 			t.Fatalf("the process was not killed: %v\n%s", err, &out)
 		}
@@ -545,13 +549,9 @@ func TestWriterKilled(t *testing.T) {
 		if at > 10 && disk.HasTable(head, 512) {
 			t.Error("the disk looks bootable")
 		}
+		count := func() { objects.Add(1) }
+		p.object.Store(&count)
 		objects.Store(0)
-		p.before = func(w http.ResponseWriter, r *http.Request) bool {
-			if strings.HasPrefix(r.URL.Path, "/objects/") {
-				objects.Add(1)
-			}
-			return false
-		}
 		res, err := deploy(t, newRealMachine(t, path, chunks*index.ChunkSize), map[string]any{"image_source": p.url, "image_checksum": p.sum})
 		if err != nil {
 			t.Fatal(err)
