@@ -7,6 +7,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // swarmed is one line of bench-swarm.
@@ -33,6 +35,8 @@ func (b *bench) swarm(ctx context.Context, _ string, _ *image) error {
 	} {
 		b.say("a swarm: %s nodes, uplinks of %s", s.nodes, s.rate)
 		cmd := exec.CommandContext(ctx, filepath.Join(b.bin, "bench-swarm"), "-nodes", s.nodes, "-rate", s.rate, "-stored", s.stored)
+		cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) } // it has namespaces to remove
+		cmd.WaitDelay = 30 * time.Second
 		out, err := cmd.Output()
 		if err != nil {
 			return fmt.Errorf("%v: %w", cmd.Args, err)
