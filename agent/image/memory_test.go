@@ -239,9 +239,6 @@ func (s *sparseSource) publish(t *testing.T, dir, name string) {
 // 100 GiB in the forms that take most memory. The one that takes more has a limit of its own, which the documentation names.
 func TestTheAgentFitsIn64MiB(t *testing.T) {
 	kit.NeedPrograms(t, "go", "qemu-img", "xz")
-	if raceEnabled {
-		t.Skip("the program that is run is the same with and without the race detector")
-	}
 	limits := map[int]string{memoryLimitOfTest: cgroup(t, memoryLimitOfTest), twoWindows: cgroup(t, twoWindows)}
 	dir := t.TempDir()
 	agent := filepath.Join(dir, "ingot-agent")
