@@ -14,10 +14,16 @@ done
 n=0
 while read -r pkg name; do
 	printf '%s %s, %s\n' "${pkg#github.com/ingot-metal/ingot/}" "$name" "$each"
-	if ! go test -run '^$' -fuzz "^$name\$" -fuzztime "$each" -fuzzminimizetime 5x "$pkg" >"$log" 2>&1; then
-		cat "$log"
-		exit 1
-	fi
+	# Before 1.27 the go tool sometimes takes the end of the time itself for a failure (go.dev/issue/75804). It then names nothing but
+	# the deadline, and has written no input: only such a run is made again.
+	for again in yes yes no; do
+		go test -run '^$' -fuzz "^$name\$" -fuzztime "$each" -fuzzminimizetime 5x "$pkg" >"$log" 2>&1 && break
+		if [ "$again" = no ] || ! grep -qx ' *context deadline exceeded' "$log" || grep -Eq 'Failing input|panic|_test\.go' "$log"; then
+			cat "$log"
+			exit 1
+		fi
+		echo "  only the end of the time was reported: once more"
+	done
 	n=$((n + 1))
 done <"$list"
 echo "fuzz: $n targets, $each each, nothing found"
