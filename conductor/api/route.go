@@ -87,8 +87,10 @@ func (s *Server) table() []route {
 		{Method: get, Path: "/ingot/v1/nodes/{node}/timeline", Access: Read, handle: s.getTimeline},
 		{Method: get, Path: "/ingot/v1/nodes/{node}/logs", Access: Read, handle: s.getLogs},
 	}
-	rs = append(rs, s.unsupported()...)
-	return append(rs, s.emptyCollections()...)
+	for _, more := range [][]route{s.unsupported(), s.emptyCollections(), s.resourceRoutes(), s.allocationRoutes(), s.templateRoutes(), s.nodePartRoutes(), s.ramdiskRoutes(), s.eventRoutes(), s.ownRoutes()} {
+		rs = append(rs, more...)
+	}
+	return rs
 }
 
 // missing is the handler of a collection's address with a method that needs one of its members.
@@ -113,7 +115,7 @@ func newRouter(table []route) (*router, error) {
 	for i := range table {
 		rt := &table[i]
 		at := r.root
-		if rt.Access < Public || rt.Access > Write {
+		if rt.Access < Public || rt.Access > Admin {
 			return nil, fmt.Errorf("%s %s has no access rule", rt.Method, rt.Path)
 		}
 		if rt.handle == nil {

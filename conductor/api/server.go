@@ -56,8 +56,10 @@ type Access int
 // Access rules, from weak to strong. The zero value is no rule at all and refuses to start.
 const (
 	Public Access = iota + 1 // everybody: the version documents
-	Read                     // whoever may look at nodes
-	Write                    // whoever may change nodes
+	Read                     // whoever may look at the node, or at lists (which hold what they may see)
+	Use                      // whoever may run the node: deploy, tear down, power, attach. Its owner, its lessee, the system's members
+	Write                    // whoever may change the node or resource. Its owner, the system's members
+	Admin                    // the system's administrators: what belongs to nobody
 )
 
 // Config is what a Server needs to know.

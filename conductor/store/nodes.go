@@ -143,7 +143,7 @@ func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
 	err := s.write(ctx, func(tx *sql.Tx) error {
 		var id string
 		if err := tx.QueryRow(`SELECT uuid FROM nodes WHERE uuid = ?`, c.UUID).Scan(&id); err == nil {
-			return &DuplicateError{"uuid", c.UUID, id}
+			return &DuplicateError{Field: "uuid", Value: c.UUID, NodeUUID: id}
 		} else if !errors.Is(err, sql.ErrNoRows) {
 			return err
 		}
@@ -381,7 +381,7 @@ func uniqueNode(tx *sql.Tx, n *node.Node) error {
 		var id string
 		err := tx.QueryRow(`SELECT uuid FROM nodes WHERE `+u.column+` = ? AND uuid <> ?`, u.value, n.UUID).Scan(&id)
 		if err == nil {
-			return &DuplicateError{u.column, u.value, id}
+			return &DuplicateError{Field: u.column, Value: u.value, NodeUUID: id}
 		}
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err

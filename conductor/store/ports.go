@@ -64,7 +64,7 @@ func (s *Store) createPort(tx *sql.Tx, p *node.Port) error {
 	var id string
 	err := tx.QueryRow(`SELECT node_uuid FROM ports WHERE uuid = ?`, p.UUID).Scan(&id)
 	if err == nil {
-		return &DuplicateError{"port uuid", p.UUID, id}
+		return &DuplicateError{Field: "port uuid", Value: p.UUID, NodeUUID: id}
 	} else if !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
@@ -86,7 +86,7 @@ func (s *Store) putPort(tx *sql.Tx, p *node.Port) error {
 		}
 		err := tx.QueryRow(`SELECT node_uuid FROM ports WHERE `+u.column+` = ? AND uuid <> ?`, u.value, p.UUID).Scan(&id)
 		if err == nil {
-			return &DuplicateError{"port " + u.column, u.value, id}
+			return &DuplicateError{Field: "port " + u.column, Value: u.value, NodeUUID: id}
 		}
 		if !errors.Is(err, sql.ErrNoRows) {
 			return err

@@ -64,10 +64,14 @@ var ErrClosed = errors.New("the store is closed")
 // DuplicateError says that a value that must be unique is taken.
 type DuplicateError struct {
 	Field, Value string
-	NodeUUID     string // who has it
+	NodeUUID     string // who has it; empty when that is a resource of Kind
+	Kind         string // of the resource: "chassis", "portgroup", ...; empty for nodes and ports
 }
 
 func (e *DuplicateError) Error() string {
+	if e.Kind != "" {
+		return fmt.Sprintf("%s %q is already used by another %s", e.Field, e.Value, e.Kind)
+	}
 	return fmt.Sprintf("%s %q is already used by node %s", e.Field, e.Value, e.NodeUUID)
 }
 

@@ -39,6 +39,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"Inventory", inventory},
 		{"Leases", leases},
 		{"DeleteNode", deleteNode},
+		{"Resources", resources},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, t.Context(), open(t)) })
 	}

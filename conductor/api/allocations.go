@@ -1,0 +1,4 @@
+package api
+
+// allocationRoutes are the routes of allocations.
+func (s *Server) allocationRoutes() []route { return nil }

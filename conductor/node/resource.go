@@ -1,0 +1,143 @@
+package node
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Head is what all resources beside nodes and ports have in common.
+type Head struct {
+	UUID      string
+	Name      string // unique among its kind when not empty
+	NodeUUID  string // whose it is; it goes with that node. Empty: nobody's
+	Owner     string // project; empty: nobody's
+	CreatedAt time.Time
+	UpdatedAt time.Time // zero until the first change
+}
+
+// Resource is anything that the store keeps in its table of resources. Meta gives the part that the store fills in; Unique gives
+// values that no other resource of the same kind may have, each under the name of what it is, such as {"address": "52:54:..."}.
+type Resource interface {
+	Meta() *Head
+	Unique() map[string]string
+}
+
+// Meta implements Resource for all that embed a Head.
+func (h *Head) Meta() *Head { return h }
+
+// Unique implements Resource for those that have nothing but their name.
+func (h *Head) Unique() map[string]string { return nil }
+
+// Chassis groups nodes for people.
+type Chassis struct {
+	Head
+	Description string
+	Extra       map[string]any
+}
+
+// Portgroup is several ports of a node that act as one (bond, LACP).
+type Portgroup struct {
+	Head
+	Address                  string // MAC; empty: none of its own
+	Mode                     string // "active-backup", "802.3ad", ...
+	StandalonePortsSupported bool
+	PhysicalNetwork          string
+	Category                 string
+	DynamicPortgroup         bool
+	Properties               map[string]any
+	Extra                    map[string]any
+	InternalInfo             map[string]any
+}
+
+// Unique implements Resource.
+func (p *Portgroup) Unique() map[string]string { return some("address", p.Address) }
+
+// VolumeConnector is how a node reaches remote storage: the name of its initiator.
+type VolumeConnector struct {
+	Head
+	Type        string // "iqn", "ip", "mac", "wwnn", "wwpn", "port", "portgroup"
+	ConnectorID string
+	Extra       map[string]any
+}
+
+// Unique implements Resource.
+func (v *VolumeConnector) Unique() map[string]string {
+	return some("type and connector ID", v.Type+" "+v.ConnectorID)
+}
+
+// VolumeTarget is a remote volume that a node boots from or uses. Properties may hold secrets.
+type VolumeTarget struct {
+	Head
+	VolumeType string // "iscsi", "fibre_channel"
+	VolumeID   string
+	BootIndex  int
+	Properties map[string]any
+	Extra      map[string]any
+}
+
+// TemplateStep is a step as a template or a runbook asks for it.
+type TemplateStep struct {
+	Interface string          `json:"interface"`
+	Step      string          `json:"step"`
+	Args      json.RawMessage `json:"args,omitempty"`
+	Priority  int             `json:"priority"` // of deploy templates
+	Order     int             `json:"order"`    // of runbooks
+}
+
+// DeployTemplate is a list of deploy steps that nodes with the trait of its name get.
+type DeployTemplate struct {
+	Head
+	Description string
+	Drivers     []string // hardware types it is limited to; empty: all
+	Steps       []TemplateStep
+	Extra       map[string]any
+}
+
+// Runbook is a named list of clean or service steps.
+type Runbook struct {
+	Head
+	Description    string
+	Public         bool
+	DisableRamdisk bool
+	Steps          []TemplateStep
+	Traits         []string // nodes it may run on have one of them; older versions know its name only
+	Extra          map[string]any
+}
+
+// InspectionRule changes a node by what its inspection found.
+type InspectionRule struct {
+	Head
+	Description string
+	Phase       string // "main"
+	Priority    int
+	Sensitive   bool
+	Conditions  []map[string]any
+	Actions     []map[string]any
+}
+
+// Allocation is a request for a node that fits, and the node it got.
+type Allocation struct {
+	Head           // NodeUUID is empty until a node is found
+	State          string // "allocating", "active", "error"
+	LastError      string
+	ResourceClass  string
+	Traits         []string
+	CandidateNodes []string       // UUIDs
+	Properties     map[string]any // what a node's properties must be like; Ingot's own
+	Extra          map[string]any
+	Conductor      string
+}
+
+// Allocation states.
+const (
+	AllocationAllocating = "allocating"
+	AllocationActive     = "active"
+	AllocationError      = "error"
+)
+
+func some(name, value string) map[string]string {
+	if value == "" {
+		return nil
+	}
+	return map[string]string{name: value}
+}

@@ -1,0 +1,90 @@
+package storetest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+func resources(t *testing.T, ctx context.Context, s *store.Store) {
+	n := create(t, s, &node.Node{})
+	groups := s.Portgroups()
+	a := &node.Portgroup{Head: node.Head{Name: "bond0", NodeUUID: n.UUID}, Address: "52:54:00:00:00:01", Mode: "802.3ad"}
+	if err := groups.Create(ctx, a); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		field string
+		g     node.Portgroup
+	}{
+		{"uuid", node.Portgroup{Head: node.Head{UUID: a.UUID}}},
+		{"name", node.Portgroup{Head: node.Head{Name: "bond0"}}},
+		{"address", node.Portgroup{Address: "52:54:00:00:00:01"}},
+	} {
+		var dup *store.DuplicateError
+		if err := groups.Create(ctx, &c.g); !errors.As(err, &dup) || dup.Field != c.field || dup.Kind != "portgroup" {
+			t.Errorf("a second portgroup with the same %s: %v", c.field, err)
+		}
+	}
+	if err := groups.Create(ctx, &node.Portgroup{Head: node.Head{NodeUUID: "00000000-0000-4000-8000-000000000000"}}); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("portgroup of a node that is not there: %v", err)
+	}
+	got, err := groups.Get(ctx, "bond0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(a, got); d != "" {
+		t.Errorf("stored and read (-want +got):\n%s", d)
+	}
+	if _, err := s.Chassis().Get(ctx, a.UUID); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a portgroup is found among chassis: %v", err)
+	}
+	got, err = groups.Update(ctx, a.UUID, func(g *node.Portgroup) error { g.Address, g.Name = "", "bond1"; return nil })
+	if err != nil || got.UpdatedAt.IsZero() {
+		t.Fatalf("update: %v, updated at %v", err, got.UpdatedAt)
+	}
+	b := &node.Portgroup{Head: node.Head{Name: "bond0"}, Address: "52:54:00:00:00:01"} // both are free again
+	if err := groups.Create(ctx, b); err != nil {
+		t.Error(err)
+	}
+	refuse := errors.New("no")
+	if _, err := groups.Update(ctx, b.UUID, func(g *node.Portgroup) error { g.Name = "lost"; return refuse }); err != refuse {
+		t.Errorf("a refused change gives %v", err)
+	}
+	if all, err := groups.List(ctx, ""); err != nil || len(all) != 2 || all[1].Name != "bond0" {
+		t.Errorf("list of all: %v, %v", all, err)
+	}
+	if own, err := groups.List(ctx, n.UUID); err != nil || len(own) != 1 || own[0].Name != "bond1" {
+		t.Errorf("list of the node's: %v, %v", own, err)
+	}
+	if err := groups.Delete(ctx, b.UUID); err != nil {
+		t.Error(err)
+	}
+	if err := groups.Delete(ctx, b.UUID); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("deleted twice: %v", err)
+	}
+	if err := s.DeleteNode(ctx, n.UUID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := groups.Get(ctx, a.UUID); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("portgroup of a deleted node: %v", err)
+	}
+
+	tpl := &node.DeployTemplate{Head: node.Head{Name: "CUSTOM_X"}, Steps: []node.TemplateStep{{Interface: "deploy", Step: "x", Args: json.RawMessage(`{"password":"hidden"}`), Priority: 5}}}
+	if err := s.DeployTemplates().Create(ctx, tpl); err != nil {
+		t.Fatal(err)
+	}
+	back, err := s.DeployTemplates().Get(ctx, "CUSTOM_X")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(tpl, back); d != "" {
+		t.Errorf("sealed (-want +got):\n%s", d)
+	}
+}

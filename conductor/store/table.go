@@ -1,0 +1,262 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Table keeps the resources of one kind. T is a struct whose pointer is a node.Resource.
+type Table[T any] struct {
+	s      *Store
+	kind   string
+	sealed bool // its documents may hold secrets
+}
+
+// Chassis, Portgroups, ... are the kinds there are.
+func (s *Store) Chassis() *Table[node.Chassis] { return &Table[node.Chassis]{s: s, kind: "chassis"} }
+
+// Portgroups keeps portgroups.
+func (s *Store) Portgroups() *Table[node.Portgroup] {
+	return &Table[node.Portgroup]{s: s, kind: "portgroup"}
+}
+
+// VolumeConnectors keeps volume connectors.
+func (s *Store) VolumeConnectors() *Table[node.VolumeConnector] {
+	return &Table[node.VolumeConnector]{s: s, kind: "volume connector"}
+}
+
+// VolumeTargets keeps volume targets, sealed.
+func (s *Store) VolumeTargets() *Table[node.VolumeTarget] {
+	return &Table[node.VolumeTarget]{s: s, kind: "volume target", sealed: true}
+}
+
+// DeployTemplates keeps deploy templates, sealed: arguments of steps may be secrets.
+func (s *Store) DeployTemplates() *Table[node.DeployTemplate] {
+	return &Table[node.DeployTemplate]{s: s, kind: "deploy template", sealed: true}
+}
+
+// Runbooks keeps runbooks, sealed: arguments of steps may be secrets.
+func (s *Store) Runbooks() *Table[node.Runbook] {
+	return &Table[node.Runbook]{s: s, kind: "runbook", sealed: true}
+}
+
+// InspectionRules keeps inspection rules, sealed: a rule can be marked sensitive.
+func (s *Store) InspectionRules() *Table[node.InspectionRule] {
+	return &Table[node.InspectionRule]{s: s, kind: "inspection rule", sealed: true}
+}
+
+// Allocations keeps allocations.
+func (s *Store) Allocations() *Table[node.Allocation] {
+	return &Table[node.Allocation]{s: s, kind: "allocation"}
+}
+
+func meta[T any](v *T) node.Resource { return any(v).(node.Resource) }
+
+const resourceColumns = `SELECT uuid, created_at, updated_at, doc FROM resources `
+
+func (t *Table[T]) scan(scan func(...any) error) (*T, error) {
+	var (
+		id               string
+		created, updated int64
+		doc              []byte
+	)
+	if err := scan(&id, &created, &updated, &doc); err != nil {
+		return nil, notFound(err)
+	}
+	if t.sealed {
+		var err error
+		if doc, err = t.s.seal.open(t.kind+" "+id, doc); err != nil {
+			return nil, err
+		}
+	}
+	v := new(T)
+	if err := json.Unmarshal(doc, v); err != nil {
+		return nil, fmt.Errorf("decode %s %s: %w", t.kind, id, err)
+	}
+	h := meta(v).Meta()
+	h.UUID, h.CreatedAt, h.UpdatedAt = id, fromMicros(created), fromMicros(updated)
+	return v, nil
+}
+
+// Create stores a new resource and fills in what is empty: UUID, times. A value that is taken gives a *DuplicateError whose Field
+// is "uuid", "name", or what Unique calls it, and whose Kind is the table's.
+func (t *Table[T]) Create(ctx context.Context, v *T) error {
+	return t.s.write(ctx, func(tx *sql.Tx) error { return t.create(tx, v) })
+}
+
+func (t *Table[T]) create(tx *sql.Tx, v *T) error {
+	h := meta(v).Meta()
+	if h.UUID == "" {
+		h.UUID = uuid.NewString()
+	}
+	h.UUID = strings.ToLower(h.UUID)
+	if _, err := uuid.Parse(h.UUID); err != nil {
+		return fmt.Errorf("create %s: uuid %q: %w", t.kind, h.UUID, err)
+	}
+	var one int
+	err := tx.QueryRow(`SELECT 1 FROM resources WHERE kind = ? AND uuid = ?`, t.kind, h.UUID).Scan(&one)
+	if err == nil {
+		return &DuplicateError{Kind: t.kind, Field: "uuid", Value: h.UUID}
+	} else if !errors.Is(err, sql.ErrNoRows) {
+		return err
+	}
+	h.CreatedAt, h.UpdatedAt = t.s.now(), time.Time{}
+	return t.put(tx, v)
+}
+
+// put writes a resource after it has made sure that nobody else has what must be its own.
+func (t *Table[T]) put(tx *sql.Tx, v *T) error {
+	h := meta(v).Meta()
+	h.NodeUUID = strings.ToLower(h.NodeUUID)
+	if h.NodeUUID != "" {
+		if _, err := nodeExists(tx, h.NodeUUID); err != nil {
+			return err
+		}
+	}
+	var other string
+	if h.Name != "" {
+		err := tx.QueryRow(`SELECT uuid FROM resources WHERE kind = ? AND name = ? AND uuid <> ?`, t.kind, h.Name, h.UUID).Scan(&other)
+		if err == nil {
+			return &DuplicateError{Kind: t.kind, Field: "name", Value: h.Name}
+		} else if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+	}
+	keys := meta(v).Unique()
+	for _, name := range slices.Sorted(maps.Keys(keys)) {
+		err := tx.QueryRow(`SELECT uuid FROM resource_keys WHERE kind = ? AND name = ? AND value = ? AND uuid <> ?`, t.kind, name, keys[name], h.UUID).Scan(&other)
+		if err == nil {
+			return &DuplicateError{Kind: t.kind, Field: name, Value: keys[name]}
+		} else if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+	}
+	doc, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", t.kind, err)
+	}
+	if t.sealed {
+		if doc, err = t.s.seal.seal(t.kind+" "+h.UUID, doc); err != nil {
+			return err
+		}
+	}
+	_, err = tx.Exec(`INSERT INTO resources (kind, uuid, name, node_uuid, created_at, updated_at, doc) VALUES (?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT (kind, uuid) DO UPDATE SET name = excluded.name, node_uuid = excluded.node_uuid, updated_at = excluded.updated_at, doc = excluded.doc`,
+		t.kind, h.UUID, null(h.Name), null(h.NodeUUID), micros(h.CreatedAt), micros(h.UpdatedAt), doc)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", t.kind, err)
+	}
+	if _, err := tx.Exec(`DELETE FROM resource_keys WHERE kind = ? AND uuid = ?`, t.kind, h.UUID); err != nil {
+		return fmt.Errorf("write %s: %w", t.kind, err)
+	}
+	for name, value := range keys {
+		if _, err := tx.Exec(`INSERT INTO resource_keys (kind, name, value, uuid) VALUES (?, ?, ?, ?)`, t.kind, name, value, h.UUID); err != nil {
+			return fmt.Errorf("write %s: %w", t.kind, err)
+		}
+	}
+	return nil
+}
+
+// Get returns the resource with this UUID or, if there is none, this name; ErrNotFound.
+func (t *Table[T]) Get(ctx context.Context, ident string) (*T, error) { return t.get(ctx, t.s.r, ident) }
+
+func (t *Table[T]) get(ctx context.Context, q queryer, ident string) (*T, error) {
+	v, err := t.scan(q.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(ident)).Scan)
+	if errors.Is(err, ErrNotFound) && ident != "" {
+		v, err = t.scan(q.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND name = ?`, t.kind, ident).Scan)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", t.kind, ident, err)
+	}
+	return v, nil
+}
+
+// List returns all resources of the kind in the order they were made; those of one node if nodeUUID is not empty.
+func (t *Table[T]) List(ctx context.Context, nodeUUID string) ([]*T, error) {
+	return t.list(ctx, t.s.r, nodeUUID)
+}
+
+func (t *Table[T]) list(ctx context.Context, q queryer, nodeUUID string) ([]*T, error) {
+	where, args := `WHERE kind = ?`, []any{t.kind}
+	if nodeUUID != "" {
+		where, args = where+` AND node_uuid = ?`, append(args, strings.ToLower(nodeUUID))
+	}
+	rows, err := q.QueryContext(ctx, resourceColumns+where+` ORDER BY seq`, args...)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", t.kind, err)
+	}
+	out, err := collect(rows, t.scan)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", t.kind, err)
+	}
+	return out, nil
+}
+
+// Update reads a resource by UUID, lets change modify it and stores it, in one transaction. An error from change leaves all as it
+// was and comes back as it is. A change that changes nothing is not written. change must be quick and not write to the store.
+func (t *Table[T]) Update(ctx context.Context, uuid string, change func(*T) error) (*T, error) {
+	var out *T
+	err := t.s.write(ctx, func(tx *sql.Tx) error {
+		v, err := t.update(ctx, tx, uuid, change)
+		out = v
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (t *Table[T]) update(ctx context.Context, tx *sql.Tx, uuid string, change func(*T) error) (*T, error) {
+	v, err := t.scan(tx.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid)).Scan)
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", t.kind, uuid, err)
+	}
+	h := meta(v).Meta()
+	id, created, updated := h.UUID, h.CreatedAt, h.UpdatedAt
+	before, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", t.kind, err)
+	}
+	if err := change(v); err != nil {
+		return nil, err
+	}
+	h.UUID, h.CreatedAt, h.UpdatedAt = id, created, updated
+	after, err := json.Marshal(v)
+	if err != nil {
+		return nil, fmt.Errorf("encode %s: %w", t.kind, err)
+	}
+	if bytes.Equal(before, after) {
+		return v, nil
+	}
+	h.UpdatedAt = t.s.now()
+	return v, t.put(tx, v)
+}
+
+// Delete removes a resource by UUID.
+func (t *Table[T]) Delete(ctx context.Context, uuid string) error {
+	return t.s.write(ctx, func(tx *sql.Tx) error { return t.delete(tx, uuid) })
+}
+
+func (t *Table[T]) delete(tx *sql.Tx, uuid string) error {
+	res, err := tx.Exec(`DELETE FROM resources WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid))
+	if err != nil {
+		return fmt.Errorf("delete %s %s: %w", t.kind, uuid, err)
+	}
+	if k, err := res.RowsAffected(); err != nil || k == 0 {
+		return fmt.Errorf("delete %s %s: %w", t.kind, uuid, errors.Join(err, ErrNotFound))
+	}
+	return nil
+}
