@@ -34,11 +34,12 @@ func assemble(ctx context.Context, e images.Extents, dir Dir, o Options) (*index
 	for range cap(free) {
 		free <- nil // made when it is needed
 	}
+	var broken error // why the pieces ended early; written before they are closed
 	group.Go(func() error {
 		defer close(pieces)
-		err := read(ctx, e, pieces, free, decoders)
+		broken = read(ctx, e, pieces, free, decoders)
 		decoders.Wait() // what they return is in their pieces
-		return err
+		return broken
 	})
 	group.Go(func() error {
 		defer close(chunks)
@@ -53,6 +54,9 @@ func assemble(ctx context.Context, e images.Extents, dir Dir, o Options) (*index
 			if p.buf != nil {
 				free <- p.buf
 			}
+		}
+		if broken != nil {
+			return broken // else what is missing would be taken for the reader's fault
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
