@@ -14,7 +14,15 @@ type Request struct {
 	ConfigDrive any            // for active and rebuild: string or object; nil leaves what is there
 	CleanSteps  []node.JobStep // for clean: Interface, Name, Args, in the order they are to run
 	DeploySteps []node.JobStep // for active and rebuild: Interface, Name, Args, Priority; they replace or join the usual ones
-	User        string         // for the history
+	// ServiceSteps are like CleanSteps, for service.
+	ServiceSteps []node.JobStep
+	// Runbook names the runbook whose steps are to run, for clean and service; it goes without steps of the request's own.
+	Runbook string
+	// RescuePassword is for rescue: what opens the machine while it is rescued. It is sealed in the store, and removed afterwards.
+	RescuePassword string
+	// DisableRamdisk runs clean or service steps without booting the agent; only steps of the conductor's can run so.
+	DisableRamdisk bool
+	User           string // for the history
 }
 
 // LockedError says that something is under way on the node that does not go together with the request. The same request may
