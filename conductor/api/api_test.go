@@ -21,6 +21,8 @@ type fixture struct {
 	t   *testing.T
 	st  *store.Store
 	srv *Server
+	// version is what call asks for: the newest unless a test sets another.
+	version rest.Version
 }
 
 func newFixture(t *testing.T, cfg Config, nodes ...node.Node) *fixture {
@@ -29,19 +31,19 @@ func newFixture(t *testing.T, cfg Config, nodes ...node.Node) *fixture {
 	if err := stored(st, nodes...); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Hostname = "c1"
+	cfg.Hostname, cfg.MaxVersion = "c1", rest.NewestVersion
 	srv, err := New(st, instant{st}, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &fixture{t, st, srv}
+	return &fixture{t, st, srv, rest.NewestVersion}
 }
 
 // call sends a request with the newest version and returns status and decoded body.
 func (f *fixture) call(method, path, body string) (int, map[string]any) {
 	f.t.Helper()
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
-	r.Header.Set(rest.VersionHeader, rest.MaxVersion.String())
+	r.Header.Set(rest.VersionHeader, f.version.String())
 	w := httptest.NewRecorder()
 	f.srv.ServeHTTP(w, r)
 	var out map[string]any

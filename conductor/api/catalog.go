@@ -10,18 +10,18 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-func versionDocument(c *call) rest.Object {
+func (s *Server) versionDocument(c *call) rest.Object {
 	return rest.Object{
 		{Name: "id", Value: "v1"},
 		{Name: "links", Value: []rest.Link{{Href: c.base + "/v1/", Rel: "self"}}},
 		{Name: "status", Value: "CURRENT"},
 		{Name: "min_version", Value: rest.MinVersion.String()},
-		{Name: "version", Value: rest.MaxVersion.String()},
+		{Name: "version", Value: s.cfg.MaxVersion.String()},
 	}
 }
 
 func (s *Server) getRoot(_ context.Context, c *call) (*reply, error) {
-	v := versionDocument(c)
+	v := s.versionDocument(c)
 	return &reply{status: http.StatusOK, body: rest.Object{
 		{Name: "name", Value: "OpenStack Ironic API"}, // what clients look for
 		{Name: "description", Value: "Ingot provisions bare metal machines and speaks the Bare Metal API of OpenStack Ironic."},
@@ -50,7 +50,7 @@ func (s *Server) getV1(_ context.Context, c *call) (*reply, error) {
 			o = append(o, rest.Member{Name: r.name, Value: rest.Links(c.base, r.name+"/")})
 		}
 	}
-	o = append(o, rest.Member{Name: "version", Value: versionDocument(c)})
+	o = append(o, rest.Member{Name: "version", Value: s.versionDocument(c)})
 	return &reply{status: http.StatusOK, body: o}, nil
 }
 

@@ -37,6 +37,19 @@ type nodes interface {
 	History(ctx context.Context, nodeUUID string, limit int) ([]node.HistoryEntry, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
+	tables
+}
+
+// tables are where the store keeps all resources beside nodes and ports.
+type tables interface {
+	Chassis() *store.Table[node.Chassis]
+	Portgroups() *store.Table[node.Portgroup]
+	VolumeConnectors() *store.Table[node.VolumeConnector]
+	VolumeTargets() *store.Table[node.VolumeTarget]
+	DeployTemplates() *store.Table[node.DeployTemplate]
+	Runbooks() *store.Table[node.Runbook]
+	InspectionRules() *store.Table[node.InspectionRule]
+	Allocations() *store.Table[node.Allocation]
 }
 
 // machines is all that the API asks of the engine.
@@ -66,6 +79,8 @@ const (
 type Config struct {
 	// Hostname names this conductor on the API.
 	Hostname string
+	// MaxVersion is the newest microversion on offer; zero is rest.MaxVersion.
+	MaxVersion rest.Version
 	// Authorize decides whether a request may use a route with this access, and who is asking (for histories). Nil allows
 	// everything to everybody, which is right behind a loopback listener only. An error that is a *rest.Error is answered as
 	// it is, any other is 403.
@@ -88,6 +103,9 @@ type Server struct {
 func New(st nodes, en machines, cfg Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
+	}
+	if cfg.MaxVersion == 0 {
+		cfg.MaxVersion = rest.MaxVersion
 	}
 	s := &Server{store: st, engine: en, cfg: cfg, log: log, started: time.Now()}
 	r, err := newRouter(s.table())
@@ -165,18 +183,21 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 		return &reply{status: http.StatusOK}, nil
 	}
 	path, ours := normalise(r.URL.EscapedPath())
-	c := &call{r: r, v: rest.MaxVersion, base: base(r)}
+	c := &call{r: r, v: s.cfg.MaxVersion, base: base(r)}
 	if len(path) > 0 && !ours {
-		v, ranged, err := rest.Negotiate(r.Header.Get(rest.VersionHeader))
+		v, ranged, err := rest.Negotiate(r.Header, s.cfg.MaxVersion)
 		if ranged {
 			w.Header().Set(rest.MinVersionHeader, rest.MinVersion.String())
-			w.Header().Set(rest.MaxVersionHeader, rest.MaxVersion.String())
+			w.Header().Set(rest.MaxVersionHeader, s.cfg.MaxVersion.String())
 		}
 		if err != nil {
 			return nil, err
 		}
 		w.Header().Set(rest.VersionHeader, v.String())
-		w.Header().Set("Vary", rest.VersionHeader)
+		w.Header().Set("Vary", rest.VersionHeader+", "+rest.ServiceHeader)
+		if v >= rest.VersionRequestID {
+			w.Header().Set("X-OpenStack-Request-Id", id)
+		}
 		c.v = v
 	}
 	rt, values, err := s.routes.find(r.Method, path)

@@ -64,6 +64,8 @@ type Node struct {
 	Interfaces      map[string]string // "boot", "power", ... -> name; missing ones take the hardware type's default
 	BootMode        string            // observed: "bios", "uefi" or ""
 	SecureBoot      *bool             // observed; nil: not known
+	Health          string            // as the controller says: "ok", "warning", "critical" or ""
+	BIOS            []BIOSSetting     // as they were last read, by name
 
 	// Owner conductor, its lease and fencing number (DESIGN: ownership is apart from the short lock).
 	Conductor  string
@@ -80,10 +82,31 @@ type Node struct {
 	// Generation rises with every boot that the conductor starts and every plan it sends; it fences off older agents.
 	Generation uint64
 
+	// AgentTokenHash is the SHA-256 (hex) of the token that a stock agent was given by lookup, AgentURL what it said it can be called
+	// back at. Both are empty for Ingot's own agent.
+	AgentTokenHash string
+	AgentURL       string
+
 	CreatedAt time.Time
 	UpdatedAt time.Time
 	// Version rises with every update; the store refuses an update of an older one.
 	Version uint64
+}
+
+// BIOSSetting is one setting of a node's firmware; what its registry tells of it is zero or nil when there is none.
+type BIOSSetting struct {
+	Name, Value   string
+	AttributeType string // "Enumeration", "String", "Integer", "Boolean", "Password"
+	Allowable     []string
+	LowerBound    *int
+	UpperBound    *int
+	MinLength     *int
+	MaxLength     *int
+	ReadOnly      *bool
+	ResetRequired *bool
+	Unique        *bool // says of one machine only
+	CreatedAt     time.Time
+	UpdatedAt     time.Time // zero until the first change
 }
 
 // Port is one Ethernet interface of a node.

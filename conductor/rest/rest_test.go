@@ -2,6 +2,7 @@ package rest
 
 import (
 	"encoding/json"
+	"net/http"
 	"reflect"
 	"strings"
 	"testing"
@@ -163,6 +164,45 @@ func TestDecodeError(t *testing.T) {
 	} {
 		if got := DecodeError(404, []byte(c.body)); got.Message != c.want || got.Status != 404 {
 			t.Errorf("%s: DecodeError = %v, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestNegotiate(t *testing.T) {
+	for _, c := range []struct {
+		name       string
+		own, whole []string
+		want       Version
+		ranged     bool
+	}{
+		{"none", nil, nil, 1, true},
+		{"own", []string{"1.50"}, nil, 50, true},
+		{"newest", []string{"latest"}, nil, 110, true},
+		{"newest in capitals", nil, []string{"baremetal Latest"}, 110, true},
+		{"all of OpenStack", nil, []string{"baremetal 1.33"}, 33, true},
+		{"all of OpenStack goes first", []string{"1.50"}, []string{"baremetal 1.33"}, 33, true},
+		{"among others", []string{"1.50"}, []string{"compute 2.1, baremetal 1.44", "volume 3.0"}, 44, true},
+		{"another service", []string{"1.50"}, []string{"compute 2.1"}, 50, true},
+		{"too new", []string{"1.111"}, nil, 0, true},
+		{"zero", []string{"1.0"}, nil, 0, true},
+		{"another major", []string{"2.1"}, nil, 0, true},
+		{"nonsense", []string{"one"}, nil, 0, false},
+		{"nonsense for all", nil, []string{"baremetal"}, 1, true},
+		{"long", []string{"1.99999999999999999999"}, nil, 0, false},
+	} {
+		h := http.Header{}
+		for _, v := range c.own {
+			h.Add(VersionHeader, v)
+		}
+		for _, v := range c.whole {
+			h.Add(ServiceHeader, v)
+		}
+		v, ranged, err := Negotiate(h, NewestVersion)
+		if v != c.want || ranged != c.ranged || (err != nil) != (c.want == 0) {
+			t.Errorf("%s: Negotiate = %v, %v, %v, want %v, %v", c.name, v, ranged, err, c.want, c.ranged)
+		}
+		if err != nil && (!err.IsRouting || err.Status != http.StatusNotAcceptable) {
+			t.Errorf("%s: error %v is not 406 of routing", c.name, err)
 		}
 	}
 }

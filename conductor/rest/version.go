@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"regexp"
 	"strconv"
+	"strings"
 )
 
 // Version is the minor number of a microversion 1.N.
@@ -13,14 +14,12 @@ type Version int
 // The range on offer.
 //
 // MaxVersion is 1.82 and not higher because a version is a promise about the whole API: whoever asks for 1.N may use all that
-// 1.1 to 1.N brought. Up to 1.82 every field of a node and a port, every filter and every rule of negotiation is there and is
-// compared in tests with answers recorded from Ironic. From 1.83 on fields (parent_node, firmware_interface, service_step) and
-// verbs would be missing that clients take for granted once they see the number. Collections of 1.82 and below that cannot hold
-// anything yet (allocations, deploy templates, ...) are absent: they answer 404 like any unknown resource and are not listed in
-// the version document, which is how clients of this API find out what there is.
+// 1.1 to 1.N brought. NewestVersion is how far the tables of this package go; it is offered to those who set it, such as tests of
+// what is not promised yet.
 const (
-	MinVersion Version = 1
-	MaxVersion Version = 82
+	MinVersion    Version = 1
+	MaxVersion    Version = 82
+	NewestVersion Version = 110
 )
 
 // Versions at which something other than a field of an object came or changed. Fields are in the tables of fields.go.
@@ -64,11 +63,31 @@ const (
 	VersionHistory        Version = 78
 	VersionInventory      Version = 81
 	VersionShards         Version = 82
+	VersionChildren       Version = 83 // parent_node, include_children
+	VersionContinue       Version = 84 // continue_inspection
+	VersionUnhold         Version = 85
+	VersionFirmware       Version = 86
+	VersionService        Version = 87
+	VersionPortName       Version = 88
+	VersionAttachMedia    Version = 89
+	VersionNoSuffix       Version = 91 // "x.json" is no longer "x"
+	VersionRunbooks       Version = 92
+	VersionGetMedia       Version = 93
+	VersionPortNodeName   Version = 94 // ports are made with node_ident
+	VersionNoPowerOff     Version = 95 // disable_power_off
+	VersionRules          Version = 96 // inspection rules
+	VersionPatchEscapes   Version = 98 // ~0 and ~1 in paths of a PATCH
+	VersionInstanceName   Version = 104
+	VersionRequestID      Version = 107 // X-OpenStack-Request-Id
+	VersionServiceNoAgent Version = 108 // disable_ramdisk with service
+	VersionHealth         Version = 109
+	VersionAbortDeploy    Version = 110
 )
 
 // Headers of negotiation.
 const (
 	VersionHeader    = "X-OpenStack-Ironic-API-Version"
+	ServiceHeader    = "OpenStack-API-Version" // the same for all of OpenStack: "baremetal 1.50"
 	MinVersionHeader = "X-OpenStack-Ironic-API-Minimum-Version"
 	MaxVersionHeader = "X-OpenStack-Ironic-API-Maximum-Version"
 )
@@ -78,27 +97,34 @@ func (v Version) String() string { return "1." + strconv.Itoa(int(v)) }
 
 var versionText = regexp.MustCompile(`^(\d{1,9})\.(\d{1,9})$`)
 
-// Negotiate reads the version a client asks for: none is 1.1, "latest" the newest. The error is what to answer.
-// ranged tells whether that answer carries the headers with the range, which clients use to ask again: it does unless the
-// header could not be read at all.
-func Negotiate(header string) (v Version, ranged bool, err *Error) {
-	switch header {
-	case "":
+// Negotiate reads the version a client asks for, of which newest is the newest on offer: none is 1.1, "latest" the newest. The
+// header of all of OpenStack counts before Ironic's own. The error is what to answer. ranged tells whether that answer carries the
+// headers with the range, which clients use to ask again: it does unless the header could not be read at all.
+func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Error) {
+	header := h.Get(VersionHeader)
+	for part := range strings.SplitSeq(strings.Join(h.Values(ServiceHeader), ","), ",") {
+		// The last one wins, as when a header is given twice.
+		if words := strings.Fields(part); len(words) > 0 && strings.EqualFold(words[0], "baremetal") {
+			header = strings.Join(words[1:], " ")
+		}
+	}
+	if header == "" {
 		return MinVersion, true, nil
-	case "latest":
-		return MaxVersion, true, nil
+	}
+	if strings.EqualFold(header, "latest") {
+		return newest, true, nil
 	}
 	m := versionText.FindStringSubmatch(header)
 	if m == nil {
 		return 0, false, Routing(http.StatusNotAcceptable, "Invalid value for "+VersionHeader+" header")
 	}
 	minor, _ := strconv.Atoi(m[2]) // at most nine digits
-	offered := fmt.Sprintf("not supported by this service. The supported version range is: [%s, %s].", MinVersion, MaxVersion)
+	offered := fmt.Sprintf("not supported by this service. The supported version range is: [%s, %s].", MinVersion, newest)
 	if m[1] != "1" {
 		return 0, true, Routing(http.StatusNotAcceptable, fmt.Sprintf("Mutually exclusive versions requested. Version %s requested but %s", header, offered))
 	}
 	v = Version(minor)
-	if v < MinVersion || v > MaxVersion {
+	if v < MinVersion || v > newest {
 		return 0, true, Routing(http.StatusNotAcceptable, fmt.Sprintf("Version %s was requested but the minor version is %s", header, offered))
 	}
 	return v, true, nil
