@@ -65,6 +65,7 @@ type Node struct {
 	BootMode        string            // observed: "bios", "uefi" or ""
 	SecureBoot      *bool             // observed; nil: not known
 	Health          string            // as the controller says: "ok", "warning", "critical" or ""
+	BIOS            []BIOSSetting     // as they were last read, by name
 	Firmware        []FirmwareComponent
 
 	// Owner conductor, its lease and fencing number (DESIGN: ownership is apart from the short lock).
@@ -91,6 +92,22 @@ type Node struct {
 	UpdatedAt time.Time
 	// Version rises with every update; the store refuses an update of an older one.
 	Version uint64
+}
+
+// BIOSSetting is one setting of a node's firmware; what its registry tells of it is zero or nil when there is none.
+type BIOSSetting struct {
+	Name, Value   string
+	AttributeType string // "Enumeration", "String", "Integer", "Boolean", "Password"
+	Allowable     []string
+	LowerBound    *int
+	UpperBound    *int
+	MinLength     *int
+	MaxLength     *int
+	ReadOnly      *bool
+	ResetRequired *bool
+	Unique        *bool // says of one machine only
+	CreatedAt     time.Time
+	UpdatedAt     time.Time // zero until the first change
 }
 
 // Port is one Ethernet interface of a node.
