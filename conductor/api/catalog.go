@@ -65,7 +65,6 @@ func (s *Server) emptyCollections() []route {
 		path, name, one, param string
 		since                  rest.Version
 	}{
-		{"chassis", "chassis", "Chassis", "chassis_uuid", 1},
 		{"portgroups", "portgroups", "Portgroup", "portgroup_ident", 23},
 		{"volume/connectors", "connectors", "Volume connector", "connector_uuid", 32},
 		{"volume/targets", "targets", "Volume target", "target_uuid", 32},

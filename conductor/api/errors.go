@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -22,6 +23,7 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 		held       *engine.HeldError
 		invalid    *engine.InvalidError
 		duplicate  *store.DuplicateError
+		reference  *store.ReferenceError
 		conflict   *store.ConflictError
 		sort       *store.SortError
 		ctl        *power.Error
@@ -44,6 +46,8 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 		return rest.BadRequest("%s", invalid.Error())
 	case errors.As(err, &duplicate):
 		return duplicated(duplicate)
+	case errors.As(err, &reference):
+		return rest.BadRequest("%s", reference.Error())
 	case errors.As(err, &conflict):
 		return rest.Conflict("%s", conflict.Error())
 	case errors.As(err, &sort):
@@ -59,6 +63,9 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 
 // duplicated words a unique value that is taken the way clients expect.
 func duplicated(e *store.DuplicateError) *rest.Error {
+	if e.Kind != "" {
+		return rest.Conflict("%s already exists.", takenBy(e))
+	}
 	switch e.Field {
 	case "name":
 		return rest.Conflict("A node with name %s already exists.", e.Value)
@@ -82,4 +89,25 @@ func fromController(e *power.Error) *rest.Error {
 		return rest.BadRequest("%s", e.Error())
 	}
 	return rest.Fault(http.StatusServiceUnavailable, "%s", e.Error())
+}
+
+// takenBy names the resource that has what must be unique.
+func takenBy(e *store.DuplicateError) string {
+	article, field, value := "A", e.Field, " "+e.Value
+	if strings.ContainsRune("aeiou", rune(e.Kind[0])) {
+		article = "An"
+	}
+	switch field {
+	case "uuid":
+		field = "UUID"
+	case "address":
+		field = "MAC address"
+	case "type and connector ID":
+		of, id, _ := strings.Cut(e.Value, " ")
+		field, value = "type "+of, " and connector ID "+id
+	case "boot index":
+		_, index, _ := strings.Cut(e.Value, " ")
+		value = " '" + index + "' for the same node"
+	}
+	return article + " " + e.Kind + " with " + field + value
 }

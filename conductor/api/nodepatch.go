@@ -97,12 +97,10 @@ func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
 		}
 		return rest.BadRequest("Could not find the following interface in the 'ironic.hardware.interfaces.%s' entrypoint: %s. Valid interfaces are %s.", wrong.Kind, wrong.Name, rest.Repr(valid))
 	}
-	if ch := text("chassis_uuid"); ch != "" {
-		if !isUUID(ch) {
-			return rest.BadRequest("Expected UUID for chassis_uuid: %s", ch)
-		}
-		return rest.BadRequest("Chassis %s could not be found.", ch) // there is no way to make one
+	if ch := text("chassis_uuid"); ch != "" && !isUUID(ch) {
+		return rest.BadRequest("Expected UUID for chassis_uuid: %s", ch)
 	}
+	n.ChassisUUID = strings.ToLower(text("chassis_uuid"))
 	if in := text("instance_uuid"); in != "" && !isUUID(in) {
 		return rest.BadRequest("Expected UUID for instance_uuid: %s", in)
 	}

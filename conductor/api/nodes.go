@@ -69,11 +69,11 @@ func selected[T any](c *call, fields rest.Fields[T]) ([]string, *rest.Error) {
 }
 
 func (s *Server) listNodes(ctx context.Context, c *call) (*reply, error) {
-	return s.nodeList(ctx, c, false)
+	return s.nodeList(ctx, c, false, nil)
 }
 
 func (s *Server) listNodesDetail(ctx context.Context, c *call) (*reply, error) {
-	return s.nodeList(ctx, c, true)
+	return s.nodeList(ctx, c, true, nil)
 }
 
 // nodeFilters are the filters of a list of nodes with the version that brought each.
@@ -87,14 +87,19 @@ var nodeFilters = map[string]rest.Version{
 
 var faults = []string{"power failure", "clean failure", "rescue abort failure"}
 
-func (s *Server) nodeList(ctx context.Context, c *call, detail bool) (*reply, error) {
+// nodeList lists nodes: those of a chassis if in is not nil, else those that the filters name.
+func (s *Server) nodeList(ctx context.Context, c *call, detail bool, in *node.Chassis) (*reply, error) {
 	allowed := slices.Clone(pageArguments)
 	for f := range nodeFilters {
 		allowed = append(allowed, f)
 	}
-	path := "nodes/detail"
-	if !detail {
-		path = "nodes"
+	path := "nodes"
+	if in != nil {
+		path = "chassis/" + in.UUID + "/nodes"
+	}
+	if detail {
+		path += "/detail"
+	} else {
 		allowed = append(allowed, "fields", "detail")
 	}
 	if err := c.allow(allowed...); err != nil {
@@ -110,9 +115,12 @@ func (s *Server) nodeList(ctx context.Context, c *call, detail bool) (*reply, er
 	if detail {
 		names = nil
 	}
-	q, err := s.nodeQuery(c)
-	if err != nil {
-		return nil, err
+	q, qerr := s.nodeQuery(ctx, c)
+	if qerr != nil {
+		return nil, qerr
+	}
+	if in != nil {
+		q.ChassisUUID = &in.UUID
 	}
 	p, err := c.page(func(k string) bool { _, ok := rest.NodeFields.Since(k); return ok }, rest.NodeFields.Sortable)
 	if err != nil {
@@ -162,7 +170,8 @@ func listFields[T any](c *call, fields rest.Fields[T], short []string) (names []
 }
 
 // nodeQuery reads the filters of a list of nodes.
-func (s *Server) nodeQuery(c *call) (q store.Query, err *rest.Error) {
+func (s *Server) nodeQuery(ctx context.Context, c *call) (q store.Query, qerr error) {
+	var err *rest.Error
 	for name, since := range nodeFilters {
 		if c.query.Has(name) && c.v < since {
 			return q, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
@@ -205,11 +214,11 @@ func (s *Server) nodeQuery(c *call) (q store.Query, err *rest.Error) {
 		q.Shards = strings.Split(*sh, ",")
 	}
 	if ch := c.text("chassis_uuid"); ch != nil {
-		// There is no way to make a chassis, so none can be found.
-		if !isUUID(*ch) {
-			return q, rest.BadRequest("Expected UUID for chassis_uuid: %s", *ch)
+		in, err := s.chassis().byIdent(ctx, c, *ch)
+		if err != nil {
+			return q, err
 		}
-		return q, rest.NotFound("Chassis %s could not be found.", *ch)
+		q.ChassisUUID = &in.UUID
 	}
 	// Nodes that no conductor has taken yet belong to this one.
 	if h := c.text("conductor"); h != nil && *h != s.cfg.Hostname {

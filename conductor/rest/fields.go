@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
@@ -87,4 +88,33 @@ func (fs Fields[T]) Render(x *T, v Version, names []string) Object {
 		}
 	}
 	return o
+}
+
+// Compare orders two objects by a field: null before everything, false before true, else as numbers, times or texts. Fields of
+// other types, and names that are no fields, are all equal.
+func (fs Fields[T]) Compare(a, b *T, name string) int {
+	f := fs.find(name)
+	if f == nil {
+		return 0
+	}
+	switch x := f.get(a).(type) {
+	case string:
+		return strings.Compare(x, f.get(b).(string))
+	case Null:
+		return strings.Compare(string(x), string(f.get(b).(Null)))
+	case int:
+		return cmp.Compare(x, f.get(b).(int))
+	case bool:
+		y := f.get(b).(bool)
+		if x == y {
+			return 0
+		}
+		if y {
+			return -1
+		}
+		return 1
+	case NullTime:
+		return x.Compare(f.get(b).(NullTime).Time)
+	}
+	return 0
 }

@@ -325,6 +325,9 @@ func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
 	}
 	_, err = tx.Exec(`INSERT INTO nodes (`+strings.Join(names, ", ")+`) VALUES (`+strings.Repeat("?, ", len(names)-1)+`?)
 		ON CONFLICT (uuid) DO UPDATE SET `+strings.Join(set, ", "), args...)
+	if err := chassisOf(tx, n); err != nil {
+		return err
+	}
 	if err != nil {
 		return fmt.Errorf("write node: %w", err)
 	}

@@ -80,6 +80,9 @@ func (s *Store) putPort(tx *sql.Tx, p *node.Port) error {
 	if err != nil {
 		return fmt.Errorf("node %s of the port: %w", p.NodeUUID, notFound(err))
 	}
+	if err := groupOf(tx, p); err != nil {
+		return err
+	}
 	for _, u := range []struct{ column, value string }{{"address", p.Address}, {"name", p.Name}} {
 		if u.value == "" {
 			continue

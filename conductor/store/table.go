@@ -125,6 +125,9 @@ func (t *Table[T]) put(tx *sql.Tx, v *T) error {
 			return err
 		}
 	}
+	if err := together(tx, t.kind, h.UUID, h.NodeUUID); err != nil {
+		return err
+	}
 	var other string
 	if h.Name != "" {
 		err := tx.QueryRow(`SELECT uuid FROM resources WHERE kind = ? AND name = ? AND uuid <> ?`, t.kind, h.Name, h.UUID).Scan(&other)
@@ -170,7 +173,9 @@ func (t *Table[T]) put(tx *sql.Tx, v *T) error {
 }
 
 // Get returns the resource with this UUID or, if there is none, this name; ErrNotFound.
-func (t *Table[T]) Get(ctx context.Context, ident string) (*T, error) { return t.get(ctx, t.s.r, ident) }
+func (t *Table[T]) Get(ctx context.Context, ident string) (*T, error) {
+	return t.get(ctx, t.s.r, ident)
+}
 
 func (t *Table[T]) get(ctx context.Context, q queryer, ident string) (*T, error) {
 	v, err := t.scan(q.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(ident)).Scan)
@@ -251,6 +256,9 @@ func (t *Table[T]) Delete(ctx context.Context, uuid string) error {
 }
 
 func (t *Table[T]) delete(tx *sql.Tx, uuid string) error {
+	if err := unused(tx, t.kind, strings.ToLower(uuid)); err != nil {
+		return err
+	}
 	res, err := tx.Exec(`DELETE FROM resources WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid))
 	if err != nil {
 		return fmt.Errorf("delete %s %s: %w", t.kind, uuid, err)

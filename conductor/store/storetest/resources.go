@@ -88,3 +88,61 @@ func resources(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Errorf("sealed (-want +got):\n%s", d)
 	}
 }
+
+// references: what belongs to something keeps it from being deleted, and can't belong to what is not there.
+func references(t *testing.T, ctx context.Context, s *store.Store) {
+	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
+	ch := &node.Chassis{Description: "rack"}
+	if err := s.Chassis().Create(ctx, ch); err != nil {
+		t.Fatal(err)
+	}
+	var ref *store.ReferenceError
+	in := func(chassis string) error {
+		_, err := s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { n.ChassisUUID = chassis; return nil })
+		return err
+	}
+	if err := in("00000000-0000-4000-8000-000000000000"); !errors.As(err, &ref) || ref.Kind != "chassis" {
+		t.Errorf("a node in a chassis that is not there: %v", err)
+	}
+	if err := in(ch.UUID); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Chassis().Delete(ctx, ch.UUID); !errors.As(err, &ref) {
+		t.Errorf("a chassis with a node was deleted: %v", err)
+	}
+	if err := in(""); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Chassis().Delete(ctx, ch.UUID); err != nil {
+		t.Errorf("an empty chassis: %v", err)
+	}
+
+	g := &node.Portgroup{Head: node.Head{NodeUUID: n.UUID}}
+	if err := s.Portgroups().Create(ctx, g); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []node.Port{
+		{NodeUUID: n.UUID, Address: "52:54:00:00:00:01", PortgroupUUID: "00000000-0000-4000-8000-000000000000"},
+		{NodeUUID: other.UUID, Address: "52:54:00:00:00:01", PortgroupUUID: g.UUID},
+	} {
+		if err := s.CreatePort(ctx, &p); !errors.As(err, &ref) || ref.Kind != "portgroup" {
+			t.Errorf("a port of node %s in group %s: %v", p.NodeUUID, p.PortgroupUUID, err)
+		}
+	}
+	p := node.Port{NodeUUID: n.UUID, Address: "52:54:00:00:00:01", PortgroupUUID: g.UUID}
+	if err := s.CreatePort(ctx, &p); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Portgroups().Delete(ctx, g.UUID); !errors.As(err, &ref) {
+		t.Errorf("a port group with a port was deleted: %v", err)
+	}
+	if _, err := s.Portgroups().Update(ctx, g.UUID, func(g *node.Portgroup) error { g.NodeUUID = other.UUID; return nil }); !errors.As(err, &ref) {
+		t.Errorf("a port group with a port went to another node: %v", err)
+	}
+	if err := s.DeletePort(ctx, p.UUID); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Portgroups().Delete(ctx, g.UUID); err != nil {
+		t.Errorf("an empty port group: %v", err)
+	}
+}

@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"ConfigDrive", configDrive},
 		{"GUIDs", guids},
 		{"Ports", ports},
+		{"References", references},
 		{"History", history},
 		{"Marks", marks},
 		{"Inventory", inventory},
@@ -229,7 +230,11 @@ func query(t *testing.T, ctx context.Context, s *store.Store) {
 	create(t, s, &node.Node{Name: "a", Driver: "ipmi", Provision: node.Active, InstanceUUID: "i-a", Owner: "p1", Power: "power on"})
 	create(t, s, &node.Node{Name: "b", Driver: "ipmi", Provision: node.Available, Maintenance: true, Lessee: "p1", Description: "50%_off Rack"})
 	create(t, s, &node.Node{Name: "c", Driver: "fake-hardware", Provision: node.Cleaning, ResourceClass: "big", Shard: "s1", Job: &node.Job{ID: "j"}})
-	create(t, s, &node.Node{Driver: "fake-hardware", Retired: true, ChassisUUID: "ch", TargetPower: "power on"})
+	ch := &node.Chassis{}
+	if err := s.Chassis().Create(ctx, ch); err != nil {
+		t.Fatal(err)
+	}
+	create(t, s, &node.Node{Driver: "fake-hardware", Retired: true, ChassisUUID: ch.UUID, TargetPower: "power on"})
 	for _, c := range []struct {
 		name string
 		q    store.Query
@@ -253,7 +258,7 @@ func query(t *testing.T, ctx context.Context, s *store.Store) {
 		{"description without wildcards", store.Query{DescriptionContains: ptr("5_%")}, ""},
 		{"shards", store.Query{Shards: []string{"s1", "s2"}}, "c"},
 		{"sharded", store.Query{Sharded: ptr(true)}, "c"},
-		{"chassis", store.Query{ChassisUUID: ptr("ch")}, "-"},
+		{"chassis", store.Query{ChassisUUID: &ch.UUID}, "-"},
 		{"busy", store.Query{Busy: ptr(true)}, "c -"},
 		{"both", store.Query{Driver: ptr("ipmi"), Maintenance: ptr(false)}, "a"},
 		{"name down", store.Query{Sort: "name", Desc: true}, "c b a -"},

@@ -1,0 +1,87 @@
+package store
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// ReferenceError says that a resource is not there for what was to belong to it, or has something that keeps it from being
+// deleted. Its text is a whole sentence.
+type ReferenceError struct {
+	Kind, UUID string // "chassis", "portgroup"
+	Why        string
+}
+
+func (e *ReferenceError) Error() string { return e.Why }
+
+// chassisOf makes sure that a node's chassis exists.
+func chassisOf(tx *sql.Tx, n *node.Node) error {
+	if n.ChassisUUID == "" {
+		return nil
+	}
+	var one int
+	err := tx.QueryRow(`SELECT 1 FROM resources WHERE kind = 'chassis' AND uuid = ?`, n.ChassisUUID).Scan(&one)
+	if errors.Is(err, sql.ErrNoRows) {
+		return &ReferenceError{"chassis", n.ChassisUUID, fmt.Sprintf("Chassis %s could not be found.", n.ChassisUUID)}
+	}
+	return err
+}
+
+// groupOf makes sure that a port's port group exists and belongs to the same node.
+func groupOf(tx *sql.Tx, p *node.Port) error {
+	if p.PortgroupUUID == "" {
+		return nil
+	}
+	var owner string
+	err := tx.QueryRow(`SELECT COALESCE(node_uuid, '') FROM resources WHERE kind = 'portgroup' AND uuid = ?`, p.PortgroupUUID).Scan(&owner)
+	if errors.Is(err, sql.ErrNoRows) {
+		return &ReferenceError{"portgroup", p.PortgroupUUID, fmt.Sprintf("Portgroup %s could not be found.", p.PortgroupUUID)}
+	}
+	if err == nil && owner != p.NodeUUID {
+		return &ReferenceError{"portgroup", p.PortgroupUUID, fmt.Sprintf("Port can not be a member of portgroup %s: that belongs to node %s, the port to node %s.", p.PortgroupUUID, owner, p.NodeUUID)}
+	}
+	return err
+}
+
+// unused refuses to delete a chassis that has nodes and a port group that has ports.
+func unused(tx *sql.Tx, kind, uuid string) error {
+	var (
+		query, holds string
+		one          int
+	)
+	switch kind {
+	case "chassis":
+		query, holds = `SELECT 1 FROM nodes WHERE chassis_uuid = ? LIMIT 1`, "nodes"
+	case "portgroup":
+		query, holds = `SELECT 1 FROM ports WHERE portgroup_uuid = ? LIMIT 1`, "ports"
+	default:
+		return nil
+	}
+	err := tx.QueryRow(query, uuid).Scan(&one)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err == nil {
+		return &ReferenceError{kind, uuid, fmt.Sprintf("Cannot complete the requested action because %s %s contains %s.", kind, uuid, holds)}
+	}
+	return err
+}
+
+// together refuses to give a port group to another node than its ports are of.
+func together(tx *sql.Tx, kind, uuid, nodeUUID string) error {
+	if kind != "portgroup" {
+		return nil
+	}
+	var one int
+	err := tx.QueryRow(`SELECT 1 FROM ports WHERE portgroup_uuid = ? AND node_uuid <> ? LIMIT 1`, uuid, nodeUUID).Scan(&one)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err == nil {
+		return &ReferenceError{kind, uuid, fmt.Sprintf("Portgroup %s can not be given to another node while it contains ports.", uuid)}
+	}
+	return err
+}
