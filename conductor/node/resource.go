@@ -117,7 +117,7 @@ type InspectionRule struct {
 
 // Allocation is a request for a node that fits, and the node it got.
 type Allocation struct {
-	Head           // NodeUUID is empty until a node is found
+	Head                  // NodeUUID is empty until a node is found
 	State          string // "allocating", "active", "error"
 	LastError      string
 	ResourceClass  string
@@ -126,6 +126,7 @@ type Allocation struct {
 	Properties     map[string]any // what a node's properties must be like; Ingot's own
 	Extra          map[string]any
 	Conductor      string
+	Requester      string // who asked for it, for the history of the node
 }
 
 // Allocation states.

@@ -158,22 +158,11 @@ func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
 
 // Node returns the node with this UUID or, if there is none, this name.
 func (s *Store) Node(ctx context.Context, ident string) (*node.Node, error) {
-	n, err := s.node(ctx, s.r, ident)
+	n, err := s.nodeByIdent(ctx, s.r, ident)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", ident, err)
 	}
 	return n, nil
-}
-
-func (s *Store) node(ctx context.Context, q queryer, ident string) (*node.Node, error) {
-	if ident == "" {
-		return nil, ErrNotFound
-	}
-	n, err := s.scanNode(q.QueryRowContext(ctx, fullNode+`WHERE n.uuid = ?`, strings.ToLower(ident)).Scan)
-	if errors.Is(err, ErrNotFound) {
-		n, err = s.scanNode(q.QueryRowContext(ctx, fullNode+`WHERE n.name = ?`, ident).Scan)
-	}
-	return n, err
 }
 
 // AmbiguousError says that several nodes claim the same identity.
@@ -221,33 +210,46 @@ func (s *Store) UpdateNode(ctx context.Context, uuid string, change func(*node.N
 func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
 	var out *node.Node
 	err := s.write(ctx, func(tx *sql.Tx) error {
-		n, err := s.scanNode(tx.QueryRow(fullNode+`WHERE n.uuid = ?`, strings.ToLower(uuid)).Scan)
-		if err != nil {
-			return fmt.Errorf("node %s: %w", uuid, err)
-		}
-		before, err := encode(n)
-		if err != nil {
-			return err
-		}
-		id, version, created := n.UUID, n.Version, n.CreatedAt
-		var also node.Also
-		if err := change(n, &also); err != nil {
-			return err
-		}
-		n.UUID, n.Version, n.CreatedAt = id, version, created
-		if err := s.putNode(tx, n, &before); err != nil {
-			return err
-		}
-		if err := s.putAlso(tx, id, also); err != nil {
-			return err
-		}
+		n, err := s.changeNode(tx, uuid, change)
 		out = n
-		return nil
+		return err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
+}
+
+// changeNode is Change inside a transaction. An allocation ends with the instance it stands for: a node that loses its instance,
+// whoever takes it away, loses the allocation with it.
+func (s *Store) changeNode(tx *sql.Tx, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
+	n, err := s.scanNode(tx.QueryRow(fullNode+`WHERE n.uuid = ?`, strings.ToLower(uuid)).Scan)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", uuid, err)
+	}
+	before, err := encode(n)
+	if err != nil {
+		return nil, err
+	}
+	id, version, created := n.UUID, n.Version, n.CreatedAt
+	var also node.Also
+	if err := change(n, &also); err != nil {
+		return nil, err
+	}
+	n.UUID, n.Version, n.CreatedAt = id, version, created
+	if n.AllocationUUID != "" && n.AllocationUUID != n.InstanceUUID {
+		if err := s.Allocations().delete(tx, n.AllocationUUID); err != nil && !errors.Is(err, ErrNotFound) {
+			return nil, err
+		}
+		n.AllocationUUID = ""
+	}
+	if err := s.putNode(tx, n, &before); err != nil {
+		return nil, err
+	}
+	if err := s.putAlso(tx, id, also); err != nil {
+		return nil, err
+	}
+	return n, nil
 }
 
 // putAlso writes what came along with a change of a node.

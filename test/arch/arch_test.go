@@ -62,7 +62,8 @@ var may = map[string][]string{
 	"conductor/netboot":    {"conductor/node"},
 	"conductor/driver":     {"conductor/node", "conductor/power"},
 	"conductor/rest":       {},
-	"conductor/api":        {"conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
+	"conductor/alloc":      {"conductor/node", "conductor/store"},
+	"conductor/api":        {"conductor/alloc", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
 	"conductor/client":     {"conductor/rest"},
 
 	"initramfs/archive": {},

@@ -41,6 +41,9 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"Leases", leases},
 		{"DeleteNode", deleteNode},
 		{"Resources", resources},
+		{"Allocate", allocate},
+		{"AllocationEnds", allocationEnds},
+		{"Backfill", backfill},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, t.Context(), open(t)) })
 	}

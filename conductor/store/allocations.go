@@ -1,0 +1,273 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Candidate is what the choice of a node for an allocation goes by, of a node that could be had: it is available and has the
+// resource class, an instance it has not, its power is known, it is neither retired nor in maintenance nor faulty, and it belongs to
+// or is lent to whoever owns the allocation.
+type Candidate struct {
+	UUID, Name string
+	Locked     bool           // something is under way on it
+	Traits     []string       // read only when the allocation asks for traits
+	Properties map[string]any // read only when it asks for properties
+}
+
+// Allocate finds a node for an allocation that waits for one. choose picks one of the candidates, or says why it takes none. The
+// choice and the claim are one transaction, so that no node is given twice and none is half given. An allocation that waits no longer
+// is returned as it is; ErrNotFound if it was deleted meanwhile. choose must be quick and not use the store.
+func (s *Store) Allocate(ctx context.Context, uuid string, choose func(a *node.Allocation, from []Candidate) (nodeUUID, why string)) (*node.Allocation, error) {
+	var out *node.Allocation
+	err := s.write(ctx, func(tx *sql.Tx) error {
+		a, err := s.Allocations().update(ctx, tx, uuid, func(a *node.Allocation) error {
+			if a.State != node.AllocationAllocating {
+				return nil
+			}
+			from, err := candidates(tx, a)
+			if err != nil {
+				return err
+			}
+			id, why := choose(a, from)
+			if id == "" {
+				a.State, a.LastError = node.AllocationError, why
+				return nil
+			}
+			if !slices.ContainsFunc(from, func(c Candidate) bool { return c.UUID == id }) {
+				return fmt.Errorf("allocation %s: node %s is no candidate", a.UUID, id)
+			}
+			err = s.give(tx, a, id, func(n *node.Node) error {
+				n.InstanceInfo = withTraits(n.InstanceInfo, a.Traits)
+				return nil
+			})
+			var taken *DuplicateError
+			if errors.As(err, &taken) { // another node has an instance of this UUID; nothing was written
+				a.State, a.LastError, a.NodeUUID = node.AllocationError, "Failed to process allocation "+a.UUID+": "+taken.Error()+".", ""
+				return nil
+			}
+			return err
+		})
+		out = a
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// give makes a node that of an allocation. The caller stores the allocation.
+func (s *Store) give(tx *sql.Tx, a *node.Allocation, nodeUUID string, change func(*node.Node) error) error {
+	n, err := s.changeNode(tx, nodeUUID, func(n *node.Node, also *node.Also) error {
+		if err := change(n); err != nil {
+			return err
+		}
+		n.InstanceUUID, n.AllocationUUID = a.UUID, a.UUID
+		also.History = append(also.History, node.HistoryEntry{Type: "allocation", Event: "the node was given to allocation " + called(a), Conductor: a.Conductor, User: a.Requester})
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	a.State, a.LastError, a.NodeUUID = node.AllocationActive, "", n.UUID
+	return nil
+}
+
+func called(a *node.Allocation) string {
+	if a.Name == "" {
+		return a.UUID
+	}
+	return a.UUID + " (" + a.Name + ")"
+}
+
+// withTraits is instance_info with the traits that the instance was asked for with: they choose the deploy templates.
+func withTraits(info map[string]any, traits []string) map[string]any {
+	out := make(map[string]any, len(info)+1)
+	for k, v := range info {
+		out[k] = v
+	}
+	list := make([]any, len(traits))
+	for i, t := range traits {
+		list[i] = t
+	}
+	out["traits"] = list
+	return out
+}
+
+// candidates are the nodes that an allocation could get, in the order they were made.
+func candidates(tx *sql.Tx, a *node.Allocation) ([]Candidate, error) {
+	var w where
+	w.add("provision_state = ? AND instance_uuid IS NULL AND power_state <> '' AND maintenance = 0 AND retired = 0 AND fault = '' AND resource_class = ?",
+		string(node.Available), a.ResourceClass)
+	if a.Owner != "" {
+		w.add("(owner = ? OR lessee = ?)", a.Owner, a.Owner)
+	}
+	if len(a.CandidateNodes) > 0 {
+		ids := make([]any, len(a.CandidateNodes))
+		for i, id := range a.CandidateNodes {
+			ids[i] = strings.ToLower(id)
+		}
+		w.in("uuid", ids)
+	}
+	doc := "''"
+	if len(a.Traits) > 0 || len(a.Properties) > 0 {
+		doc = "doc"
+	}
+	rows, err := tx.Query(`SELECT uuid, COALESCE(name, ''), reservation, `+doc+` FROM nodes`+w.sql()+` ORDER BY seq`, w.args...)
+	if err != nil {
+		return nil, fmt.Errorf("find nodes for allocation %s: %w", a.UUID, err)
+	}
+	out, err := collect(rows, func(scan func(...any) error) (Candidate, error) {
+		var (
+			c       Candidate
+			holder  string
+			content []byte
+			wanted  struct {
+				Traits     []string
+				Properties map[string]any
+			}
+		)
+		if err := scan(&c.UUID, &c.Name, &holder, &content); err != nil {
+			return c, err
+		}
+		if len(content) > 0 {
+			if err := json.Unmarshal(content, &wanted); err != nil {
+				return c, fmt.Errorf("decode node %s: %w", c.UUID, err)
+			}
+		}
+		c.Locked, c.Traits, c.Properties = holder != "", wanted.Traits, wanted.Properties
+		return c, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find nodes for allocation %s: %w", a.UUID, err)
+	}
+	return out, nil
+}
+
+// Backfill stores a new allocation for a node that has its instance already, in one transaction. fits refuses a node that it is not
+// for; what it gets is the node as it is. An empty UUID is that of the node's instance.
+func (s *Store) Backfill(ctx context.Context, a *node.Allocation, nodeUUID string, fits func(a *node.Allocation, n *node.Node) error) error {
+	c := *a
+	err := s.write(ctx, func(tx *sql.Tx) error {
+		c = *a
+		n, err := s.scanNode(tx.QueryRow(fullNode+`WHERE n.uuid = ?`, strings.ToLower(nodeUUID)).Scan)
+		if err != nil {
+			return fmt.Errorf("node %s: %w", nodeUUID, err)
+		}
+		if c.UUID == "" {
+			c.UUID = n.InstanceUUID
+		}
+		if c.UUID == "" {
+			c.UUID = uuid.NewString()
+		}
+		if c.ResourceClass == "" {
+			c.ResourceClass = n.ResourceClass
+		}
+		table := s.Allocations()
+		c.State = node.AllocationAllocating
+		if err := table.create(tx, &c); err != nil {
+			return err
+		}
+		stored, err := table.update(ctx, tx, c.UUID, func(a *node.Allocation) error {
+			return s.give(tx, a, n.UUID, func(n *node.Node) error {
+				if err := fits(a, n); err != nil {
+					return err
+				}
+				if len(a.Traits) > 0 {
+					n.InstanceInfo = withTraits(n.InstanceInfo, a.Traits)
+				}
+				return nil
+			})
+		})
+		if err != nil {
+			return err
+		}
+		c = *stored
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	*a = c
+	return nil
+}
+
+// DeleteAllocation removes an allocation and takes its node's instance away. removable refuses it, by the node as it is; it is not
+// asked when there is no node. user is for the node's history.
+func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string, removable func(a *node.Allocation, n *node.Node) error) error {
+	return s.write(ctx, func(tx *sql.Tx) error {
+		table := s.Allocations()
+		a, err := table.get(ctx, tx, uuid)
+		if err != nil {
+			return err
+		}
+		if a.NodeUUID == "" {
+			return table.delete(tx, a.UUID)
+		}
+		_, err = s.changeNode(tx, a.NodeUUID, func(n *node.Node, also *node.Also) error {
+			if err := removable(a, n); err != nil {
+				return err
+			}
+			if n.AllocationUUID != a.UUID {
+				return table.delete(tx, a.UUID) // the node has nothing of it
+			}
+			n.InstanceUUID = "" // changeNode removes the allocation
+			if sameTraits(n.InstanceInfo["traits"], a.Traits) {
+				info := make(map[string]any, len(n.InstanceInfo))
+				for k, v := range n.InstanceInfo {
+					if k != "traits" {
+						info[k] = v
+					}
+				}
+				n.InstanceInfo = info
+			}
+			also.History = append(also.History, node.HistoryEntry{Type: "allocation", Event: "the node was taken from allocation " + called(a), Conductor: a.Conductor, User: user})
+			return nil
+		})
+		return err
+	})
+}
+
+// sameTraits tells whether instance_info's traits are those that the allocation brought.
+func sameTraits(v any, traits []string) bool {
+	list, ok := v.([]any)
+	if !ok || len(list) != len(traits) {
+		return false
+	}
+	for i := range list {
+		if list[i] != traits[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Allocating returns the UUIDs of the allocations that wait for a node, in the order they were made.
+func (s *Store) Allocating(ctx context.Context) ([]string, error) {
+	table := s.Allocations()
+	rows, err := s.r.QueryContext(ctx, resourceColumns+`WHERE kind = ? AND node_uuid IS NULL ORDER BY seq`, table.kind)
+	if err != nil {
+		return nil, fmt.Errorf("list allocations: %w", err)
+	}
+	all, err := collect(rows, table.scan)
+	if err != nil {
+		return nil, fmt.Errorf("list allocations: %w", err)
+	}
+	var ids []string
+	for _, a := range all {
+		if a.State == node.AllocationAllocating {
+			ids = append(ids, a.UUID)
+		}
+	}
+	return ids, nil
+}
