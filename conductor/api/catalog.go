@@ -131,7 +131,7 @@ func (s *Server) showDriver(c *call, t *driver.Type, detail bool) rest.Object {
 		return o
 	}
 	for _, kind := range driver.Kinds {
-		if kind == "bios" && c.v < 40 || kind == "rescue" && c.v < rest.VersionRescue || kind == "storage" && c.v < 33 {
+		if kind == "bios" && c.v < 40 || kind == "rescue" && c.v < rest.VersionRescue || kind == "storage" && c.v < 33 || kind == "firmware" && c.v < 86 {
 			continue
 		}
 		o = append(o, rest.Member{Name: "default_" + kind + "_interface", Value: t.Default(kind)},

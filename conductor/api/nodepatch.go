@@ -19,12 +19,18 @@ var nodePatchable = func() []string {
 	names := []string{"automated_clean", "chassis_uuid", "conductor_group", "description", "driver", "driver_info", "extra", "instance_info",
 		"instance_uuid", "lessee", "maintenance", "name", "network_data", "owner", "properties", "protected", "protected_reason", "resource_class",
 		"retired", "retired_reason", "shard"}
-	for _, kind := range driver.Kinds {
+	for _, kind := range nodeKinds {
 		names = append(names, kind+"_interface")
 	}
 	slices.Sort(names)
 	return names
 }()
+
+// nodeKinds are the kinds of interface that nodes show: those that a version offered has a field for.
+var nodeKinds = slices.DeleteFunc(slices.Clone(driver.Kinds), func(kind string) bool {
+	_, ok := rest.NodeFields.Since(kind + "_interface")
+	return !ok
+})
 
 // document gives the present values of all attributes that can be set, as JSON values of the caller's own.
 func document(n *node.Node) map[string]any {
@@ -45,7 +51,7 @@ func document(n *node.Node) map[string]any {
 	if n.AutomatedClean != nil {
 		d["automated_clean"] = *n.AutomatedClean
 	}
-	for _, kind := range driver.Kinds {
+	for _, kind := range nodeKinds {
 		d[kind+"_interface"] = text(n.Interfaces[kind])
 	}
 	return d
@@ -81,7 +87,7 @@ func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
 		return rest.BadRequest("No valid host was found. Reason: No conductor service registered which supports driver %s for conductor group %q.", n.Driver, n.ConductorGroup)
 	}
 	n.Interfaces = nil
-	for _, kind := range driver.Kinds {
+	for _, kind := range nodeKinds {
 		if name := text(kind + "_interface"); name != "" {
 			if n.Interfaces == nil {
 				n.Interfaces = map[string]string{}
@@ -208,7 +214,7 @@ func (s *Server) applyPatch(c *call, n *node.Node, patch *rest.Patch, reset bool
 		return rest.BadRequest("Schema error for patch: %s", fault)
 	}
 	if reset {
-		for _, kind := range driver.Kinds {
+		for _, kind := range nodeKinds {
 			if name := kind + "_interface"; !slices.Contains(roots, name) {
 				d[name] = nil
 			}

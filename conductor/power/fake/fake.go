@@ -2,13 +2,16 @@
 //
 // A Machines holds them; it forgets all when the process ends, after which every machine is off. A machine is named by the key
 // fake_id of driver_info; whoever opens drivers for nodes sets it to the node's UUID when the node has none. Actions take
-// effect at once, or after fake_delay, as with a real machine whose controller takes an order before it is carried out.
+// effect at once, or after fake_power_delay, as with a real machine whose controller takes an order before it is carried out.
+// fake_fail has actions fail (power.on, power.off, power.soft_off, power.cycle, power.reset, power.read, management.set_boot_device).
 package fake
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -18,13 +21,16 @@ import (
 // Properties describes the keys of driver_info.
 var Properties = []power.Property{
 	{Name: "fake_id", Description: "name of the machine; default is the node's UUID"},
-	{Name: "fake_delay", Description: "how long a power action takes, such as 2s; default is no time"},
+	{Name: "fake_delay", Description: "how long everything takes that has no delay of its own: seconds or a duration (2, 500ms), or a range (1,5); default is no time"},
+	{Name: "fake_power_delay", Description: "how long a power action takes"},
+	{Name: "fake_fail", Description: "what fails: an object such as {\"deploy.write_image\": \"message\", \"power.on\": 2}; a number fails so many times"},
 }
 
 // Machines are all fake machines of one process. The zero value has none.
 type Machines struct {
-	mu sync.Mutex
-	m  map[string]*machine
+	mu     sync.Mutex
+	m      map[string]*machine
+	faults map[[2]string]counted // by machine and act: how often it has failed
 }
 
 type machine struct {
@@ -42,21 +48,12 @@ func (ms *Machines) Open(info power.Info, log *slog.Logger) (power.Driver, error
 	if id == "" {
 		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: fmt.Errorf("fake_id is missing"), Hint: "set fake_id to any name"}
 	}
-	var delay time.Duration
-	switch v := info["fake_delay"].(type) {
-	case nil:
-	case float64:
-		delay = time.Duration(v * float64(time.Second))
-	case string:
-		var err error
-		if delay, err = time.ParseDuration(v); err != nil {
-			return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: fmt.Errorf("fake_delay: %w", err), Hint: "write it as 2s or 500ms"}
-		}
-	default:
-		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: fmt.Errorf("fake_delay is a %T", v), Hint: "write it as 2s or 500ms"}
+	if err := CheckDials(info); err != nil {
+		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: err, Hint: "write delays as 2s or 1,5"}
 	}
-	if delay < 0 {
-		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: fmt.Errorf("fake_delay %s is negative", delay), Hint: "write it as 2s or 500ms"}
+	delay, err := Delay(info, "power")
+	if err != nil {
+		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: err, Hint: "write delays as 2s or 1,5"}
 	}
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
@@ -71,13 +68,15 @@ func (ms *Machines) Open(info power.Info, log *slog.Logger) (power.Driver, error
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Driver{id: id, delay: delay, m: m, log: log.With("driver", "fake", "machine", id)}, nil
+	return &Driver{id: id, info: info, delay: delay, ms: ms, m: m, log: log.With("driver", "fake", "machine", id)}, nil
 }
 
 // Driver acts on one fake machine. It is safe for concurrent use.
 type Driver struct {
 	id    string
-	delay time.Duration
+	info  power.Info
+	delay Range
+	ms    *Machines
 	m     *machine
 	log   *slog.Logger
 }
@@ -105,6 +104,9 @@ func (d *Driver) Power(ctx context.Context) (power.State, error) {
 	if err := ctx.Err(); err != nil {
 		return power.Unknown, err
 	}
+	if err := d.powerFault("power.read"); err != nil {
+		return power.Unknown, err
+	}
 	d.lock()
 	defer d.m.mu.Unlock()
 	if d.m.on {
@@ -116,6 +118,9 @@ func (d *Driver) Power(ctx context.Context) (power.State, error) {
 // SetPower takes the action; a later one replaces one that has not happened yet.
 func (d *Driver) SetPower(ctx context.Context, a power.Action) error {
 	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := d.powerFault("power." + strings.ReplaceAll(string(a), " ", "_")); err != nil {
 		return err
 	}
 	d.lock()
@@ -138,19 +143,23 @@ func (d *Driver) SetPower(ctx context.Context, a power.Action) error {
 	default:
 		return &power.Error{Kind: power.Unsupported, Op: "power " + string(a), Addr: d.Key(), Err: fmt.Errorf("unknown action %q", a)}
 	}
-	d.log.Debug("power action taken", "action", string(a), "delay", d.delay)
-	if d.delay == 0 {
+	delay := d.delay.At(rand.Float64())
+	d.log.Debug("power action taken", "action", string(a), "delay", delay)
+	if delay == 0 {
 		d.m.then = nil
 		then()
 		return nil
 	}
-	d.m.due, d.m.then = time.Now().Add(d.delay), then
+	d.m.due, d.m.then = time.Now().Add(delay), then
 	return nil
 }
 
 // SetBoot keeps the choice. One that is not persistent is gone after the next start.
 func (d *Driver) SetBoot(ctx context.Context, b power.Boot) error {
 	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if err := d.powerFault("management.set_boot_device"); err != nil {
 		return err
 	}
 	known := false

@@ -1,0 +1,158 @@
+// Package hardware is the contract of what stands behind a node's sub-resources beside its power: console, RAID, BIOS settings, boot
+// mode, indicators, virtual media, vendor methods, and the steps that such interfaces bring along.
+//
+// Which implementation a node has is said by its interfaces ("console_interface": "fake"), so that "not supported" is a property of
+// the node and not of a route: a Set finds the implementation, and one that refuses every call with an *UnsupportedError when the
+// node's interface is a no-... or does not know the feature. Power and boot devices are conductor/power's.
+//
+// Implementations do not write to the store. What a call changes in the node's record is the caller's to store, after the call
+// returned nil, and is said with each method; what a step changes is in its Outcome, to be stored together with the step's end.
+package hardware
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// UnsupportedError says that the node's interface can't do something. Its text is the one that clients of the API know.
+type UnsupportedError struct {
+	Driver  string // hardware type
+	Feature string // "console", "set_boot_mode", ...
+}
+
+func (e *UnsupportedError) Error() string {
+	return fmt.Sprintf("Driver %s does not support %s (disabled or not implemented).", e.Driver, e.Feature)
+}
+
+// InvalidError says that what was asked for makes no sense; its text is a sentence for the client.
+type InvalidError struct{ Reason string }
+
+func (e *InvalidError) Error() string { return e.Reason }
+
+// Invalidf makes an *InvalidError.
+func Invalidf(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
+
+// Console gives access to a machine's console. The caller stores ConsoleEnabled after Start and Stop.
+type Console interface {
+	// Start makes the console reachable, and is called again when in doubt.
+	Start(ctx context.Context, n *node.Node) error
+	// Stop ends it; one that does not run is no error.
+	Stop(ctx context.Context, n *node.Node) error
+	// Info tells how to reach a console that was started: console_info of the API.
+	Info(ctx context.Context, n *node.Node) (map[string]any, error)
+}
+
+// RAID checks what a node's disks are to become. Setting target_raid_config is the caller's; steps carry it out.
+type RAID interface {
+	// Properties describes what a logical disk may have, in the order in which it is shown.
+	Properties(n *node.Node) ([]Property, error)
+	// Check returns an *InvalidError for a target_raid_config that can't be made; nil for one that can, and for an empty one.
+	Check(n *node.Node, config map[string]any) error
+}
+
+// Property is a name and what it means.
+type Property struct{ Name, Description string }
+
+// Management is what a controller does beside power and boot devices.
+type Management interface {
+	// BootModes are the modes that SetBootMode takes.
+	BootModes(ctx context.Context, n *node.Node) ([]string, error)
+	// SetBootMode chooses "bios" or "uefi"; the caller stores BootMode.
+	SetBootMode(ctx context.Context, n *node.Node, mode string) error
+	// SetSecureBoot turns Secure Boot on or off; the caller stores SecureBoot.
+	SetSecureBoot(ctx context.Context, n *node.Node, on bool) error
+	// InjectNMI sends a non-maskable interrupt.
+	InjectNMI(ctx context.Context, n *node.Node) error
+	// Indicators lists the lamps there are, in the order in which they are shown; of one component if that is not empty.
+	Indicators(ctx context.Context, n *node.Node, component string) ([]Indicator, error)
+	// Indicator reads a lamp: "on", "off", "blinking", "unknown".
+	Indicator(ctx context.Context, n *node.Node, component, name string) (string, error)
+	// SetIndicator switches a lamp.
+	SetIndicator(ctx context.Context, n *node.Node, component, name, state string) error
+	// VirtualMedia lists the devices, in the words of Redfish, and what is in them.
+	VirtualMedia(ctx context.Context, n *node.Node) ([]Media, error)
+	// AttachMedia puts an image into a device ("cdrom", "disk", "floppy").
+	AttachMedia(ctx context.Context, n *node.Node, device, url string) error
+	// DetachMedia takes out what is in the devices; in all if there are none named.
+	DetachMedia(ctx context.Context, n *node.Node, devices []string) error
+}
+
+// Indicator is a lamp of a machine.
+type Indicator struct {
+	Component, Name string // "chassis", "led-0"
+	ReadOnly        bool
+	States          []string
+}
+
+// Media is a device for virtual media; URL is empty when nothing is in it.
+type Media struct {
+	Types    []string // "CD", "DVD", "USBStick", "Floppy"
+	URL      string
+	Inserted bool
+}
+
+// Method is a vendor's own call.
+type Method struct {
+	Name, Description string
+	HTTPMethods       []string
+	Async             bool // 202 and done in the background; else 200 with the result
+	Attach            bool // the result is a file
+	Exclusive         bool // not while something else is under way on the node
+}
+
+// Vendor has the methods of vendor_passthru, by name.
+type Vendor interface {
+	Methods(n *node.Node) ([]Method, error)
+	// Call carries out a method that Methods lists. An *InvalidError says what is wrong with the parameters: Check finds that
+	// before anything is done, so that an asynchronous call is refused at once.
+	Check(n *node.Node, method string, params map[string]any) error
+	Call(ctx context.Context, n *node.Node, method string, params map[string]any) (any, error)
+}
+
+// Arg is an argument of a step.
+type Arg struct {
+	Name, Description string
+	Required          bool
+}
+
+// Step is something that an interface does as part of a job, by the conductor (out of band). Interface and Name are those of a
+// node.JobStep.
+type Step struct {
+	Interface, Name, Description string
+	Args                         []Arg
+	// Priority has the phases that the step may run in. With 0 it runs only when it is asked for.
+	Priority  map[node.Phase]int
+	Abortable bool
+	// Check looks at arguments before anything is done; nil: the names in Args are all there is to check.
+	Check func(n *node.Node, args map[string]any) error
+	// Run does the step or the next part of it. It is called again after Outcome.After, and may be called again for a step that was
+	// done, when the conductor was killed before it could store that. It must not take long: what takes time is waited for by After.
+	Run func(ctx context.Context, c Call) (Outcome, error)
+}
+
+// Call is a step under way.
+type Call struct {
+	Node  *node.Node // as it is stored; not to be changed
+	Args  map[string]any
+	Begun time.Time // when the step was run first in this job
+	ID    string    // the same for every call of this step in this job, and for no other: the job's ID and the step's index
+}
+
+// Outcome is what a call of a step came to.
+type Outcome struct {
+	// After is how long to wait before the next call; zero means that the step is done.
+	After time.Duration
+	// Hold leaves the job waiting until a person or the agent goes on (the wait states).
+	Hold bool
+	// Apply changes the node's record, stored together with the end of the step; nil: nothing to change.
+	Apply func(n *node.Node, also *node.Also) error
+}
+
+// Stepper is an interface that brings steps along.
+type Stepper interface {
+	// Steps lists the steps for a node, which may depend on its driver_info.
+	Steps(n *node.Node) []Step
+}
