@@ -158,11 +158,22 @@ func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
 
 // Node returns the node with this UUID or, if there is none, this name.
 func (s *Store) Node(ctx context.Context, ident string) (*node.Node, error) {
-	n, err := s.nodeByIdent(ctx, s.r, ident)
+	n, err := s.node(ctx, s.r, ident)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", ident, err)
 	}
 	return n, nil
+}
+
+func (s *Store) node(ctx context.Context, q queryer, ident string) (*node.Node, error) {
+	if ident == "" {
+		return nil, ErrNotFound
+	}
+	n, err := s.scanNode(q.QueryRowContext(ctx, fullNode+`WHERE n.uuid = ?`, strings.ToLower(ident)).Scan)
+	if errors.Is(err, ErrNotFound) {
+		n, err = s.scanNode(q.QueryRowContext(ctx, fullNode+`WHERE n.name = ?`, ident).Scan)
+	}
+	return n, err
 }
 
 // AmbiguousError says that several nodes claim the same identity.
@@ -314,6 +325,9 @@ func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
 	if err := uniqueNode(tx, n); err != nil {
 		return err
 	}
+	if err := chassisOf(tx, n); err != nil {
+		return err
+	}
 	sealed, err := s.seal.seal("node "+n.UUID, r.secret)
 	if err != nil {
 		return err
@@ -327,9 +341,6 @@ func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
 	}
 	_, err = tx.Exec(`INSERT INTO nodes (`+strings.Join(names, ", ")+`) VALUES (`+strings.Repeat("?, ", len(names)-1)+`?)
 		ON CONFLICT (uuid) DO UPDATE SET `+strings.Join(set, ", "), args...)
-	if err := chassisOf(tx, n); err != nil {
-		return err
-	}
 	if err != nil {
 		return fmt.Errorf("write node: %w", err)
 	}
