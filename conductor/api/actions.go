@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -436,6 +437,9 @@ func (s *Server) validateNode(ctx context.Context, c *call) (*reply, error) {
 func (s *Server) validate(ctx context.Context, c *call) (*reply, error) {
 	n, err := s.node(ctx, c)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.may(access.NodeValidate, n); err != nil {
 		return nil, err
 	}
 	found, err := s.engine.Validate(ctx, n.UUID)

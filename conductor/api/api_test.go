@@ -3,7 +3,6 @@ package api
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -76,37 +75,6 @@ func TestRouteWithoutAccessRefusesToStart(t *testing.T) {
 	twice := (&Server{}).table()
 	if _, err := newRouter(append(twice, twice[2])); err == nil || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("a route that is there twice: %v", err)
-	}
-}
-
-func TestAccessIsAskedForEveryRoute(t *testing.T) {
-	var asked []Access
-	f := newFixture(t, Config{Authorize: func(r *http.Request, a Access) (string, error) {
-		asked = append(asked, a)
-		if r.Header.Get("Authorization") == "" {
-			return "", rest.Fault(http.StatusUnauthorized, "Authorization required")
-		}
-		return "", errors.New("you may not do that")
-	}})
-	for _, rt := range f.srv.table() {
-		asked = nil
-		code, _ := f.call(rt.Method, strings.NewReplacer("{", "", "}", "").Replace(rt.Path), "")
-		if rt.Access == Public {
-			if code != 200 || asked != nil {
-				t.Errorf("%s %s = %d", rt.Method, rt.Path, code)
-			}
-			continue
-		}
-		if code != 401 || len(asked) != 1 || asked[0] != rt.Access {
-			t.Errorf("%s %s = %d, asked for %v, want 401 and %v", rt.Method, rt.Path, code, asked, rt.Access)
-		}
-	}
-	r := httptest.NewRequest("GET", "/v1/nodes", nil)
-	r.Header.Set("Authorization", "x")
-	w := httptest.NewRecorder()
-	f.srv.ServeHTTP(w, r)
-	if w.Code != 403 {
-		t.Errorf("a refused user got %d", w.Code)
 	}
 }
 

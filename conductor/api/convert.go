@@ -94,6 +94,7 @@ func (s *Server) showNode(c *call, n *node.Node) rest.Node {
 			out.DeployStep = step
 		}
 	}
+	c.redact(n, &out)
 	return out.For(c.v)
 }
 

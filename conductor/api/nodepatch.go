@@ -168,6 +168,9 @@ func (s *Server) patchNode(ctx context.Context, c *call) (*reply, error) {
 		return nil, nerr
 	}
 	n, nerr = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+		if err := c.mayPatch(n, patch); err != nil {
+			return err
+		}
 		if err := s.applyPatch(c, n, patch, reset != nil && *reset); err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -27,11 +28,14 @@ func (s *Server) nodeByIdent(ctx context.Context, c *call, ident string) (*node.
 			return nil, rest.NotFound("Node %s could not be found.", ident)
 		}
 	}
-	n, err := s.store.Node(ctx, ident)
+	if c.known != nil && c.knownAs == ident {
+		return c.known, nil
+	}
+	n, err := s.visible(ctx, c, ident)
 	if errors.Is(err, store.ErrNotFound) {
 		// These versions take "x.json" for "x", as a wish for JSON.
 		if stem, ok := strings.CutSuffix(ident, ".json"); ok && stem != "" {
-			if n, err2 := s.store.Node(ctx, stem); err2 == nil {
+			if n, err2 := s.visible(ctx, c, stem); err2 == nil {
 				return n, nil
 			}
 		}
@@ -127,6 +131,17 @@ func (s *Server) nodeList(ctx context.Context, c *call, detail bool, in *node.Ch
 		return nil, err
 	}
 	q.Limit, q.Marker, q.Sort, q.Desc = p.limit, p.marker, p.sort, p.desc
+	if project := c.scope(); project != nil {
+		if q.Project != nil && *q.Project != *project {
+			return nil, c.mayFor(access.NodeListAll, access.Object{})
+		}
+		q.Project = project
+		if q.Marker != "" {
+			if _, err := s.visible(ctx, c, q.Marker); errors.Is(err, store.ErrNotFound) {
+				return nil, rest.NotFound("Node %s could not be found.", q.Marker)
+			}
+		}
+	}
 	nodes, serr := s.store.Nodes(ctx, q)
 	if errors.Is(serr, store.ErrNotFound) {
 		return nil, rest.NotFound("Node %s could not be found.", p.marker)
@@ -304,6 +319,9 @@ func (s *Server) createNode(ctx context.Context, c *call) (*reply, error) {
 		delete(b, "console_enabled") // consoles are switched on by their own call
 	}
 	if err := s.assign(n, b); err != nil {
+		return nil, err
+	}
+	if err := c.own(n); err != nil {
 		return nil, err
 	}
 	if err := s.store.CreateNode(ctx, n); err != nil {

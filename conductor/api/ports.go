@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -110,6 +111,7 @@ func (s *Server) portList(ctx context.Context, c *call, path string, detail bool
 		return nil, err
 	}
 	q.Limit, q.Marker, q.Sort, q.Desc = p.limit, p.marker, p.sort, p.desc
+	q.Project = c.scope()
 	ports, perr := s.store.Ports(ctx, q)
 	if errors.Is(perr, store.ErrNotFound) {
 		return nil, rest.NotFound("Port %s could not be found.", p.marker)
@@ -229,8 +231,9 @@ func (s *Server) createPort(ctx context.Context, c *call) (*reply, error) {
 	if err := assignPort(p, b); err != nil {
 		return nil, err
 	}
-	if p.NodeUUID, err = s.portOwner(ctx, b["node_uuid"].(string)); err != nil {
-		return nil, err
+	var perr error
+	if p.NodeUUID, perr = s.portOwner(ctx, c, b["node_uuid"].(string)); perr != nil {
+		return nil, perr
 	}
 	if err := s.store.CreatePort(ctx, p); err != nil {
 		return nil, err
@@ -242,19 +245,19 @@ func (s *Server) createPort(ctx context.Context, c *call) (*reply, error) {
 	}, nil
 }
 
-// portOwner finds the node that a port is to belong to.
-func (s *Server) portOwner(ctx context.Context, id string) (string, *rest.Error) {
+// portOwner finds the node that a port is to belong to, and asks whether the actor may give it ports.
+func (s *Server) portOwner(ctx context.Context, c *call, id string) (string, error) {
 	if !isUUID(id) {
 		return "", rest.BadRequest("Expected UUID for node_uuid: %s", id)
 	}
-	n, err := s.store.Node(ctx, id)
+	n, err := s.visible(ctx, c, id)
 	if errors.Is(err, store.ErrNotFound) {
 		return "", rest.BadRequest("Node %s could not be found.", id)
 	}
 	if err != nil {
-		return "", rest.Fault(http.StatusInternalServerError, "The node %s could not be read; try again.", id)
+		return "", err
 	}
-	return n.UUID, nil
+	return n.UUID, c.may(access.PortCreate, n)
 }
 
 // connectivityIn are the states in which a port's connection may be changed: the node is not on a tenant's network then.
@@ -292,7 +295,7 @@ func (s *Server) patchPort(ctx context.Context, c *call) (*reply, error) {
 		return nil, rest.BadRequest("Schema error for patch: %s", fault)
 	}
 	if id := d["node_uuid"].(string); id != p.NodeUUID {
-		if _, err := s.portOwner(ctx, id); err != nil {
+		if _, err := s.portOwner(ctx, c, id); err != nil {
 			return nil, err
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -81,10 +82,9 @@ type Config struct {
 	Hostname string
 	// MaxVersion is the newest microversion on offer; zero is rest.MaxVersion.
 	MaxVersion rest.Version
-	// Authorize decides whether a request may use a route with this access, and who is asking (for histories). Nil allows
-	// everything to everybody, which is right behind a loopback listener only. An error that is a *rest.Error is answered as
-	// it is, any other is 403.
-	Authorize func(r *http.Request, a Access) (user string, err error)
+	// Authenticate finds out who sent a request. Nil takes everybody for somebody who may do everything, which is right behind a
+	// loopback listener only. An error is an *access.Refusal, or a fault of the server (500).
+	Authenticate func(r *http.Request) (*access.Actor, error)
 	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 }
@@ -131,7 +131,11 @@ type call struct {
 	query url.Values
 	body  any    // decoded JSON; nil if there was none
 	base  string // scheme and host for links
-	user  string
+	actor *access.Actor
+	user  string // the actor's name, for histories
+
+	known   *node.Node // the node of the address, when it had to be looked up to let the request through
+	knownAs string
 }
 
 // reply is what a handler answers. A nil body sends none.
@@ -139,6 +143,8 @@ type reply struct {
 	status   int
 	body     any
 	location string
+	// challenge tells a client that has to say who it is how to do so.
+	challenge string
 }
 
 // ServeHTTP implements http.Handler.
@@ -164,6 +170,9 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if rep.location != "" {
 		w.Header().Set("Location", rep.location)
 	}
+	if rep.challenge != "" {
+		w.Header().Set("WWW-Authenticate", rep.challenge)
+	}
 	if rep.body == nil {
 		w.Header().Set("Content-Length", "0")
 		w.WriteHeader(rep.status)
@@ -183,7 +192,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 		return &reply{status: http.StatusOK}, nil
 	}
 	path, ours := normalise(r.URL.EscapedPath())
-	c := &call{r: r, v: s.cfg.MaxVersion, base: base(r)}
+	rt, values, missing := s.routes.find(r.Method, path)
+	who := access.Anybody()
+	if missing != nil || rt.Access != Public {
+		a, refused, err := s.authenticate(r)
+		if refused != nil || err != nil {
+			return refused, err
+		}
+		who = a
+	}
+	c := &call{r: r, v: s.cfg.MaxVersion, base: base(r), path: values, actor: who, user: who.String()}
 	if len(path) > 0 && !ours {
 		v, ranged, err := rest.Negotiate(r.Header, s.cfg.MaxVersion)
 		if ranged {
@@ -200,13 +218,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 		}
 		c.v = v
 	}
-	rt, values, err := s.routes.find(r.Method, path)
-	if err != nil {
-		return nil, err
-	}
-	c.path = values
-	if err := s.authorize(c, rt.Access); err != nil {
-		return nil, err
+	if missing != nil {
+		return nil, missing
 	}
 	if c.v < rt.Since {
 		return nil, rt.tooNew()
@@ -214,8 +227,14 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 	if !acceptsJSON(r.Header.Values("Accept")) {
 		return nil, rest.Routing(http.StatusNotAcceptable, "The answers of this API are application/json, which the Accept header excludes.")
 	}
+	var err *rest.Error
 	if c.query, err = parseQuery(r.URL.RawQuery); err != nil {
 		return nil, err
+	}
+	if rt.Access != Public {
+		if err := s.admit(r.Context(), c, rt); err != nil {
+			return nil, s.translate(err, c, id)
+		}
 	}
 	if r.Method != http.MethodGet {
 		limit := int64(maxBody)
@@ -233,27 +252,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 	return nil, s.translate(herr, c, id)
 }
 
-func (s *Server) authorize(c *call, a Access) *rest.Error {
-	if s.cfg.Authorize == nil || a == Public {
-		return nil
-	}
-	user, err := s.cfg.Authorize(c.r, a)
-	if err == nil {
-		c.user = user
-		return nil
-	}
-	var e *rest.Error
-	if errors.As(err, &e) {
-		return e
-	}
-	return rest.Fault(http.StatusForbidden, "%v", err)
-}
-
 // fail sends an error. HEAD has no body, but the length it would have.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, e *rest.Error) {
-	if e.Status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", `Basic realm="Baremetal API"`)
-	}
 	send(w, r, e.Status, e.Body())
 }
 

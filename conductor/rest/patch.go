@@ -65,6 +65,16 @@ func (p *Patch) Roots() []string {
 	return roots
 }
 
+// Value returns the last value that the patch gives an attribute as a whole; false if it gives it none.
+func (p *Patch) Value(root string) (v any, set bool) {
+	for _, op := range p.ops {
+		if op["op"] != "remove" && op["path"] == "/"+root {
+			v, set = op["value"], true
+		}
+	}
+	return v, set
+}
+
 // Removes tells whether the patch removes an attribute as a whole.
 func (p *Patch) Removes(root string) bool {
 	return slices.ContainsFunc(p.ops, func(op map[string]any) bool {

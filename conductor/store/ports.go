@@ -18,6 +18,7 @@ import (
 type PortQuery struct {
 	NodeUUID, Address, PortgroupUUID *string
 	PXEEnabled                       *bool
+	Project                          *string // that owns or leases the port's node
 
 	Sort   string // one of PortSortKeys; "": the order they were made
 	Desc   bool
@@ -153,6 +154,9 @@ func (s *Store) Ports(ctx context.Context, q PortQuery) ([]*node.Port, error) {
 	w.equal("p.address", lower(q.Address))
 	w.equal("p.portgroup_uuid", q.PortgroupUUID)
 	w.flag("p.pxe_enabled", q.PXEEnabled)
+	if q.Project != nil {
+		w.add("p.node_uuid IN (SELECT uuid FROM nodes WHERE owner = ? OR lessee = ?)", *q.Project, *q.Project)
+	}
 	tail := w.page("ports", "p", q.Sort, q.Desc, marker, q.Limit)
 	rows, err := s.r.QueryContext(ctx, `SELECT p.doc FROM ports p`+tail, w.args...)
 	if err != nil {

@@ -65,7 +65,8 @@ var may = map[string][]string{
 	"conductor/hardware/...": {"conductor/hardware", "conductor/node", "conductor/power/fake"},
 	"conductor/rest":         {},
 	"conductor/alloc":        {"conductor/node", "conductor/store"},
-	"conductor/api":          {"conductor/alloc", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
+	"conductor/access":       {"conductor/node"},
+	"conductor/api":          {"conductor/access", "conductor/alloc", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
 	"conductor/client":       {"conductor/rest"},
 
 	"initramfs/archive": {},

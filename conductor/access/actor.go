@@ -1,0 +1,180 @@
+package access
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Role is how much somebody may do where the role is held; each includes those before it.
+type Role int
+
+// Roles, from weak to strong. None is no role; in a rule it means that nobody gets through this door.
+const (
+	None Role = iota
+	Reader
+	Member
+	Manager
+	Admin
+)
+
+// Actor is who asks. The zero value is nobody, who may do nothing.
+type Actor struct {
+	UserID   string
+	UserName string
+	// Domain is the user's, empty when it is the default one.
+	Domain string
+
+	// ProjectID and ProjectName are of the project that the roles are held in; empty for roles in the system.
+	ProjectID   string
+	ProjectName string
+	// System: the roles are held in the whole system.
+	System bool
+	// Role is the strongest of those that imply one another; Service comes beside it.
+	Role    Role
+	Service bool
+	// Trusted is a service of the project that the configuration names: it counts as a member of the system.
+	Trusted bool
+
+	// All: everything is allowed, because there are no roles to tell people apart by.
+	All bool
+}
+
+// Anybody is who asks where nobody has to say who they are.
+func Anybody() *Actor { return &Actor{All: true} }
+
+// roleOf gives the strongest role among the names that Keystone lists, and whether "service" is one of them.
+func roleOf(names []string) (r Role, service bool) {
+	for _, name := range names {
+		switch strings.ToLower(name) {
+		case "admin":
+			r = max(r, Admin)
+		case "manager":
+			r = max(r, Manager)
+		case "member":
+			r = max(r, Member)
+		case "reader":
+			r = max(r, Reader)
+		case "service":
+			service = true
+		}
+	}
+	return r, service
+}
+
+// String names the actor in histories and logs: "alice", "alice (project web)", "alice@corp (system)". Empty is nobody in particular.
+func (a *Actor) String() string {
+	if a == nil {
+		return ""
+	}
+	name := a.UserName
+	if name == "" {
+		name = a.UserID
+	}
+	if name == "" {
+		return ""
+	}
+	if a.Domain != "" {
+		name += "@" + a.Domain
+	}
+	switch {
+	case a.System:
+		return name + " (system)"
+	case a.ProjectName != "":
+		return name + " (project " + a.ProjectName + ")"
+	case a.ProjectID != "":
+		return name + " (project " + a.ProjectID + ")"
+	}
+	return name
+}
+
+// Object is what somebody wants to act on: who owns and who leases it, as IDs of projects. The zero value belongs to nobody.
+type Object struct{ Owner, Lessee string }
+
+// Of gives whose a node is.
+func Of(n *node.Node) Object { return Object{Owner: n.Owner, Lessee: n.Lessee} }
+
+// May tells whether a rule lets the actor act on an object. An unknown rule lets nobody.
+func (a *Actor) May(r Rule, o Object) bool {
+	if a == nil {
+		return false
+	}
+	if a.All {
+		return true
+	}
+	d, ok := rules[r]
+	if !ok {
+		return false
+	}
+	least := func(door, role Role) bool { return door != None && role >= door }
+	switch {
+	case a.System:
+		return least(d.system, a.Role) || d.systemService && a.Service || least(d.any, a.Role) || d.anyService && a.Service
+	case a.ProjectID == "":
+		return false // a domain's role, or none
+	}
+	owner := o.Owner != "" && o.Owner == a.ProjectID
+	lessee := o.Lessee != "" && o.Lessee == a.ProjectID
+	return a.Trusted && least(d.system, Member) ||
+		owner && (least(d.owner, a.Role) || d.ownerService && a.Service) ||
+		lessee && least(d.lessee, a.Role) ||
+		least(d.any, a.Role) || d.anyService && a.Service
+}
+
+// MayEver tells whether there is any object at all on which the rule lets the actor act.
+func (a *Actor) MayEver(r Rule) bool {
+	if a == nil {
+		return false
+	}
+	return a.May(r, Object{Owner: a.ProjectID}) || a.May(r, Object{Lessee: a.ProjectID})
+}
+
+// Needs says in words what role a rule asks for, for whoever did not have it.
+func Needs(r Rule) string {
+	d := rules[r]
+	var ways []string
+	add := func(role Role, where string) {
+		if role != None {
+			ways = append(ways, role.String()+" "+where)
+		}
+	}
+	add(d.any, "in a project or in the system")
+	if d.any == None || d.system != None && d.system < d.any {
+		add(d.system, "in the system")
+	}
+	add(d.owner, "in the project that owns it")
+	add(d.lessee, "in the project that leases it")
+	if len(ways) == 0 {
+		return "nobody may do this"
+	}
+	return "needs the role " + strings.Join(ways, ", or ")
+}
+
+func (r Role) String() string {
+	return [...]string{"none", "reader", "member", "manager", "admin"}[r]
+}
+
+// MaySee tells whether the actor may know that a node exists.
+func (a *Actor) MaySee(n *node.Node) bool { return a.May(NodeGet, Of(n)) }
+
+// Scope tells what lists hold for the actor: everything (all), or what the project owns or leases.
+func (a *Actor) Scope() (project string, all bool) {
+	if a.May(NodeListAll, Object{}) {
+		return "", true
+	}
+	if a == nil {
+		return "", false
+	}
+	return a.ProjectID, false
+}
+
+// Rules returns the names of all rules, sorted.
+func Rules() []Rule {
+	var out []Rule
+	for r := range rules {
+		out = append(out, r)
+	}
+	slices.Sort(out)
+	return out
+}

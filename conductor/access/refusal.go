@@ -1,0 +1,17 @@
+package access
+
+import "net/http"
+
+// Refusal is an error of authentication: who asks is not known, or cannot be found out now.
+type Refusal struct {
+	Status    int    // 400, 401 or 503
+	Message   string // for the client
+	Challenge string // WWW-Authenticate, with 401
+}
+
+func (e *Refusal) Error() string { return e.Message }
+
+// malformed is a header that is not what its standard says.
+func malformed(text string) *Refusal {
+	return &Refusal{Status: http.StatusBadRequest, Message: text}
+}

@@ -1,0 +1,275 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// ruling is what a route asks of whoever calls it.
+type ruling struct {
+	rule access.Rule
+	// inBody: what is acted on is named in the body or the query, or the rule depends on them. Whoever the rule could ever let
+	// through reaches the handler, which asks again with c.may, c.mayFor or s.visible.
+	inBody bool
+}
+
+// rulings are the routes with a rule of their own. The others have the rule of their Access (see fallback), which is the stricter the
+// less is known about them: what belongs to no node can be read by readers of the system and changed by its administrators.
+var rulings = map[string]ruling{
+	"GET /v1/nodes":          {rule: access.NodeList},
+	"POST /v1/nodes":         {rule: access.NodeCreateOwn},
+	"DELETE /v1/nodes":       {rule: access.NodeList}, // only ever an error
+	"GET /v1/nodes/detail":   {rule: access.NodeList},
+	"GET /v1/nodes/validate": {rule: access.NodeValidate, inBody: true},
+	"GET /v1/nodes/{node}":   {rule: access.NodeGet},
+	// Which attributes may be changed is patchRules' to say.
+	"PATCH /v1/nodes/{node}":                                {rule: access.NodeGet, inBody: true},
+	"DELETE /v1/nodes/{node}":                               {rule: access.NodeDelete},
+	"GET /v1/nodes/{node}/validate":                         {rule: access.NodeValidate},
+	"GET /v1/nodes/{node}/states":                           {rule: access.NodeGetStates},
+	"PUT /v1/nodes/{node}/states/power":                     {rule: access.NodePower},
+	"PUT /v1/nodes/{node}/states/provision":                 {rule: access.NodeProvision},
+	"PUT /v1/nodes/{node}/states/raid":                      {rule: access.NodeRAID},
+	"PUT /v1/nodes/{node}/states/boot_mode":                 {rule: access.NodeBootMode},
+	"PUT /v1/nodes/{node}/states/secure_boot":               {rule: access.NodeSecureBoot},
+	"GET /v1/nodes/{node}/states/console":                   {rule: access.NodeGetConsole},
+	"PUT /v1/nodes/{node}/states/console":                   {rule: access.NodeSetConsole},
+	"PUT /v1/nodes/{node}/maintenance":                      {rule: access.NodeMaintenance},
+	"DELETE /v1/nodes/{node}/maintenance":                   {rule: access.NodeMaintenance},
+	"GET /v1/nodes/{node}/management/boot_device":           {rule: access.NodeGetBootDevice},
+	"GET /v1/nodes/{node}/management/boot_device/supported": {rule: access.NodeGetBootDevice},
+	"PUT /v1/nodes/{node}/management/boot_device":           {rule: access.NodeSetBootDevice},
+	"PUT /v1/nodes/{node}/management/inject_nmi":            {rule: access.NodeNMI},
+	"GET /v1/nodes/{node}/management/indicators":            {rule: access.NodeGetIndicator},
+	"GET /v1/nodes/{node}/ports":                            {rule: access.PortGet},
+	"GET /v1/nodes/{node}/ports/detail":                     {rule: access.PortGet},
+	"GET /v1/nodes/{node}/portgroups":                       {rule: access.PortgroupGet},
+	"GET /v1/nodes/{node}/portgroups/detail":                {rule: access.PortgroupGet},
+	"GET /v1/nodes/{node}/volume":                           {rule: access.VolumeGet},
+	"GET /v1/nodes/{node}/volume/connectors":                {rule: access.VolumeGet},
+	"GET /v1/nodes/{node}/volume/targets":                   {rule: access.VolumeGet},
+	"GET /v1/nodes/{node}/vifs":                             {rule: access.NodeVIFList},
+	"POST /v1/nodes/{node}/vifs":                            {rule: access.NodeVIFAttach},
+	"DELETE /v1/nodes/{node}/vifs/{vif}":                    {rule: access.NodeVIFDetach},
+	"GET /v1/nodes/{node}/traits":                           {rule: access.NodeTraitsList},
+	"PUT /v1/nodes/{node}/traits":                           {rule: access.NodeTraitsSet},
+	"PUT /v1/nodes/{node}/traits/{trait}":                   {rule: access.NodeTraitsSet},
+	"DELETE /v1/nodes/{node}/traits":                        {rule: access.NodeTraitsDelete},
+	"DELETE /v1/nodes/{node}/traits/{trait}":                {rule: access.NodeTraitsDelete},
+	"GET /v1/nodes/{node}/bios":                             {rule: access.NodeBIOS},
+	"GET /v1/nodes/{node}/bios/{setting}":                   {rule: access.NodeBIOS},
+	"GET /v1/nodes/{node}/history":                          {rule: access.NodeHistory},
+	"GET /v1/nodes/{node}/history/{event}":                  {rule: access.NodeHistory},
+	"GET /v1/nodes/{node}/inventory":                        {rule: access.NodeInventory},
+	"GET /v1/nodes/{node}/vendor_passthru/methods":          {rule: access.NodeVendorPassthru},
+	"GET /v1/nodes/{node}/vendor_passthru":                  {rule: access.NodeVendorPassthru},
+	"POST /v1/nodes/{node}/vendor_passthru":                 {rule: access.NodeVendorPassthru},
+	"PUT /v1/nodes/{node}/vendor_passthru":                  {rule: access.NodeVendorPassthru},
+	"DELETE /v1/nodes/{node}/vendor_passthru":               {rule: access.NodeVendorPassthru},
+	"GET /v1/ports":                                         {rule: access.PortList},
+	"GET /v1/ports/detail":                                  {rule: access.PortList},
+	"POST /v1/ports":                                        {rule: access.PortCreate, inBody: true},
+	"GET /v1/ports/{port}":                                  {rule: access.PortGet},
+	"PATCH /v1/ports/{port}":                                {rule: access.PortUpdate},
+	"DELETE /v1/ports/{port}":                               {rule: access.PortDelete},
+	"GET /v1/chassis":                                       {rule: access.ChassisGet},
+	"GET /v1/chassis/detail":                                {rule: access.ChassisGet},
+	"POST /v1/chassis":                                      {rule: access.ChassisCreate},
+	"GET /v1/chassis/{chassis}":                             {rule: access.ChassisGet},
+	"PATCH /v1/chassis/{chassis}":                           {rule: access.ChassisUpdate},
+	"DELETE /v1/chassis/{chassis}":                          {rule: access.ChassisDelete},
+	"GET /v1/chassis/{chassis}/nodes":                       {rule: access.ChassisGet},
+	"GET /v1/chassis/{chassis}/nodes/detail":                {rule: access.ChassisGet},
+	"GET /v1/drivers":                                       {rule: access.DriverGet},
+	"GET /v1/drivers/{driver}":                              {rule: access.DriverGet},
+	"GET /v1/drivers/{driver}/properties":                   {rule: access.DriverGet},
+	"GET /v1/drivers/{driver}/raid/logical_disk_properties": {rule: access.DriverGet},
+	"GET /v1/drivers/{driver}/vendor_passthru/methods":      {rule: access.DriverPassthru},
+	"GET /v1/drivers/{driver}/vendor_passthru":              {rule: access.DriverPassthru},
+	"POST /v1/drivers/{driver}/vendor_passthru":             {rule: access.DriverPassthru},
+	"PUT /v1/drivers/{driver}/vendor_passthru":              {rule: access.DriverPassthru},
+	"DELETE /v1/drivers/{driver}/vendor_passthru":           {rule: access.DriverPassthru},
+	"GET /v1/conductors":                                    {rule: access.ConductorGet},
+	"GET /v1/conductors/{conductor}":                        {rule: access.ConductorGet},
+	"GET /v1/shards":                                        {rule: access.ShardsGet},
+	"GET /ingot/v1/nodes/{node}/progress":                   {rule: access.IngotProgress},
+	"GET /ingot/v1/nodes/{node}/timeline":                   {rule: access.IngotProgress},
+	"GET /ingot/v1/nodes/{node}/logs":                       {rule: access.IngotLogs},
+}
+
+// fallback is the rule of a route that has none of its own.
+func fallback(rt *route) ruling {
+	ofNode := strings.Contains(rt.Path, "/{node}")
+	switch {
+	case ofNode && rt.Access == Read:
+		return ruling{rule: access.NodeGet}
+	case ofNode && rt.Access == Use:
+		return ruling{rule: access.NodeProvision}
+	case ofNode && rt.Access == Write:
+		return ruling{rule: access.NodeUpdateDriverInfo}
+	case rt.Access == Read:
+		return ruling{rule: access.IngotRead}
+	}
+	return ruling{rule: access.IngotAdmin}
+}
+
+func rulingOf(rt *route) ruling {
+	if r, ok := rulings[rt.Method+" "+rt.Path]; ok {
+		return r
+	}
+	return fallback(rt)
+}
+
+// authenticate finds out who asks.
+func (s *Server) authenticate(r *http.Request) (*access.Actor, *reply, *rest.Error) {
+	if s.cfg.Authenticate == nil {
+		return access.Anybody(), nil, nil
+	}
+	a, err := s.cfg.Authenticate(r)
+	if err == nil && a != nil {
+		return a, nil, nil
+	}
+	var refusal *access.Refusal
+	switch {
+	case err == nil:
+		err = errors.New("nobody was found to ask")
+	case errors.As(err, &refusal) && refusal.Status == http.StatusServiceUnavailable:
+		return nil, nil, rest.Fault(refusal.Status, "%s", refusal.Message)
+	case errors.As(err, &refusal):
+		return nil, &reply{status: refusal.Status, challenge: refusal.Challenge, body: rest.Object{{Name: "error", Value: rest.Object{
+			{Name: "message", Value: refusal.Message}, {Name: "code", Value: refusal.Status},
+		}}}}, nil
+	}
+	s.log.Error("authentication failed for a reason of the server's own", "path", r.URL.Path, "err", err)
+	return nil, nil, rest.Fault(http.StatusInternalServerError, "It could not be found out who you are; the server's log says why.")
+}
+
+// admit lets a request through to its handler, or not. What the address names is looked up first: what may not be seen is not there.
+func (s *Server) admit(ctx context.Context, c *call, rt *route) error {
+	if c.actor.All {
+		return nil
+	}
+	r := rulingOf(rt)
+	o, err := s.object(ctx, c)
+	if err != nil {
+		return err
+	}
+	if r.inBody && c.actor.MayEver(r.rule) {
+		return nil
+	}
+	return c.mayFor(r.rule, o)
+}
+
+// object finds whose the thing is that the address names; of what it does not name, and of what belongs to nobody, the zero value.
+func (s *Server) object(ctx context.Context, c *call) (access.Object, error) {
+	if _, ok := c.path["node"]; ok {
+		n, err := s.node(ctx, c)
+		if err != nil {
+			return access.Object{}, err
+		}
+		c.known, c.knownAs = n, c.path["node"]
+		return access.Of(n), nil
+	}
+	if _, ok := c.path["port"]; ok {
+		p, err := s.port(ctx, c)
+		if err != nil {
+			return access.Object{}, err
+		}
+		n, err := s.visible(ctx, c, p.NodeUUID)
+		if err != nil {
+			return access.Object{}, err
+		}
+		return access.Of(n), nil
+	}
+	return access.Object{}, nil
+}
+
+// mayFor asks whether a rule lets the actor act on an object; the answer to one who may not is 403.
+func (c *call) mayFor(r access.Rule, o access.Object) error {
+	if c.actor.May(r, o) {
+		return nil
+	}
+	return rest.Fault(http.StatusForbidden, "Access was denied to the following resource: baremetal:%s (%s).", r, access.Needs(r))
+}
+
+// may asks whether a rule lets the actor act on a node, which it is known to see.
+func (c *call) may(r access.Rule, n *node.Node) error { return c.mayFor(r, access.Of(n)) }
+
+// visible returns a node by its UUID or, like one that is not there, store.ErrNotFound when the actor may not see it. It is how
+// everything that belongs to a node is found: ports, portgroups, volumes.
+func (s *Server) visible(ctx context.Context, c *call, nodeUUID string) (*node.Node, error) {
+	n, err := s.store.Node(ctx, nodeUUID)
+	if err != nil {
+		return nil, err
+	}
+	if !c.actor.MaySee(n) {
+		return nil, fmt.Errorf("node %s: %w", nodeUUID, store.ErrNotFound)
+	}
+	return n, nil
+}
+
+// scope is the project to which lists are limited; nil: they hold everything. Stores filter by it where they can.
+func (c *call) scope() *string {
+	project, all := c.actor.Scope()
+	if all {
+		return nil
+	}
+	if project == "" {
+		project = "\x00" // nobody's: an empty filter would find what belongs to nobody
+	}
+	return &project
+}
+
+// sees returns a function that tells of a node's UUID whether the actor may see the node: for lists of what belongs to nodes and is
+// not filtered by the store. One query however long the list; none for those who see everything.
+func (s *Server) sees(ctx context.Context, c *call) (func(nodeUUID string) bool, error) {
+	project := c.scope()
+	if project == nil {
+		return func(string) bool { return true }, nil
+	}
+	ns, err := s.store.Nodes(ctx, store.Query{Project: project})
+	if err != nil {
+		return nil, err
+	}
+	seen := make(map[string]bool, len(ns))
+	for _, n := range ns {
+		seen[n.UUID] = c.actor.MaySee(n)
+	}
+	return func(nodeUUID string) bool { return seen[nodeUUID] }, nil
+}
+
+// Marks that stand for what a lessee may not look at, in Ironic's words.
+const (
+	redactedError  = "** Value Redacted - Requires baremetal:node:get:last_error permission. **"
+	redactedLock   = "** Redacted - requires baremetal:node:get:reservation permission. **"
+	redactedInside = "** Redacted - Requires baremetal:node:get:driver_internal_info permission. **"
+	redactedDriver = "** Redacted - requires baremetal:node:get:driver_info permission. **"
+)
+
+// redact hides from a node's lessee what tells of the site's insides.
+func (c *call) redact(n *node.Node, out *rest.Node) {
+	o := access.Of(n)
+	if c.actor.All || c.actor.May(access.NodeListAll, o) {
+		return
+	}
+	if !c.actor.May(access.NodeGetLastError, o) {
+		out.LastError = redactedError
+	}
+	if !c.actor.May(access.NodeGetReservation, o) {
+		out.Reservation = redactedLock
+	}
+	if !c.actor.May(access.NodeGetInternal, o) {
+		out.DriverInternalInfo = map[string]any{"content": redactedInside}
+	}
+	if !c.actor.May(access.NodeGetDriverInfo, o) {
+		out.DriverInfo = map[string]any{"content": redactedDriver}
+	}
+}

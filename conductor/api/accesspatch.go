@@ -1,0 +1,77 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// patchRules say who may change which attribute of a node. One that is not in it is an owner's to change. Where Ironic has no rule for
+// an attribute it lets every lessee change it; maintenance, resource_class and automated_clean are given the rules here that
+// the other ways to change them have, or that what describes the machine has.
+var patchRules = func() map[string]access.Rule {
+	m := map[string]access.Rule{
+		"instance_info": access.NodeUpdateInstanceInfo, "instance_name": access.NodeUpdateInstanceInfo, "extra": access.NodeUpdateExtra,
+		"driver_info": access.NodeUpdateDriverInfo, "properties": access.NodeUpdateProperties, "chassis_uuid": access.NodeUpdateChassis,
+		"instance_uuid": access.NodeUpdateInstance, "lessee": access.NodeUpdateLessee, "owner": access.NodeUpdateOwner,
+		"driver": access.NodeUpdateInterfaces, "network_data": access.NodeUpdateNetworkData, "conductor_group": access.NodeUpdateGroup,
+		"name": access.NodeUpdateName, "retired": access.NodeUpdateRetired, "retired_reason": access.NodeUpdateRetired,
+		"shard": access.NodeUpdateShard, "parent_node": access.NodeUpdateParent, "disable_power_off": access.NodeUpdatePowerOff,
+		"maintenance": access.NodeMaintenance, "maintenance_reason": access.NodeMaintenance,
+		"resource_class": access.NodeUpdateProperties, "automated_clean": access.NodeUpdateProperties,
+		"description": access.NodeUpdate, "protected": access.NodeUpdate, "protected_reason": access.NodeUpdate,
+	}
+	for _, kind := range driver.Kinds {
+		m[kind+"_interface"] = access.NodeUpdateInterfaces
+	}
+	return m
+}()
+
+// mayPatch asks whether the actor may change all that a patch changes. n is the node as it is in the transaction.
+func (c *call) mayPatch(n *node.Node, patch *rest.Patch) error {
+	if c.actor.All {
+		return nil
+	}
+	if !c.actor.MaySee(n) {
+		return rest.NotFound("Node %s could not be found.", c.path["node"])
+	}
+	roots := patch.Roots()
+	if len(roots) == 0 {
+		return c.may(access.NodeUpdate, n)
+	}
+	for _, root := range roots {
+		rule, ok := patchRules[root]
+		if !ok {
+			rule = access.NodeUpdateDriverInfo
+		}
+		if root == "automated_clean" {
+			if v, set := patch.Value(root); set && v != nil {
+				if on, err := boolean(root, v); err == nil && !on {
+					rule = access.NodeDisableCleaning
+				}
+			}
+		}
+		if err := c.may(rule, n); err != nil {
+			return err
+		}
+		if root == "owner" && n.Provision == node.Active && !c.actor.May(access.NodeUpdateOwnerActive, access.Of(n)) {
+			return rest.Conflict("Cannot update owner of node %q while it is in state %q.", n.UUID, n.Provision)
+		}
+	}
+	return nil
+}
+
+// own makes a new node the property of the project whose administrator makes it; those of the system make nodes for anybody.
+func (c *call) own(n *node.Node) *rest.Error {
+	if c.actor.May(access.NodeCreate, access.Object{}) {
+		return nil
+	}
+	if n.Owner != "" && n.Owner != c.actor.ProjectID {
+		return rest.Fault(http.StatusBadRequest, "Cannot create a node as a project scoped admin with an owner other than your own project.")
+	}
+	n.Owner = c.actor.ProjectID
+	return nil
+}
