@@ -1,0 +1,248 @@
+package fake
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// asked has a step run in these phases when it is asked for.
+func asked(phases ...node.Phase) map[node.Phase]int {
+	m := map[node.Phase]int{}
+	for _, p := range phases {
+		m[p] = 0
+	}
+	return m
+}
+
+func (f *Fakes) biosSteps(*node.Node) []hardware.Step {
+	when := asked(node.PhaseDeploy, node.PhaseClean, node.PhaseService)
+	return []hardware.Step{
+		f.step("bios", hardware.Step{Interface: "bios", Name: "apply_configuration", Description: "sets BIOS settings; those not named are forgotten", Priority: when,
+			Args: []hardware.Arg{{Name: "settings", Description: "List of BIOS settings, each item needs to contain a dictionary with name/value pairs", Required: true}},
+			Check: func(_ *node.Node, args map[string]any) error {
+				_, err := settings(args["settings"])
+				return err
+			}}, f.applyBIOS),
+		f.step("bios", hardware.Step{Interface: "bios", Name: "factory_reset", Description: "forgets all BIOS settings", Priority: when}, func(hardware.Call) (hardware.Outcome, error) {
+			return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error { n.BIOS = nil; return nil }}, nil
+		}),
+		f.step("bios", hardware.Step{Interface: "bios", Name: "cache_bios_settings", Description: "reads nothing", Priority: asked(node.PhaseClean, node.PhaseService)}, nil),
+	}
+}
+
+// maxSettings is more than any machine has.
+const maxSettings = 10_000
+
+// settings reads a list of names and values.
+func settings(v any) ([][2]string, error) {
+	list, ok := v.([]any)
+	if !ok || len(list) > maxSettings {
+		return nil, hardware.Invalidf("settings is not a list of at most %d objects with name and value", maxSettings)
+	}
+	var out [][2]string
+	for _, item := range list {
+		m, _ := item.(map[string]any)
+		name, _ := m["name"].(string)
+		value, has := m["value"]
+		switch value.(type) {
+		case map[string]any, []any:
+			has = false
+		}
+		if name == "" || !has {
+			return nil, hardware.Invalidf("settings: %v is not an object with name and value", item)
+		}
+		if slices.ContainsFunc(out, func(o [2]string) bool { return o[0] == name }) {
+			return nil, hardware.Invalidf("settings: %s is there twice", name)
+		}
+		text := fmt.Sprint(value)
+		if value == nil {
+			text = ""
+		}
+		out = append(out, [2]string{name, text})
+	}
+	return out, nil
+}
+
+func (f *Fakes) applyBIOS(c hardware.Call) (hardware.Outcome, error) {
+	wanted, err := settings(c.Args["settings"])
+	if err != nil {
+		return hardware.Outcome{}, err
+	}
+	now := f.now().UTC()
+	return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {
+		var bios []node.BIOSSetting
+		for _, w := range wanted {
+			s := node.BIOSSetting{Name: w[0], Value: w[1], CreatedAt: now}
+			if i := slices.IndexFunc(n.BIOS, func(o node.BIOSSetting) bool { return o.Name == w[0] }); i >= 0 {
+				s = n.BIOS[i]
+				if s.Value != w[1] {
+					s.Value, s.UpdatedAt = w[1], now
+				}
+			}
+			bios = append(bios, s)
+		}
+		slices.SortFunc(bios, func(a, b node.BIOSSetting) int { return strings.Compare(a.Name, b.Name) })
+		n.BIOS = bios
+		return nil
+	}}, nil
+}
+
+func (f *Fakes) firmwareSteps(*node.Node) []hardware.Step {
+	return []hardware.Step{f.step("firmware", hardware.Step{Interface: "firmware", Name: "update", Description: "records new versions of firmware components", Priority: asked(node.PhaseDeploy, node.PhaseClean, node.PhaseService),
+		Args: []hardware.Arg{{Name: "settings", Description: "List of firmware components, each with component and url, and the version it has", Required: true}},
+		Check: func(_ *node.Node, args map[string]any) error {
+			_, err := updates(args["settings"])
+			return err
+		}}, f.updateFirmware)}
+}
+
+// updates reads a list of components and their new versions. A fake can't look into a file: the version is what the client says, or
+// the last part of the URL.
+func updates(v any) ([][2]string, error) {
+	list, ok := v.([]any)
+	if !ok || len(list) > maxSettings {
+		return nil, hardware.Invalidf("settings is not a list of at most %d objects with component and url", maxSettings)
+	}
+	var out [][2]string
+	for _, item := range list {
+		m, _ := item.(map[string]any)
+		component, _ := m["component"].(string)
+		url, _ := m["url"].(string)
+		version, _ := m["version"].(string)
+		if component == "" || url == "" {
+			return nil, hardware.Invalidf("settings: %v is not an object with component and url", item)
+		}
+		if version == "" {
+			version = url[strings.LastIndex(url, "/")+1:]
+		}
+		out = append(out, [2]string{component, version})
+	}
+	return out, nil
+}
+
+func (f *Fakes) updateFirmware(c hardware.Call) (hardware.Outcome, error) {
+	wanted, err := updates(c.Args["settings"])
+	if err != nil {
+		return hardware.Outcome{}, err
+	}
+	now := f.now().UTC()
+	return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {
+		list := slices.Clone(n.Firmware)
+		for _, w := range wanted {
+			i := slices.IndexFunc(list, func(c node.FirmwareComponent) bool { return c.Component == w[0] })
+			if i < 0 {
+				list = append(list, node.FirmwareComponent{Component: w[0], InitialVersion: "1.0", CreatedAt: now})
+				i = len(list) - 1
+			}
+			list[i].CurrentVersion, list[i].LastVersionFlashed, list[i].UpdatedAt = w[1], w[1], now
+		}
+		n.Firmware = list
+		return nil
+	}}, nil
+}
+
+type raid struct {
+	hardware.GenericRAID
+	f *Fakes
+}
+
+func (r raid) Steps(*node.Node) []hardware.Step {
+	f := r.f
+	flag := func(name, text string) hardware.Arg { return hardware.Arg{Name: name, Description: text} }
+	which := []hardware.Arg{
+		flag("create_root_volume", "Setting this to 'False' indicates not to create root volume that is specified in the node's target_raid_config. Default value is 'True'."),
+		flag("create_nonroot_volumes", "Setting this to 'False' indicates not to create non-root volumes (all except the root volume) in the node's target_raid_config. Default value is 'True'."),
+		flag("delete_existing", "Setting this to 'True' indicates to delete existing RAID configuration prior to creating the new configuration. Default value is 'False'."),
+	}
+	return []hardware.Step{
+		f.step("raid", hardware.Step{Interface: "raid", Name: "create_configuration", Description: "makes the logical disks of target_raid_config", Args: which, Check: checkFlags,
+			Priority: asked(node.PhaseClean, node.PhaseService)}, func(c hardware.Call) (hardware.Outcome, error) {
+			return r.create(c, c.Node.TargetRAID)
+		}),
+		f.step("raid", hardware.Step{Interface: "raid", Name: "apply_configuration", Description: "makes the logical disks of raid_config, given as an argument",
+			Args: append([]hardware.Arg{{Name: "raid_config", Description: "The RAID configuration to apply.", Required: true}}, which...),
+			Check: func(n *node.Node, args map[string]any) error {
+				config, ok := args["raid_config"].(map[string]any)
+				if !ok {
+					return hardware.Invalidf("raid_config is not an object")
+				}
+				if err := r.GenericRAID.Check(n, config); err != nil {
+					return err
+				}
+				return checkFlags(n, args)
+			},
+			Priority: asked(node.PhaseDeploy)}, func(c hardware.Call) (hardware.Outcome, error) {
+			config, _ := c.Args["raid_config"].(map[string]any)
+			return r.create(c, config)
+		}),
+		f.step("raid", hardware.Step{Interface: "raid", Name: "delete_configuration", Description: "removes all logical disks", Priority: asked(node.PhaseClean, node.PhaseService)},
+			func(hardware.Call) (hardware.Outcome, error) {
+				now := f.now().UTC()
+				return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {
+					n.RAIDConfig = map[string]any{"logical_disks": []any{}, "last_updated": now.Format("2006-01-02T15:04:05.000000")}
+					return nil
+				}}, nil
+			}),
+	}
+}
+
+func checkFlags(_ *node.Node, args map[string]any) error {
+	for _, name := range []string{"create_root_volume", "create_nonroot_volumes", "delete_existing"} {
+		if v, ok := args[name]; ok {
+			if _, ok := v.(bool); !ok {
+				return hardware.Invalidf("%s is not true or false", name)
+			}
+		}
+	}
+	return nil
+}
+
+// create makes the disks of a configuration that the arguments don't leave out.
+func (r raid) create(c hardware.Call, target map[string]any) (hardware.Outcome, error) {
+	on := func(name string, otherwise bool) bool {
+		if v, ok := c.Args[name].(bool); ok {
+			return v
+		}
+		return otherwise
+	}
+	if len(target) == 0 {
+		return hardware.Outcome{}, hardware.Invalidf("Node %s has no target RAID configuration.", c.Node.UUID)
+	}
+	if err := r.GenericRAID.Check(c.Node, target); err != nil {
+		return hardware.Outcome{}, err
+	}
+	var made []any
+	disks, _ := target["logical_disks"].([]any)
+	for _, d := range disks {
+		m, _ := d.(map[string]any)
+		if m["is_root_volume"] == true && on("create_root_volume", true) || m["is_root_volume"] != true && on("create_nonroot_volumes", true) {
+			made = append(made, m)
+		}
+	}
+	if len(made) == 0 {
+		return hardware.Outcome{}, hardware.Invalidf("Node %s has empty target RAID configuration: no volume of it is to be created.", c.Node.UUID)
+	}
+	now := r.f.now().UTC()
+	return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {
+		var disks []any
+		if have, ok := n.RAIDConfig["logical_disks"].([]any); ok && !on("delete_existing", false) {
+			disks = append(disks, have...)
+		}
+		for _, d := range made {
+			m := map[string]any{}
+			for k, v := range d.(map[string]any) {
+				m[k] = v
+			}
+			if m["volume_name"] == nil {
+				m["volume_name"] = fmt.Sprintf("volume-%d", len(disks)+1)
+			}
+			disks = append(disks, m)
+		}
+		n.RAIDConfig = map[string]any{"logical_disks": disks, "last_updated": now.Format("2006-01-02T15:04:05.000000")}
+		return nil
+	}}, nil
+}
