@@ -8,7 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -25,9 +27,11 @@ type sealedPart struct {
 	Job          *node.Job      `json:"job,omitempty"`
 }
 
-// row is a node as the tables hold it, not yet sealed.
+// row is a node as the tables hold it, not yet sealed. Version and time of the last change are not in doc: they have columns.
 type row struct {
 	doc, secret, drive []byte
+	columns            []any // values of nodeColumns
+	guids              []string
 }
 
 // encode splits a node. The drive is nil when there is none.
@@ -44,7 +48,8 @@ func encode(n *node.Node) (row, error) {
 		r.drive = b
 	}
 	c := *n
-	c.DriverInfo, c.InstanceInfo, c.Job = nil, nil, nil
+	c.DriverInfo, c.InstanceInfo, c.Job, c.Version, c.UpdatedAt = nil, nil, nil, 0, time.Time{}
+	r.columns, r.guids = columns(n), slices.Clone(n.SystemGUIDs)
 	var err error
 	if r.doc, err = json.Marshal(&c); err != nil {
 		return r, fmt.Errorf("encode node: %w", err)
@@ -84,11 +89,11 @@ type queryer interface {
 }
 
 // fullNode is what scanNode reads: a node with its config drive.
-const fullNode = `SELECT n.uuid, n.version, n.doc, n.sealed, d.sealed
+const fullNode = `SELECT n.uuid, n.version, n.updated_at, n.doc, n.sealed, d.sealed
 	FROM nodes n LEFT JOIN config_drives d ON d.node_uuid = n.uuid `
 
 // listedNode leaves the config drive where it is.
-const listedNode = `SELECT n.uuid, n.version, n.doc, n.sealed, CASE WHEN d.node_uuid IS NULL THEN NULL ELSE '' END
+const listedNode = `SELECT n.uuid, n.version, n.updated_at, n.doc, n.sealed, CASE WHEN d.node_uuid IS NULL THEN NULL ELSE '' END
 	FROM nodes n LEFT JOIN config_drives d ON d.node_uuid = n.uuid `
 
 // scanNode turns the current row into a node; an empty config drive is one that was left where it is.
@@ -96,9 +101,10 @@ func (s *Store) scanNode(scan func(...any) error) (*node.Node, error) {
 	var (
 		id                    string
 		version               uint64
+		updated               int64
 		doc, sealed, sealedCD []byte
 	)
-	if err := scan(&id, &version, &doc, &sealed, &sealedCD); err != nil {
+	if err := scan(&id, &version, &updated, &doc, &sealed, &sealedCD); err != nil {
 		return nil, notFound(err)
 	}
 	r := row{doc: doc}
@@ -119,7 +125,7 @@ func (s *Store) scanNode(scan func(...any) error) (*node.Node, error) {
 	if err := decode(r, n); err != nil {
 		return nil, err
 	}
-	n.UUID, n.Version = id, version
+	n.UUID, n.Version, n.UpdatedAt = id, version, fromMicros(updated)
 	return n, nil
 }
 
@@ -140,8 +146,12 @@ func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
 	if c.ProvisionUpdatedAt.IsZero() {
 		c.ProvisionUpdatedAt = c.CreatedAt
 	}
+	made := n.UUID == "" // and so nobody has it
 	err := s.write(ctx, func(tx *sql.Tx) error {
 		var id string
+		if made {
+			return s.putNode(tx, &c, nil)
+		}
 		if err := tx.QueryRow(`SELECT uuid FROM nodes WHERE uuid = ?`, c.UUID).Scan(&id); err == nil {
 			return &DuplicateError{Field: "uuid", Value: c.UUID, NodeUUID: id}
 		} else if !errors.Is(err, sql.ErrNoRows) {
@@ -158,22 +168,11 @@ func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
 
 // Node returns the node with this UUID or, if there is none, this name.
 func (s *Store) Node(ctx context.Context, ident string) (*node.Node, error) {
-	n, err := s.node(ctx, s.r, ident)
+	n, err := s.nodeByIdent(ctx, s.r, ident)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", ident, err)
 	}
 	return n, nil
-}
-
-func (s *Store) node(ctx context.Context, q queryer, ident string) (*node.Node, error) {
-	if ident == "" {
-		return nil, ErrNotFound
-	}
-	n, err := s.scanNode(q.QueryRowContext(ctx, fullNode+`WHERE n.uuid = ?`, strings.ToLower(ident)).Scan)
-	if errors.Is(err, ErrNotFound) {
-		n, err = s.scanNode(q.QueryRowContext(ctx, fullNode+`WHERE n.name = ?`, ident).Scan)
-	}
-	return n, err
 }
 
 // AmbiguousError says that several nodes claim the same identity.
@@ -234,7 +233,7 @@ func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Nod
 // changeNode is Change inside a transaction. An allocation ends with the instance it stands for: a node that loses its instance,
 // whoever takes it away, loses the allocation with it.
 func (s *Store) changeNode(tx *sql.Tx, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
-	n, err := s.scanNode(tx.QueryRow(fullNode+`WHERE n.uuid = ?`, strings.ToLower(uuid)).Scan)
+	n, err := s.readNode(context.Background(), tx, `n.uuid = ?`, strings.ToLower(uuid))
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", uuid, err)
 	}
@@ -318,44 +317,67 @@ func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
 		}
 		n.Version++
 		n.UpdatedAt = s.now()
-		if r.doc, err = json.Marshal(withoutSecrets(n)); err != nil {
-			return fmt.Errorf("encode node: %w", err)
-		}
 	}
-	if err := uniqueNode(tx, n); err != nil {
+	if err := uniqueNode(tx, n, before); err != nil {
 		return err
 	}
 	if err := chassisOf(tx, n); err != nil {
 		return err
 	}
-	sealed, err := s.seal.seal("node "+n.UUID, r.secret)
-	if err != nil {
-		return err
+	if before == nil {
+		err = s.insertNode(tx, n, r)
+	} else {
+		err = s.updateNode(tx, n, r, before)
 	}
-	cols := columns(n)
-	names := append([]string{"uuid", "version", "created_at", "updated_at", "doc", "sealed"}, nodeColumns...)
-	args := append([]any{n.UUID, n.Version, micros(n.CreatedAt), micros(n.UpdatedAt), string(r.doc), sealed}, cols...)
-	set := make([]string, 0, len(names))
-	for _, c := range names[1:] {
-		set = append(set, c+" = excluded."+c)
-	}
-	_, err = tx.Exec(`INSERT INTO nodes (`+strings.Join(names, ", ")+`) VALUES (`+strings.Repeat("?, ", len(names)-1)+`?)
-		ON CONFLICT (uuid) DO UPDATE SET `+strings.Join(set, ", "), args...)
 	if err != nil {
 		return fmt.Errorf("write node: %w", err)
 	}
-	if before == nil || !bytes.Equal(r.drive, before.drive) {
+	if before == nil && r.drive != nil || before != nil && !bytes.Equal(r.drive, before.drive) {
 		if err := s.putDrive(tx, n.UUID, r.drive); err != nil {
 			return err
 		}
 	}
-	return putGUIDs(tx, n)
+	if before == nil && len(r.guids) > 0 || before != nil && !slices.Equal(r.guids, before.guids) {
+		if err := putGUIDs(tx, n); err != nil {
+			return err
+		}
+	}
+	s.fresh = append(s.fresh, written{n, len(r.doc) + len(r.secret)})
+	return nil
 }
 
-func withoutSecrets(n *node.Node) *node.Node {
-	c := *n
-	c.DriverInfo, c.InstanceInfo, c.Job = nil, nil, nil
-	return &c
+// insertStatement is the one for a new node.
+var insertStatement = `INSERT INTO nodes (uuid, version, created_at, updated_at, doc, sealed, ` + strings.Join(nodeColumns, ", ") +
+	`) VALUES (?, ?, ?, ?, ?, ?` + strings.Repeat(", ?", len(nodeColumns)) + `)`
+
+func (s *Store) insertNode(tx *sql.Tx, n *node.Node, r row) error {
+	sealed, err := s.seal.seal("node "+n.UUID, r.secret)
+	if err != nil {
+		return err
+	}
+	args := append([]any{n.UUID, n.Version, micros(n.CreatedAt), micros(n.UpdatedAt), string(r.doc), sealed}, r.columns...)
+	_, err = tx.Exec(insertStatement, args...)
+	return err
+}
+
+// updateNode writes what differs: an index over a column that stays as it is need not be touched.
+func (s *Store) updateNode(tx *sql.Tx, n *node.Node, r row, before *row) error {
+	set := "UPDATE nodes SET version = ?, updated_at = ?, doc = ?"
+	args := []any{n.Version, micros(n.UpdatedAt), string(r.doc)}
+	if !bytes.Equal(r.secret, before.secret) {
+		sealed, err := s.seal.seal("node "+n.UUID, r.secret)
+		if err != nil {
+			return err
+		}
+		set, args = set+", sealed = ?", append(args, sealed)
+	}
+	for i, c := range nodeColumns {
+		if r.columns[i] != before.columns[i] {
+			set, args = set+", "+c+" = ?", append(args, r.columns[i])
+		}
+	}
+	_, err := tx.Exec(set+" WHERE uuid = ?", append(args, n.UUID)...)
+	return err
 }
 
 func (s *Store) putDrive(tx *sql.Tx, id string, drive []byte) error {
@@ -389,9 +411,10 @@ func putGUIDs(tx *sql.Tx, n *node.Node) error {
 }
 
 // uniqueNode finds who holds a name or instance already. The unique indexes would refuse too, but don't say who.
-func uniqueNode(tx *sql.Tx, n *node.Node) error {
-	for _, u := range []struct{ column, value string }{{"name", n.Name}, {"instance_uuid", n.InstanceUUID}} {
-		if u.value == "" {
+// What was n's before needs no look; before is nil for a new node.
+func uniqueNode(tx *sql.Tx, n *node.Node, before *row) error {
+	for i, u := range []struct{ column, value string }{{"name", n.Name}, {"instance_uuid", n.InstanceUUID}} { // as in nodeColumns
+		if u.value == "" || before != nil && before.columns[i] == any(u.value) {
 			continue
 		}
 		var id string
@@ -420,6 +443,7 @@ func (s *Store) DeleteNode(ctx context.Context, uuid string) error {
 		if _, err := tx.Exec(`DELETE FROM leases WHERE node_uuid = ?`, id); err != nil {
 			return fmt.Errorf("delete leases of node %s: %w", uuid, err)
 		}
+		s.cache.forget(id)
 		return nil
 	})
 }

@@ -22,7 +22,7 @@ func columns(n *node.Node) []any {
 		null(n.Name), null(n.InstanceUUID), n.InstanceName, n.Driver, string(n.Provision), string(n.TargetProvision),
 		micros(n.ProvisionUpdatedAt), n.Power, n.TargetPower, n.Reservation, bit(n.Maintenance), n.Fault, bit(n.Retired),
 		bit(n.Protected), n.ResourceClass, n.ConductorGroup, n.Conductor, n.Owner, n.Lessee, n.Shard, n.ParentNode, n.ChassisUUID,
-		n.Description, bit(n.Job != nil || n.TargetPower != "" || !n.Provision.IsStable()),
+		n.Description, bit(n.Job != nil || n.TargetPower != "" || n.Reservation != "" || !n.Provision.IsStable()),
 	}
 }
 
@@ -201,11 +201,7 @@ func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 	w.flag("n.busy", q.Busy)
 
 	tail := w.page("nodes", "n", q.Sort, q.Desc, marker, q.Limit)
-	rows, err := s.r.QueryContext(ctx, listedNode+tail, w.args...)
-	if err != nil {
-		return nil, fmt.Errorf("list nodes: %w", err)
-	}
-	out, err := collect(rows, s.scanNode)
+	out, err := s.listNodes(ctx, tail, w.args)
 	if err != nil {
 		return nil, fmt.Errorf("list nodes: %w", err)
 	}

@@ -28,7 +28,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/node"
 
-	_ "modernc.org/sqlite" // the SQL driver
+	"modernc.org/sqlite"
 )
 
 //go:embed migrations/*.sql
@@ -40,14 +40,19 @@ type Options struct {
 	Key []byte // 32 bytes; nil: the file "key" in Dir, made at the first start
 	Log *slog.Logger
 	Now func() time.Time // nil: time.Now
+	// CacheNodes is how many nodes are kept decoded in memory at most. Zero: 16384; negative: none.
+	CacheNodes int
 }
 
 // Store is the conductor's memory. Safe for concurrent use.
 type Store struct {
-	w, r *sql.DB
-	seal *sealer
-	log  *slog.Logger
-	now  func() time.Time
+	w, r  *sql.DB
+	cache *cache
+	seal  *sealer
+	log   *slog.Logger
+	now   func() time.Time
+
+	fresh []written // nodes of the transaction under way; the writer's alone
 
 	ops    chan *op
 	stop   chan struct{}
@@ -108,13 +113,13 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 
-	s := &Store{log: log, now: func() time.Time { return now().UTC().Truncate(time.Microsecond) },
+	s := &Store{log: log, cache: newCache(o.CacheNodes), now: func() time.Time { return now().UTC().Truncate(time.Microsecond) },
 		ops: make(chan *op, 256), stop: make(chan struct{})}
-	if s.w, err = sql.Open("sqlite", dsn(path, true)); err != nil {
+	if s.w, err = openDB(dsn(path, true)); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.w.SetMaxOpenConns(1)
-	if s.r, err = sql.Open("sqlite", dsn(path, false)); err != nil {
+	if s.r, err = openDB(dsn(path, false)); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), s.w.Close())
 	}
 	s.r.SetMaxOpenConns(8)
@@ -177,6 +182,15 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 		return fmt.Errorf("the key does not fit the database in %s: give the key that it was made with: %w", o.Dir, err)
 	}
 	return nil
+}
+
+// openDB opens a database with connections that keep their prepared statements.
+func openDB(dsn string) (*sql.DB, error) {
+	c, err := sqlite.NewConnector(dsn)
+	if err != nil {
+		return nil, err
+	}
+	return sql.OpenDB(preparing{c}), nil
 }
 
 func dsn(path string, write bool) string {

@@ -92,11 +92,20 @@ func (s *Store) commit(group []*op) {
 			return fmt.Errorf("begin transaction: %w", err)
 		}
 		defer tx.Rollback() // after Commit it does nothing
+		s.fresh = s.fresh[:0]
 		for i, o := range live {
+			if len(live) == 1 { // the transaction is its savepoint
+				if errs[i] = runOp(o, tx); errs[i] != nil {
+					return nil
+				}
+				break
+			}
+			kept := len(s.fresh)
 			if _, err := tx.Exec(`SAVEPOINT one`); err != nil {
 				return fmt.Errorf("begin savepoint: %w", err)
 			}
 			if errs[i] = runOp(o, tx); errs[i] != nil {
+				s.fresh = s.fresh[:kept]
 				if _, err := tx.Exec(`ROLLBACK TO one`); err != nil {
 					return fmt.Errorf("roll back savepoint: %w", err)
 				}
@@ -108,6 +117,10 @@ func (s *Store) commit(group []*op) {
 		if err := tx.Commit(); err != nil {
 			return fmt.Errorf("commit: %w", err)
 		}
+		for _, w := range s.fresh {
+			s.cache.put(w.n, w.size)
+		}
+		clear(s.fresh)
 		return nil
 	}()
 	for i, o := range live {

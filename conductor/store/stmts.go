@@ -1,0 +1,155 @@
+package store
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"io"
+)
+
+// maxStatements is how many prepared statements a connection keeps. There are about a hundred in this package; lists with filters
+// make more of their own, of which those that come too late are prepared each time.
+const maxStatements = 200
+
+// preparing is a connector whose connections keep the statements they have prepared: parsing SQL costs more than running it here.
+type preparing struct{ driver.Connector }
+
+// Connect implements driver.Connector.
+func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
+	c, err := p.Connector.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	f, ok := c.(fullConn)
+	if !ok {
+		return nil, errors.Join(errors.New("the SQL driver lacks what is needed to prepare statements"), c.Close())
+	}
+	return &preparingConn{fullConn: f, stmts: map[string]*keptStmt{}}, nil
+}
+
+// fullConn is what the SQL driver's connections can do. database/sql asks for each of these by itself.
+type fullConn interface {
+	driver.Conn
+	driver.ConnBeginTx
+	driver.ConnPrepareContext
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+// preparingConn is used by one goroutine at a time, as database/sql promises.
+type preparingConn struct {
+	fullConn
+	stmts map[string]*keptStmt
+}
+
+// keptStmt is a prepared statement; it is busy while rows of it are being read.
+type keptStmt struct {
+	fullStmt
+	busy bool
+}
+
+type fullStmt interface {
+	driver.Stmt
+	driver.StmtExecContext
+	driver.StmtQueryContext
+}
+
+// stmt returns the prepared statement for a query, or nil when there is to be none: it is in use further up, or there are too many.
+func (c *preparingConn) stmt(ctx context.Context, query string) (*keptStmt, error) {
+	if st := c.stmts[query]; st != nil {
+		if st.busy {
+			return nil, nil
+		}
+		return st, nil
+	}
+	if len(c.stmts) >= maxStatements || !keep(query) {
+		return nil, nil
+	}
+	prepared, err := c.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	full, ok := prepared.(fullStmt)
+	if !ok {
+		return nil, prepared.Close()
+	}
+	st := &keptStmt{fullStmt: full}
+	c.stmts[query] = st
+	return st, nil
+}
+
+// keep tells whether a statement comes again and again. What makes or changes tables does not.
+func keep(query string) bool {
+	switch query[:min(len(query), 6)] {
+	case "SELECT", "INSERT", "UPDATE", "DELETE", "SAVEPO", "RELEAS", "ROLLBA":
+		return true
+	}
+	return false
+}
+
+// ExecContext implements driver.ExecerContext.
+func (c *preparingConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	st, err := c.stmt(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	if st == nil {
+		return c.fullConn.ExecContext(ctx, query, args)
+	}
+	return st.ExecContext(ctx, args)
+}
+
+// QueryContext implements driver.QueryerContext.
+func (c *preparingConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	st, err := c.stmt(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	if st == nil {
+		return c.fullConn.QueryContext(ctx, query, args)
+	}
+	rows, err := st.QueryContext(ctx, args)
+	if err != nil {
+		return nil, err
+	}
+	st.busy = true
+	return &keptRows{rows, st}, nil
+}
+
+// Close implements driver.Conn.
+func (c *preparingConn) Close() error {
+	var errs []error
+	for _, st := range c.stmts {
+		errs = append(errs, st.Close())
+	}
+	c.stmts = nil
+	return errors.Join(append(errs, c.fullConn.Close())...)
+}
+
+// keptRows gives its statement back when it is closed.
+type keptRows struct {
+	driver.Rows
+	st *keptStmt
+}
+
+// Close implements driver.Rows.
+func (r *keptRows) Close() error {
+	if r.st == nil {
+		return nil
+	}
+	err := r.Rows.Close()
+	r.st.busy = false
+	r.st = nil
+	return err
+}
+
+// Next implements driver.Rows.
+func (r *keptRows) Next(dest []driver.Value) error {
+	if r.st == nil {
+		return io.EOF
+	}
+	return r.Rows.Next(dest)
+}
