@@ -1,7 +1,6 @@
 package rest
 
 import (
-	"bytes"
 	"encoding/json"
 	"time"
 )
@@ -37,10 +36,7 @@ const timeLayout = "2006-01-02T15:04:05-07:00"
 
 // MarshalJSON implements json.Marshaler.
 func (t NullTime) MarshalJSON() ([]byte, error) {
-	if t.IsZero() {
-		return []byte("null"), nil
-	}
-	return []byte(`"` + t.UTC().Format(timeLayout) + `"`), nil
+	return appendTime(nil, t), nil
 }
 
 // UnmarshalJSON implements json.Unmarshaler. Fractions of seconds and a missing offset (then UTC) are accepted too.
@@ -86,39 +82,10 @@ type Member struct {
 type Object []Member
 
 // MarshalJSON implements json.Marshaler.
-func (o Object) MarshalJSON() ([]byte, error) {
-	var b bytes.Buffer
-	b.WriteByte('{')
-	for i, m := range o {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		name, err := marshal(m.Name)
-		if err != nil {
-			return nil, err
-		}
-		value, err := marshal(m.Value)
-		if err != nil {
-			return nil, err
-		}
-		b.Write(name)
-		b.WriteByte(':')
-		b.Write(value)
-	}
-	b.WriteByte('}')
-	return b.Bytes(), nil
-}
+func (o Object) MarshalJSON() ([]byte, error) { return appendObject(nil, o) }
 
 // marshal is json.Marshal without the escapes for HTML.
-func marshal(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		return nil, err
-	}
-	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil
-}
+func marshal(v any) ([]byte, error) { return appendJSON(nil, v) }
 
 // Marshal makes the JSON of an answer.
 func Marshal(v any) ([]byte, error) { return marshal(v) }
