@@ -35,15 +35,19 @@ func (s *Server) showNode(c *call, n *node.Node) rest.Node {
 		ConsoleInterface:     iface("console"),
 		DeployInterface:      iface("deploy"),
 		Description:          rest.Null(n.Description),
+		DisablePowerOff:      n.DisablePowerOff,
 		Driver:               n.Driver,
 		DriverInfo:           rest.Mask(n.DriverInfo),
 		DriverInternalInfo:   internalInfo(n),
 		Extra:                n.Extra,
 		Fault:                rest.Null(n.Fault),
+		FirmwareInterface:    iface("firmware"),
+		Health:               rest.Null(n.Health),
 		InspectionFinishedAt: rest.NullTime{Time: n.InspectionFinishedAt},
 		InspectionStartedAt:  rest.NullTime{Time: n.InspectionStartedAt},
 		InspectInterface:     iface("inspect"),
-		InstanceInfo:         rest.Mask(n.InstanceInfo, "configdrive"),
+		InstanceInfo:         rest.Mask(n.InstanceInfo, "configdrive", "image_url"),
+		InstanceName:         rest.Null(n.InstanceName),
 		InstanceUUID:         rest.Null(n.InstanceUUID),
 		LastError:            rest.Null(n.LastError),
 		Lessee:               rest.Null(n.Lessee),
@@ -54,6 +58,7 @@ func (s *Server) showNode(c *call, n *node.Node) rest.Node {
 		NetworkData:          n.NetworkData,
 		NetworkInterface:     iface("network"),
 		Owner:                rest.Null(n.Owner),
+		ParentNode:           rest.Null(n.ParentNode),
 		PowerInterface:       iface("power"),
 		PowerState:           rest.Null(n.Power),
 		Properties:           n.Properties,
@@ -92,6 +97,8 @@ func (s *Server) showNode(c *call, n *node.Node) rest.Node {
 			out.CleanStep = step
 		case node.PhaseDeploy:
 			out.DeployStep = step
+		case node.PhaseService:
+			out.ServiceStep = step
 		}
 	}
 	c.redact(n, &out)
@@ -110,6 +117,8 @@ func internalInfo(n *node.Node) map[string]any {
 		key = "clean_step"
 	case node.PhaseDeploy:
 		key = "deploy_step"
+	case node.PhaseService:
+		key = "service_step"
 	default:
 		return info
 	}

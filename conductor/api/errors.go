@@ -25,6 +25,8 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 		duplicate  *store.DuplicateError
 		reference  *store.ReferenceError
 		conflict   *store.ConflictError
+		parent     *store.ParentError
+		children   *store.ChildrenError
 		sort       *store.SortError
 		ctl        *power.Error
 	)
@@ -48,6 +50,10 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 		return duplicated(duplicate)
 	case errors.As(err, &reference):
 		return rest.BadRequest("%s", reference.Error())
+	case errors.As(err, &parent):
+		return badParent(parent.Parent)
+	case errors.As(err, &children):
+		return rest.Conflict("%s", children.Error())
 	case errors.As(err, &conflict):
 		return rest.Conflict("%s", conflict.Error())
 	case errors.As(err, &sort):

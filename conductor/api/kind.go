@@ -313,7 +313,7 @@ func (k *kind[T, R]) patch(ctx context.Context, c *call) (*reply, error) {
 	if err := c.allow(); err != nil {
 		return nil, err
 	}
-	patch, err := rest.ParsePatch(orList(c.body), k.patchable)
+	patch, err := rest.ParsePatch(orList(c.body), c.v, k.patchable)
 	if err != nil {
 		return nil, err
 	}

@@ -12,12 +12,13 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
 )
 
 // nodePatchable are the attributes that PATCH may change.
 var nodePatchable = func() []string {
-	names := []string{"automated_clean", "chassis_uuid", "conductor_group", "description", "driver", "driver_info", "extra", "instance_info",
-		"instance_uuid", "lessee", "maintenance", "name", "network_data", "owner", "properties", "protected", "protected_reason", "resource_class",
+	names := []string{"automated_clean", "chassis_uuid", "conductor_group", "description", "disable_power_off", "driver", "driver_info", "extra",
+		"instance_info", "instance_name", "instance_uuid", "lessee", "maintenance", "name", "network_data", "owner", "parent_node", "properties", "protected", "protected_reason", "resource_class",
 		"retired", "retired_reason", "shard"}
 	for _, kind := range nodeKinds {
 		names = append(names, kind+"_interface")
@@ -46,7 +47,8 @@ func document(n *node.Node) map[string]any {
 		"instance_uuid": text(n.InstanceUUID), "lessee": text(n.Lessee), "maintenance": n.Maintenance, "name": text(n.Name),
 		"network_data": rest.Clone(n.NetworkData), "owner": text(n.Owner), "properties": rest.Clone(n.Properties), "protected": n.Protected,
 		"protected_reason": text(n.ProtectedReason), "resource_class": text(n.ResourceClass), "retired": n.Retired,
-		"retired_reason": text(n.RetiredReason), "shard": text(n.Shard),
+		"retired_reason": text(n.RetiredReason), "shard": text(n.Shard), "disable_power_off": n.DisablePowerOff,
+		"instance_name": text(n.InstanceName), "parent_node": text(n.ParentNode),
 	}
 	if n.AutomatedClean != nil {
 		d["automated_clean"] = *n.AutomatedClean
@@ -112,7 +114,7 @@ func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
 	}
 	n.InstanceUUID = strings.ToLower(text("instance_uuid"))
 	n.Name, n.Description, n.Owner, n.Lessee = text("name"), text("description"), text("owner"), text("lessee")
-	n.ResourceClass, n.Shard = text("resource_class"), text("shard")
+	n.ResourceClass, n.Shard, n.ParentNode = text("resource_class"), text("shard"), text("parent_node")
 	// Hints that no agent understands are refused while somebody is looking. Stored ones don't stand in the way of other changes.
 	for name, was := range map[string]map[string]any{"instance_info": n.InstanceInfo, "properties": n.Properties} {
 		if v := object(name)["root_device"]; !reflect.DeepEqual(v, was["root_device"]) {
@@ -121,23 +123,58 @@ func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
 			}
 		}
 	}
+	called := n.InstanceInfo[displayName]
 	n.DriverInfo, n.Extra, n.InstanceInfo = object("driver_info"), object("extra"), object("instance_info")
 	n.Properties, n.NetworkData = object("properties"), object("network_data")
-	n.InstanceName, _ = n.InstanceInfo["display_name"].(string)
+	nameInstance(n, text("instance_name"), called)
 	n.AutomatedClean = nil
 	if d["automated_clean"] != nil {
 		b := flag("automated_clean")
 		n.AutomatedClean = &b
 	}
 	n.Maintenance, n.Protected, n.Retired = flag("maintenance"), flag("protected"), flag("retired")
+	n.DisablePowerOff = flag("disable_power_off")
 	n.ProtectedReason, n.RetiredReason = text("protected_reason"), text("retired_reason")
-	if !n.Protected {
-		n.ProtectedReason = ""
-	}
-	if !n.Retired {
-		n.RetiredReason = ""
-	}
 	return err
+}
+
+// displayName is where Nova keeps the name of the instance, in instance_info.
+const displayName = "display_name"
+
+// nameInstance keeps the name of the instance and its older place in instance_info equal: whichever was changed counts, the name
+// before the other. called is what was in instance_info before.
+func nameInstance(n *node.Node, name string, called any) {
+	switch now := n.InstanceInfo[displayName]; {
+	case name != n.InstanceName && name == "":
+		delete(n.InstanceInfo, displayName)
+	case name != n.InstanceName:
+		n.InstanceInfo[displayName] = name
+	case !reflect.DeepEqual(now, called):
+		name, _ = now.(string)
+	}
+	n.InstanceName = name
+}
+
+// parent puts the UUID of the node that n's parent_node names in its place. Nothing is told of nodes that are not there, not to be
+// seen, or not of the same owner.
+func (s *Server) parent(ctx context.Context, c *call, n *node.Node) *rest.Error {
+	ident := n.ParentNode
+	if ident == "" {
+		return nil
+	}
+	p, err := s.visible(ctx, c, ident)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return rest.Fault(http.StatusInternalServerError, "The node %s could not be read; try again.", ident)
+	}
+	if err != nil || p.Owner != n.Owner {
+		return badParent(ident)
+	}
+	n.ParentNode = p.UUID
+	return nil
+}
+
+func badParent(ident string) *rest.Error {
+	return rest.BadRequest("Unable to apply the requested parent_node '%s'. Requested value was invalid.", ident)
 }
 
 func (s *Server) patchNode(ctx context.Context, c *call) (*reply, error) {
@@ -151,7 +188,7 @@ func (s *Server) patchNode(ctx context.Context, c *call) (*reply, error) {
 	if reset != nil && c.v < rest.VersionResetInterface {
 		return nil, rest.NotAcceptable()
 	}
-	patch, err := rest.ParsePatch(orList(c.body), nodePatchable)
+	patch, err := rest.ParsePatch(orList(c.body), c.v, known(s.cfg.MaxVersion, rest.NodeFields, nodePatchable))
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +208,7 @@ func (s *Server) patchNode(ctx context.Context, c *call) (*reply, error) {
 		if err := c.mayPatch(n, patch); err != nil {
 			return err
 		}
-		if err := s.applyPatch(c, n, patch, reset != nil && *reset); err != nil {
+		if err := s.applyPatch(ctx, c, n, patch, reset != nil && *reset); err != nil {
 			return err
 		}
 		return nil
@@ -181,6 +218,14 @@ func (s *Server) patchNode(ctx context.Context, c *call) (*reply, error) {
 	}
 	shown := s.showNode(c, n)
 	return &reply{status: http.StatusOK, body: rest.NodeFields.Render(&shown, c.v, nil)}, nil
+}
+
+// known are those names that a server up to version newest knows: what is newer than all that it offers does not exist.
+func known[T any](newest rest.Version, fields rest.Fields[T], names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		since, _ := fields.Since(name)
+		return since > newest
+	})
 }
 
 // orList makes no body an empty patch.
@@ -199,15 +244,20 @@ var patchableIn = []node.State{node.DeployFailed, node.InspectFailed, node.Inspe
 var interfacesIn = []node.State{node.Enroll, node.Manageable, node.Inspecting, node.InspectWait, node.Available}
 
 // applyPatch changes n inside a transaction.
-func (s *Server) applyPatch(c *call, n *node.Node, patch *rest.Patch, reset bool) *rest.Error {
+func (s *Server) applyPatch(ctx context.Context, c *call, n *node.Node, patch *rest.Patch, reset bool) *rest.Error {
 	was := *n
 	roots := patch.Roots()
 	if n.Reservation != "" {
 		return lockedBy(n)
 	}
 	releasing := n.Maintenance && slices.Equal(roots, []string{"instance_uuid"}) && patch.Removes("instance_uuid")
-	if n.TargetProvision != node.None && !slices.Contains(patchableIn, n.Provision) && !releasing {
-		return rest.Conflict("Node %s can not be updated while a state transition is in progress.", n.UUID)
+	switch {
+	case n.TargetProvision == node.None || releasing || slices.Contains(patchableIn, n.Provision):
+	case n.Provision == node.Inspecting && c.v < rest.VersionInspectWait: // as it was when waiting had no name of its own
+	case n.Provision == node.Inspecting:
+		return rest.Conflict(`Cannot update node "%s" while it is in state "%s".`, n.UUID, n.Provision)
+	default:
+		return rest.Conflict("Node %s can not be updated while a state transition is in progress.", c.path["node"])
 	}
 	d := document(n)
 	if err := patch.Apply(d); err != nil {
@@ -227,6 +277,11 @@ func (s *Server) applyPatch(c *call, n *node.Node, patch *rest.Patch, reset bool
 	unmask(d, "instance_info", was.InstanceInfo)
 	if err := s.assign(n, d); err != nil {
 		return err
+	}
+	if slices.Contains(roots, "parent_node") {
+		if err := s.parent(ctx, c, n); err != nil {
+			return err
+		}
 	}
 	return checkChange(c, &was, n, roots)
 }
@@ -253,8 +308,8 @@ func checkChange(c *call, was, n *node.Node, roots []string) *rest.Error {
 		moved := strings.HasSuffix(root, "_interface") || root == "driver" && was.Driver != n.Driver
 		class := root == "resource_class" && was.ResourceClass != "" && was.ResourceClass != n.ResourceClass
 		if moved && !n.Maintenance && !slices.Contains(interfacesIn, n.Provision) || class && !slices.Contains(interfacesIn, n.Provision) {
-			return rest.Conflict("Node %s can not have %s updated unless it is in one of allowed (enroll, manageable, inspecting, inspect wait, available) states%s.",
-				n.UUID, root, map[bool]string{true: " or in maintenance mode"}[moved])
+			return rest.Conflict("Node %s can not have %s updated unless it is in one of allowed (enroll, inspecting, inspect wait, manageable, available) states%s. Current state is '%s'.",
+				n.UUID, root, map[bool]string{true: " or in maintenance mode"}[moved], was.Provision)
 		}
 	}
 	switch {
@@ -265,9 +320,21 @@ func checkChange(c *call, was, n *node.Node, roots []string) *rest.Error {
 	case was.InstanceUUID != "" && n.InstanceUUID != "" && was.InstanceUUID != n.InstanceUUID:
 		return rest.Conflict("Node %s is associated with instance %s.", n.UUID, was.InstanceUUID)
 	case n.Protected && !was.Protected && n.Provision != node.Active && n.Provision != node.Rescue:
-		return rest.Conflict("Node %s can not be protected in state %q: only nodes that are active or in rescue can.", n.UUID, n.Provision)
+		return rest.Conflict("Node %s can only be made protected in provision states 'active' or 'rescue', the current state is '%s'", n.UUID, n.Provision)
+	case !n.Protected && n.ProtectedReason != "" && n.ProtectedReason != was.ProtectedReason:
+		return rest.BadRequest("The protected_reason field can only be set when protected is True")
 	case n.Retired && !was.Retired && n.Provision == node.Available:
-		return rest.Conflict("Node %s can not be retired in state \"available\": move it to manageable first.", n.UUID)
+		return rest.Conflict("Node %s can not have 'retired' set in provision state 'available', the current state is '%s'", n.UUID, n.Provision)
+	case !n.Retired && n.RetiredReason != "" && n.RetiredReason != was.RetiredReason:
+		return rest.BadRequest("The retired_reason field can only be set when retired is True")
+	case was.Driver != n.Driver && n.ConsoleEnabled:
+		return rest.Conflict("Node %s can not update the driver while the console is enabled. Please stop the console first.", n.UUID)
+	}
+	if !n.Protected {
+		n.ProtectedReason = ""
+	}
+	if !n.Retired {
+		n.RetiredReason = ""
 	}
 	if !n.Maintenance {
 		n.MaintenanceReason = ""

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
-	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -34,7 +33,7 @@ func (s *Server) nodeByIdent(ctx context.Context, c *call, ident string) (*node.
 	n, err := s.visible(ctx, c, ident)
 	if errors.Is(err, store.ErrNotFound) {
 		// These versions take "x.json" for "x", as a wish for JSON.
-		if stem, ok := strings.CutSuffix(ident, ".json"); ok && stem != "" {
+		if stem, ok := strings.CutSuffix(ident, ".json"); ok && stem != "" && c.v < rest.VersionNoSuffix {
 			if n, err2 := s.visible(ctx, c, stem); err2 == nil {
 				return n, nil
 			}
@@ -80,22 +79,15 @@ func (s *Server) listNodesDetail(ctx context.Context, c *call) (*reply, error) {
 	return s.nodeList(ctx, c, true, nil)
 }
 
-// nodeFilters are the filters of a list of nodes with the version that brought each.
-var nodeFilters = map[string]rest.Version{
-	"chassis_uuid": 1, "instance_uuid": 1, "associated": 1, "maintenance": 1,
-	"provision_state": rest.VersionFilterState, "driver": rest.VersionFilterDriver, "resource_class": 21,
-	"fault": rest.VersionFilterFault, "conductor_group": rest.VersionConductorGroup, "conductor": rest.VersionConductors,
-	"owner": rest.VersionOwner, "description_contains": rest.VersionDescription, "retired": rest.VersionRetired,
-	"lessee": rest.VersionLessee, "project": rest.VersionLessee, "shard": rest.VersionShards, "sharded": rest.VersionShards,
-}
-
-var faults = []string{"power failure", "clean failure", "rescue abort failure"}
+var faults = []string{"power failure", "clean failure", "rescue abort failure", "service failure"}
 
 // nodeList lists nodes: those of a chassis if in is not nil, else those that the filters name.
 func (s *Server) nodeList(ctx context.Context, c *call, detail bool, in *node.Chassis) (*reply, error) {
 	allowed := slices.Clone(pageArguments)
-	for f := range nodeFilters {
-		allowed = append(allowed, f)
+	for f, since := range rest.NodeFilters {
+		if since <= s.cfg.MaxVersion {
+			allowed = append(allowed, f)
+		}
 	}
 	path := "nodes"
 	if in != nil {
@@ -187,7 +179,7 @@ func listFields[T any](c *call, fields rest.Fields[T], short []string) (names []
 // nodeQuery reads the filters of a list of nodes.
 func (s *Server) nodeQuery(ctx context.Context, c *call) (q store.Query, qerr error) {
 	var err *rest.Error
-	for name, since := range nodeFilters {
+	for name, since := range rest.NodeFilters {
 		if c.query.Has(name) && c.v < since {
 			return q, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
 		}
@@ -220,8 +212,12 @@ func (s *Server) nodeQuery(ctx context.Context, c *call) (q store.Query, qerr er
 		q.Provision = &state
 	}
 	if f := c.text("fault"); f != nil {
-		if !slices.Contains(faults, *f) {
-			return q, rest.BadRequest("Unrecognized fault %q is specified, allowed faults are ('power failure', 'clean failure', 'rescue abort failure')", *f)
+		allowed := faults
+		if c.v < rest.VersionService {
+			allowed = faults[:3]
+		}
+		if !slices.Contains(allowed, *f) {
+			return q, rest.BadRequest("Unrecognized fault %q is specified, allowed faults are ('%s')", *f, strings.Join(allowed, "', '"))
 		}
 		q.Fault = f
 	}
@@ -234,6 +230,24 @@ func (s *Server) nodeQuery(ctx context.Context, c *call) (q store.Query, qerr er
 			return q, err
 		}
 		q.ChassisUUID = &in.UUID
+	}
+	q.InstanceName = c.text("instance_name")
+	children, err := c.flag("include_children")
+	if err != nil {
+		return q, err
+	}
+	switch parent := c.text("parent_node"); {
+	case parent != nil:
+		// One that is not there has no children, and whether it is there is not told to those who may not see it.
+		id := strings.ToLower(*parent)
+		if n, err := s.store.Node(ctx, *parent); err == nil {
+			id = n.UUID
+		} else if !errors.Is(err, store.ErrNotFound) {
+			return q, err
+		}
+		q.ParentNode = &id
+	case children == nil || !*children:
+		q.ParentNode = new(string) // a child is part of its parent, not a machine of its own
 	}
 	// Nodes that no conductor has taken yet belong to this one.
 	if h := c.text("conductor"); h != nil && *h != s.cfg.Hostname {
@@ -263,15 +277,16 @@ var nodeSchema = func() *rest.Schema {
 		Types: []string{"object"}, Closed: true, Required: []string{"driver"},
 		Props: map[string]*rest.Schema{
 			"automated_clean": optionalFlag, "chassis_uuid": optionalText, "conductor_group": optionalText,
-			"console_enabled": optionalFlag, "description": {Types: []string{"string", "null"}, MaxLen: 4096},
+			"console_enabled": optionalFlag, "disable_power_off": optionalFlag, "description": {Types: []string{"string", "null"}, MaxLen: 4096},
 			"driver": {Types: []string{"string"}}, "driver_info": optionalObject, "extra": optionalObject, "instance_info": optionalObject,
+			"instance_name": {Types: []string{"string", "null"}, MinLen: 1, MaxLen: 255}, "parent_node": {Types: []string{"string", "null"}, MaxLen: 255},
 			"instance_uuid": optionalText, "lessee": optionalText, "maintenance": optionalFlag, "name": optionalText,
 			"network_data": optionalObject, "owner": optionalText, "properties": optionalObject,
 			"resource_class": {Types: []string{"string", "null"}, MaxLen: 80}, "retired": optionalFlag, "retired_reason": optionalText,
 			"shard": {Types: []string{"string", "null"}, MaxLen: 255}, "uuid": optionalText,
 		},
 	}
-	for _, kind := range driver.Kinds {
+	for _, kind := range nodeKinds {
 		s.Props[kind+"_interface"] = optionalText
 	}
 	return s
@@ -321,7 +336,13 @@ func (s *Server) createNode(ctx context.Context, c *call) (*reply, error) {
 	if err := s.assign(n, b); err != nil {
 		return nil, err
 	}
+	if !n.Retired {
+		n.RetiredReason = ""
+	}
 	if err := c.own(n); err != nil {
+		return nil, err
+	}
+	if err := s.parent(ctx, c, n); err != nil {
 		return nil, err
 	}
 	if err := s.store.CreateNode(ctx, n); err != nil {
@@ -345,17 +366,20 @@ func (s *Server) deleteNode(ctx context.Context, c *call) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	switch {
-	case n.Protected:
-		return nil, rest.Fault(http.StatusForbidden, "Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
-	case n.Reservation != "":
-		return nil, lockedBy(n)
-	case n.InstanceUUID != "" && !n.Maintenance:
-		return nil, rest.Conflict("Node %s is associated with instance %s.", n.UUID, n.InstanceUUID)
-	case !slices.Contains(deletable, n.Provision) && !n.Maintenance:
-		return nil, rest.Conflict(`Can not delete node "%s" while it is in provision state "%s". Valid provision states to perform deletion are: "('manageable', 'enroll', 'adopt failed', 'available')", or set the node into maintenance mode`, n.UUID, n.Provision)
-	}
-	if err := s.store.DeleteNode(ctx, n.UUID); err != nil {
+	err = s.store.DeleteNode(ctx, n.UUID, func(n *node.Node) error {
+		switch {
+		case n.Reservation != "":
+			return lockedBy(n)
+		case n.InstanceUUID != "" && !n.Maintenance:
+			return rest.Conflict("Node %s is associated with instance %s.", n.UUID, n.InstanceUUID)
+		case n.Protected:
+			return rest.Fault(http.StatusForbidden, "Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
+		case !slices.Contains(deletable, n.Provision) && !n.Maintenance:
+			return rest.Conflict(`Can not delete node "%s" while it is in provision state "%s". Valid provision states to perform deletion are: "('manageable', 'enroll', 'adopt failed', 'available')", or set the node into maintenance mode`, n.UUID, n.Provision)
+		}
+		return nil
+	})
+	if err != nil {
 		return nil, err
 	}
 	return &reply{status: http.StatusNoContent}, nil

@@ -267,7 +267,7 @@ func (s *Server) patchPort(ctx context.Context, c *call) (*reply, error) {
 	if err := c.allow(); err != nil {
 		return nil, err
 	}
-	patch, err := rest.ParsePatch(orList(c.body), portPatchable)
+	patch, err := rest.ParsePatch(orList(c.body), c.v, portPatchable)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,7 @@ type nodes interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
-	DeleteNode(ctx context.Context, uuid string) error
+	DeleteNode(ctx context.Context, uuid string, allowed ...func(*node.Node) error) error
 	CreatePort(ctx context.Context, p *node.Port) error
 	Port(ctx context.Context, uuid string) (*node.Port, error)
 	Ports(ctx context.Context, q store.PortQuery) ([]*node.Port, error)

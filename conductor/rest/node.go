@@ -16,15 +16,19 @@ type Node struct {
 	DeployInterface      Null           `json:"deploy_interface"`
 	DeployStep           map[string]any `json:"deploy_step"`
 	Description          Null           `json:"description"`
+	DisablePowerOff      bool           `json:"disable_power_off"`
 	Driver               string         `json:"driver"`
 	DriverInfo           map[string]any `json:"driver_info"`
 	DriverInternalInfo   map[string]any `json:"driver_internal_info"`
 	Extra                map[string]any `json:"extra"`
 	Fault                Null           `json:"fault"`
+	FirmwareInterface    Null           `json:"firmware_interface"`
+	Health               Null           `json:"health"`
 	InspectionFinishedAt NullTime       `json:"inspection_finished_at"`
 	InspectionStartedAt  NullTime       `json:"inspection_started_at"`
 	InspectInterface     Null           `json:"inspect_interface"`
 	InstanceInfo         map[string]any `json:"instance_info"`
+	InstanceName         Null           `json:"instance_name"`
 	InstanceUUID         Null           `json:"instance_uuid"`
 	LastError            Null           `json:"last_error"`
 	Lessee               Null           `json:"lessee"`
@@ -35,6 +39,7 @@ type Node struct {
 	NetworkData          map[string]any `json:"network_data"`
 	NetworkInterface     Null           `json:"network_interface"`
 	Owner                Null           `json:"owner"`
+	ParentNode           Null           `json:"parent_node"`
 	PowerInterface       Null           `json:"power_interface"`
 	PowerState           Null           `json:"power_state"`
 	Properties           map[string]any `json:"properties"`
@@ -50,6 +55,7 @@ type Node struct {
 	Retired              bool           `json:"retired"`
 	RetiredReason        Null           `json:"retired_reason"`
 	SecureBoot           *bool          `json:"secure_boot"`
+	ServiceStep          map[string]any `json:"service_step"`
 	Shard                Null           `json:"shard"`
 	StorageInterface     Null           `json:"storage_interface"`
 	TargetPowerState     Null           `json:"target_power_state"`
@@ -83,15 +89,19 @@ var NodeFields = Fields[Node]{
 	{"deploy_interface", 31, true, func(n *Node) any { return n.DeployInterface }},
 	{"deploy_step", 44, false, func(n *Node) any { return orEmpty(n.DeployStep) }},
 	{"description", VersionDescription, false, func(n *Node) any { return n.Description }},
+	{"disable_power_off", VersionNoPowerOff, true, func(n *Node) any { return n.DisablePowerOff }},
 	{"driver", 1, true, func(n *Node) any { return n.Driver }},
 	{"driver_info", 1, false, func(n *Node) any { return orEmpty(n.DriverInfo) }},
 	{"driver_internal_info", 3, false, func(n *Node) any { return orEmpty(n.DriverInternalInfo) }},
 	{"extra", 1, false, func(n *Node) any { return orEmpty(n.Extra) }},
 	{"fault", VersionFilterFault, true, func(n *Node) any { return n.Fault }},
+	{"firmware_interface", VersionFirmware, true, func(n *Node) any { return n.FirmwareInterface }},
+	{"health", VersionHealth, true, func(n *Node) any { return n.Health }},
 	{"inspection_finished_at", 6, true, func(n *Node) any { return n.InspectionFinishedAt }},
 	{"inspection_started_at", 6, true, func(n *Node) any { return n.InspectionStartedAt }},
 	{"inspect_interface", 31, true, func(n *Node) any { return n.InspectInterface }},
 	{"instance_info", 1, false, func(n *Node) any { return orEmpty(n.InstanceInfo) }},
+	{"instance_name", VersionInstanceName, true, func(n *Node) any { return n.InstanceName }},
 	{"instance_uuid", 1, true, func(n *Node) any { return n.InstanceUUID }},
 	{"last_error", 1, true, func(n *Node) any { return n.LastError }},
 	{"lessee", VersionLessee, true, func(n *Node) any { return n.Lessee }},
@@ -102,6 +112,7 @@ var NodeFields = Fields[Node]{
 	{"network_data", 66, false, func(n *Node) any { return orEmpty(n.NetworkData) }},
 	{"network_interface", 20, true, func(n *Node) any { return n.NetworkInterface }},
 	{"owner", VersionOwner, true, func(n *Node) any { return n.Owner }},
+	{"parent_node", VersionChildren, true, func(n *Node) any { return n.ParentNode }},
 	{"power_interface", 31, true, func(n *Node) any { return n.PowerInterface }},
 	{"power_state", 1, true, func(n *Node) any { return n.PowerState }},
 	{"properties", 1, false, func(n *Node) any { return orEmpty(n.Properties) }},
@@ -117,6 +128,7 @@ var NodeFields = Fields[Node]{
 	{"retired", VersionRetired, true, func(n *Node) any { return n.Retired }},
 	{"retired_reason", VersionRetired, true, func(n *Node) any { return n.RetiredReason }},
 	{"secure_boot", VersionBootMode, true, func(n *Node) any { return n.SecureBoot }},
+	{"service_step", VersionService, false, func(n *Node) any { return orEmpty(n.ServiceStep) }},
 	{"shard", VersionShards, true, func(n *Node) any { return n.Shard }},
 	{"storage_interface", 33, true, func(n *Node) any { return n.StorageInterface }},
 	{"target_power_state", 1, true, func(n *Node) any { return n.TargetPowerState }},

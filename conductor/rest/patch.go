@@ -24,30 +24,57 @@ func (o Operation) Root() string {
 
 // Patch is a checked JSON PATCH.
 type Patch struct {
-	ops []map[string]any
+	ops []operation
 }
 
-var patchSchema = &Schema{Types: []string{"array"}, Items: &Schema{
-	Types:    []string{"object"},
-	Required: []string{"op", "path"},
-	Closed:   true,
-	Props: map[string]*Schema{
-		"op":    {Types: []string{"string"}, Enum: []any{"add", "replace", "remove"}},
-		"path":  {Types: []string{"string"}, Pattern: regexp.MustCompile(`^(/[\w-]+)+$`)},
-		"value": nil,
-	},
-}}
+// operation is one line of a Patch as it was sent, and the names on its path.
+type operation struct {
+	sent map[string]any
+	keys []string
+}
 
-// ParsePatch checks the shape of a PATCH body and that it touches none but the attributes allowed.
-func ParsePatch(body any, allowed []string) (*Patch, *Error) {
-	if fault := patchSchema.Check(body); fault != "" {
+// patchSchema is the shape of a body; path is what paths may look like, and text how clients are told.
+func patchSchema(path *regexp.Regexp, text string) *Schema {
+	return &Schema{Types: []string{"array"}, Items: &Schema{
+		Types:    []string{"object"},
+		Required: []string{"op", "path"},
+		Closed:   true,
+		Props: map[string]*Schema{
+			"op":    {Types: []string{"string"}, Enum: []any{"add", "replace", "remove"}},
+			"path":  {Types: []string{"string"}, Pattern: path, PatternText: text},
+			"value": nil,
+		},
+	}}
+}
+
+// Names on a path are words; from VersionPatchEscapes on they are anything, with ~0 for ~ and ~1 for /.
+var (
+	plainPatch   = patchSchema(regexp.MustCompile(`^(/[\p{L}\p{N}_-]+)+$`), `^(/[\w-]+)+$`)
+	escapedPatch = patchSchema(regexp.MustCompile(`^(/([^~/]|~[01])+)+$`), "")
+	unescape     = strings.NewReplacer("~1", "/", "~0", "~")
+)
+
+// ParsePatch checks the shape of a PATCH body as version v has it, and that it touches none but the attributes allowed.
+func ParsePatch(body any, v Version, allowed []string) (*Patch, *Error) {
+	schema := plainPatch
+	if v >= VersionPatchEscapes {
+		schema = escapedPatch
+	}
+	if fault := schema.Check(body); fault != "" {
 		return nil, BadRequest("Schema error for patch: %s", fault)
 	}
 	p := &Patch{}
 	for _, item := range body.([]any) {
-		op := item.(map[string]any)
-		if root := pointer(op)[0]; !slices.Contains(allowed, root) {
-			return nil, BadRequest("Cannot patch /%s. Only the following can be updated: %s", strings.Join(pointer(op), "/"), strings.Join(allowed, ", "))
+		op := operation{sent: item.(map[string]any)}
+		path := op.sent["path"].(string)
+		for key := range strings.SplitSeq(path[1:], "/") {
+			if v >= VersionPatchEscapes {
+				key = unescape.Replace(key)
+			}
+			op.keys = append(op.keys, key)
+		}
+		if !slices.Contains(allowed, op.keys[0]) {
+			return nil, BadRequest("Cannot patch %s. Only the following can be updated: %s", path, strings.Join(allowed, ", "))
 		}
 		p.ops = append(p.ops, op)
 	}
@@ -58,8 +85,8 @@ func ParsePatch(body any, allowed []string) (*Patch, *Error) {
 func (p *Patch) Roots() []string {
 	var roots []string
 	for _, op := range p.ops {
-		if root := pointer(op)[0]; !slices.Contains(roots, root) {
-			roots = append(roots, root)
+		if !slices.Contains(roots, op.keys[0]) {
+			roots = append(roots, op.keys[0])
 		}
 	}
 	return roots
@@ -68,8 +95,8 @@ func (p *Patch) Roots() []string {
 // Value returns the last value that the patch gives an attribute as a whole; false if it gives it none.
 func (p *Patch) Value(root string) (v any, set bool) {
 	for _, op := range p.ops {
-		if op["op"] != "remove" && op["path"] == "/"+root {
-			v, set = op["value"], true
+		if op.sent["op"] != "remove" && len(op.keys) == 1 && op.keys[0] == root {
+			v, set = op.sent["value"], true
 		}
 	}
 	return v, set
@@ -77,30 +104,28 @@ func (p *Patch) Value(root string) (v any, set bool) {
 
 // Removes tells whether the patch removes an attribute as a whole.
 func (p *Patch) Removes(root string) bool {
-	return slices.ContainsFunc(p.ops, func(op map[string]any) bool {
-		return op["op"] == "remove" && op["path"] == "/"+root
+	return slices.ContainsFunc(p.ops, func(op operation) bool {
+		return op.sent["op"] == "remove" && len(op.keys) == 1 && op.keys[0] == root
 	})
 }
-
-func pointer(op map[string]any) []string { return strings.Split(op["path"].(string)[1:], "/") }
 
 // Apply changes doc, which holds the present values of all attributes that may be patched. A removed attribute is gone from doc:
 // it takes its default. doc's inner values must be the caller's to change.
 func (p *Patch) Apply(doc map[string]any) *Error {
 	for _, op := range p.ops {
-		keys := pointer(op)
+		verb := op.sent["op"].(string)
 		refuse := func(why string) *Error {
-			return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("Couldn't apply patch '%s'. Reason: %s", Repr(op), why)}
+			return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("Couldn't apply patch '%s'. Reason: %s", Repr(op.sent), why)}
 		}
-		if op["op"] == "remove" && len(keys) == 1 {
-			delete(doc, keys[0]) // absent means that it has its default already
+		if verb == "remove" && len(op.keys) == 1 {
+			delete(doc, op.keys[0]) // absent means that it has its default already
 			continue
 		}
-		value, has := op["value"]
-		if op["op"] != "remove" && !has {
+		value, has := op.sent["value"]
+		if verb != "remove" && !has {
 			return refuse("The operation does not contain a 'value' member")
 		}
-		if err := change(doc, keys, op["op"].(string), clone(value)); err != nil {
+		if err := change(doc, op.keys, verb, clone(value)); err != nil {
 			return refuse(err.Error())
 		}
 	}

@@ -27,8 +27,8 @@ func checkTable[T any](t *testing.T, table Fields[T]) {
 			t.Errorf("%s has no field for %q of its table", typ, f.Name)
 		}
 		delete(tags, f.Name)
-		if f.Since < MinVersion || f.Since > MaxVersion {
-			t.Errorf("%s: %s since %s, which is not offered", typ, f.Name, f.Since)
+		if f.Since < MinVersion || f.Since > NewestVersion {
+			t.Errorf("%s: %s since %s, which is not known", typ, f.Name, f.Since)
 		}
 	}
 	for tag := range tags {
@@ -93,7 +93,7 @@ func TestPatch(t *testing.T) {
 			if err := json.Unmarshal([]byte(c.patch), &body); err != nil {
 				t.Fatal(err)
 			}
-			p, err := ParsePatch(body, []string{"extra"})
+			p, err := ParsePatch(body, MaxVersion, []string{"extra"})
 			if err == nil {
 				err = p.Apply(doc)
 			}
@@ -113,6 +113,33 @@ func TestPatch(t *testing.T) {
 	}
 }
 
+func TestPatchEscapes(t *testing.T) {
+	patch := func(v Version, path string) (string, *Error) {
+		p, err := ParsePatch([]any{map[string]any{"op": "add", "path": path, "value": 1.0}}, v, []string{"extra"})
+		doc := map[string]any{"extra": map[string]any{}}
+		if err == nil {
+			err = p.Apply(doc)
+		}
+		got, _ := json.Marshal(doc)
+		return string(got), err
+	}
+	for _, c := range []struct {
+		v          Version
+		path, want string // want "" is an error
+	}{
+		{97, "/extra/a~1b", ""}, {97, "/extra/a.b", ""}, {97, "/extra/grün", `{"extra":{"grün":1}}`},
+		{98, "/extra/a~1b~0c", `{"extra":{"a/b~c":1}}`}, {98, "/extra/~01", `{"extra":{"~1":1}}`}, {98, "/extra/a.b", `{"extra":{"a.b":1}}`},
+		{98, "/extra/a~2", ""}, {98, "/extra/a~", ""}, {98, "/extra//a", ""}, {98, "extra/a", ""}, {98, "/other~1extra", ""}, {98, "", ""},
+	} {
+		if got, err := patch(c.v, c.path); err == nil && got != c.want || err != nil && c.want != "" {
+			t.Errorf("%s: add %s = %s, %v, want %s", c.v, c.path, got, err, c.want)
+		}
+	}
+	if _, err := patch(97, "/extra/a~1b"); err == nil || !strings.Contains(err.Message, `does not match '^(/[\\w-]+)+$'`) {
+		t.Errorf("a bad path: %v", err)
+	}
+}
+
 func FuzzPatch(f *testing.F) {
 	f.Add(`[{"op":"add","path":"/extra/a/0","value":[1]}]`)
 	f.Add(`[{"op":"remove","path":"/extra/l/-"}]`)
@@ -122,11 +149,15 @@ func FuzzPatch(f *testing.F) {
 		if json.Unmarshal([]byte(text), &body) != nil {
 			return
 		}
-		p, err := ParsePatch(body, []string{"extra"})
-		if err != nil {
-			return
+		for _, v := range []Version{MinVersion, NewestVersion} {
+			p, err := ParsePatch(body, v, []string{"extra"})
+			if err != nil {
+				continue
+			}
+			p.Roots()
+			p.Removes("extra")
+			p.Apply(map[string]any{"extra": map[string]any{"a": []any{1.0}, "l": []any{}}})
 		}
-		p.Apply(map[string]any{"extra": map[string]any{"a": []any{1.0}, "l": []any{}}})
 	})
 }
 

@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -22,6 +23,8 @@ type Schema struct {
 	MinLen   int // of a string or an array
 	Enum     []any
 	Pattern  *regexp.Regexp
+	// PatternText is how Pattern is written in errors; empty: as it is.
+	PatternText string
 }
 
 // Check returns what is wrong with v, or "". The first fault in the order unknown property, property, missing property.
@@ -59,7 +62,7 @@ func (s *Schema) Check(v any) string {
 		case n < s.MinLen:
 			return Repr(v) + " is too short"
 		case s.Pattern != nil && !s.Pattern.MatchString(x):
-			return fmt.Sprintf("%s does not match %s", Repr(v), Repr(s.Pattern.String()))
+			return fmt.Sprintf("%s does not match %s", Repr(v), Repr(cmp.Or(s.PatternText, s.Pattern.String())))
 		}
 	}
 	return ""

@@ -324,6 +324,9 @@ func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
 	if err := chassisOf(tx, n); err != nil {
 		return err
 	}
+	if err := parentOf(tx, n); err != nil {
+		return err
+	}
 	if before == nil {
 		err = s.insertNode(tx, n, r)
 	} else {
@@ -429,10 +432,23 @@ func uniqueNode(tx *sql.Tx, n *node.Node, before *row) error {
 	return nil
 }
 
-// DeleteNode removes a node with its ports, history, marks, inventory and leases.
-func (s *Store) DeleteNode(ctx context.Context, uuid string) error {
+// DeleteNode removes a node with its ports, history, marks, inventory and leases, unless one of the functions given refuses: they
+// see the node as it is in the transaction that deletes it. A node that has children gives a *ChildrenError.
+func (s *Store) DeleteNode(ctx context.Context, uuid string, allowed ...func(*node.Node) error) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
 		id := strings.ToLower(uuid)
+		for _, check := range allowed {
+			n, err := s.scanNode(tx.QueryRow(fullNode+`WHERE n.uuid = ?`, id).Scan)
+			if err != nil {
+				return fmt.Errorf("delete node %s: %w", uuid, err)
+			}
+			if err := check(n); err != nil {
+				return err
+			}
+		}
+		if err := childless(tx, id); err != nil {
+			return err
+		}
 		res, err := tx.Exec(`DELETE FROM nodes WHERE uuid = ?`, id)
 		if err != nil {
 			return fmt.Errorf("delete node %s: %w", uuid, err)

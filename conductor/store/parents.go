@@ -1,0 +1,58 @@
+package store
+
+import (
+	"database/sql"
+	"errors"
+	"fmt"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// ParentError says that a node can't be the child of another one: that is not there, or is itself below the node.
+type ParentError struct{ NodeUUID, Parent, Why string }
+
+func (e *ParentError) Error() string {
+	return fmt.Sprintf("node %s can't have node %s as its parent: %s", e.NodeUUID, e.Parent, e.Why)
+}
+
+// ChildrenError says that a node can't be deleted because others are its children.
+type ChildrenError struct {
+	NodeUUID, Child string // one of them
+}
+
+func (e *ChildrenError) Error() string {
+	return fmt.Sprintf("node %s has children, among them node %s: delete them or give them another parent first", e.NodeUUID, e.Child)
+}
+
+// parentOf makes sure that a node's parent exists and that nobody becomes a parent of its own.
+func parentOf(tx *sql.Tx, n *node.Node) error {
+	at := n.ParentNode
+	for at != "" {
+		if at == n.UUID {
+			return &ParentError{n.UUID, n.ParentNode, "that would be a circle"}
+		}
+		var up string
+		err := tx.QueryRow(`SELECT parent_node FROM nodes WHERE uuid = ?`, at).Scan(&up)
+		if errors.Is(err, sql.ErrNoRows) {
+			return &ParentError{n.UUID, n.ParentNode, "it could not be found"}
+		}
+		if err != nil {
+			return fmt.Errorf("find the parent of node %s: %w", n.UUID, err)
+		}
+		at = up
+	}
+	return nil
+}
+
+// childless refuses to delete a node that has children.
+func childless(tx *sql.Tx, id string) error {
+	var child string
+	err := tx.QueryRow(`SELECT uuid FROM nodes WHERE parent_node = ? LIMIT 1`, id).Scan(&child)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err == nil {
+		return &ChildrenError{id, child}
+	}
+	return fmt.Errorf("find children of node %s: %w", id, err)
+}
