@@ -2,6 +2,8 @@ package api
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/driver"
@@ -10,9 +12,26 @@ import (
 )
 
 // showNode makes what the API shows of a node: secrets masked, interfaces filled in, states named as this version knows them.
-func (s *Server) showNode(c *call, n *node.Node) rest.Node {
+// names are the fields that will be shown, none are all of them: what is not and costs something to make is left out.
+func (s *Server) showNode(c *call, n *node.Node, names ...string) rest.Node {
 	path := "nodes/" + n.UUID
-	used := driver.Interfaces(n)
+	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
+	links := func(name, path string) []rest.Link {
+		if !wanted(name) {
+			return nil
+		}
+		return rest.Links(c.base, path)
+	}
+	masked := func(name string, m map[string]any, also ...string) map[string]any {
+		if !wanted(name) {
+			return nil
+		}
+		return rest.Mask(m, also...)
+	}
+	var used map[string]string
+	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, "_interface") }) {
+		used = driver.Interfaces(n)
+	}
 	iface := func(kind string) rest.Null { return rest.Null(used[kind]) }
 	conductor := n.Conductor
 	if conductor == "" {
@@ -37,7 +56,7 @@ func (s *Server) showNode(c *call, n *node.Node) rest.Node {
 		Description:          rest.Null(n.Description),
 		DisablePowerOff:      n.DisablePowerOff,
 		Driver:               n.Driver,
-		DriverInfo:           rest.Mask(n.DriverInfo),
+		DriverInfo:           masked("driver_info", n.DriverInfo),
 		DriverInternalInfo:   internalInfo(n),
 		Extra:                n.Extra,
 		Fault:                rest.Null(n.Fault),
@@ -46,7 +65,7 @@ func (s *Server) showNode(c *call, n *node.Node) rest.Node {
 		InspectionFinishedAt: rest.NullTime{Time: n.InspectionFinishedAt},
 		InspectionStartedAt:  rest.NullTime{Time: n.InspectionStartedAt},
 		InspectInterface:     iface("inspect"),
-		InstanceInfo:         rest.Mask(n.InstanceInfo, "configdrive", "image_url"),
+		InstanceInfo:         masked("instance_info", n.InstanceInfo, "configdrive", "image_url"),
 		InstanceName:         rest.Null(n.InstanceName),
 		InstanceUUID:         rest.Null(n.InstanceUUID),
 		LastError:            rest.Null(n.LastError),
@@ -81,14 +100,14 @@ func (s *Server) showNode(c *call, n *node.Node) rest.Node {
 		TargetRAIDConfig:     n.TargetRAID,
 		Traits:               n.Traits,
 		VendorInterface:      iface("vendor"),
-		Links:                rest.Links(c.base, path),
+		Links:                links("links", path),
 		Conductor:            rest.Null(conductor),
 		AllocationUUID:       rest.Null(n.AllocationUUID),
 		ChassisUUID:          rest.Null(n.ChassisUUID),
-		Ports:                rest.Links(c.base, path+"/ports"),
-		States:               rest.Links(c.base, path+"/states"),
-		Portgroups:           rest.Links(c.base, path+"/portgroups"),
-		Volume:               rest.Links(c.base, path+"/volume"),
+		Ports:                links("ports", path+"/ports"),
+		States:               links("states", path+"/states"),
+		Portgroups:           links("portgroups", path+"/portgroups"),
+		Volume:               links("volume", path+"/volume"),
 	}
 	if st := n.Job.Current(); st != nil {
 		step := map[string]any{"interface": st.Interface, "step": st.Name, "priority": st.Priority}

@@ -55,7 +55,7 @@ func (s *Server) getNode(ctx context.Context, c *call) (*reply, error) {
 	if nerr != nil {
 		return nil, nerr
 	}
-	shown := s.showNode(c, n)
+	shown := s.showNode(c, n, names...)
 	return &reply{status: http.StatusOK, body: rest.NodeFields.Render(&shown, c.v, names)}, nil
 }
 
@@ -143,7 +143,7 @@ func (s *Server) nodeList(ctx context.Context, c *call, detail bool, in *node.Ch
 	}
 	items := make([]rest.Object, len(nodes))
 	for i, n := range nodes {
-		shown := s.showNode(c, n)
+		shown := s.showNode(c, n, names...)
 		items[i] = rest.NodeFields.Render(&shown, c.v, names)
 	}
 	next := ""

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
@@ -97,6 +98,7 @@ type Server struct {
 	log     *slog.Logger
 	routes  *router
 	started time.Time
+	answers sync.Pool // of *[]byte: what long lists were written into is used again
 }
 
 // New makes a Server. It fails when a route has no access rule.
@@ -178,14 +180,24 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(rep.status)
 		return
 	}
-	b, jerr := rest.Marshal(rep.body)
+	buf, ok := s.answers.Get().(*[]byte)
+	if !ok {
+		buf = new([]byte)
+	}
+	b, jerr := rest.Append((*buf)[:0], rep.body)
 	if jerr != nil {
 		s.log.Error("an answer is not JSON", "path", r.URL.Path, "request", id, "err", jerr)
 		s.fail(w, r, rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.", id))
 		return
 	}
 	send(w, r, rep.status, b)
+	if *buf = b; cap(b) <= maxKeptAnswer {
+		s.answers.Put(buf)
+	}
 }
+
+// maxKeptAnswer is the largest buffer that is kept for other answers: that of a page of a thousand nodes in detail.
+const maxKeptAnswer = 8 << 20
 
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*reply, *rest.Error) {
 	if r.Method == http.MethodOptions {

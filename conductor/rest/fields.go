@@ -73,8 +73,8 @@ func (fs Fields[T]) Select(v Version, fields string) ([]string, *Error) {
 
 // Render makes the JSON object that a client of version v sees: the fields named, or with nil all of that version.
 func (fs Fields[T]) Render(x *T, v Version, names []string) Object {
-	var o Object
 	if names == nil {
+		o := make(Object, 0, len(fs))
 		for i := range fs {
 			if fs[i].Since <= v {
 				o = append(o, Member{fs[i].Name, fs[i].get(x)})
@@ -82,6 +82,7 @@ func (fs Fields[T]) Render(x *T, v Version, names []string) Object {
 		}
 		return o
 	}
+	o := make(Object, 0, len(names))
 	for _, name := range names {
 		if f := fs.find(name); f != nil && f.Since <= v {
 			o = append(o, Member{f.Name, f.get(x)})

@@ -90,6 +90,9 @@ func marshal(v any) ([]byte, error) { return appendJSON(nil, v) }
 // Marshal makes the JSON of an answer.
 func Marshal(v any) ([]byte, error) { return marshal(v) }
 
+// Append makes the JSON of an answer behind what b holds.
+func Append(b []byte, v any) ([]byte, error) { return appendJSON(b, v) }
+
 // orEmpty makes nil maps objects: the API never shows null where clients expect an object.
 func orEmpty(m map[string]any) map[string]any {
 	if m == nil {
