@@ -256,6 +256,7 @@ func (s *Store) changeNode(tx *sql.Tx, uuid string, change func(n *node.Node, al
 	if err := s.putNode(tx, n, &before); err != nil {
 		return nil, err
 	}
+	s.noteUser(also)
 	if err := s.putAlso(tx, id, also); err != nil {
 		return nil, err
 	}
@@ -346,6 +347,7 @@ func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
 		}
 	}
 	s.fresh = append(s.fresh, written{n, len(r.doc) + len(r.secret)})
+	s.noteNode(n, r, before)
 	return nil
 }
 
@@ -448,6 +450,9 @@ func (s *Store) DeleteNode(ctx context.Context, uuid string, allowed ...func(*no
 		}
 		if err := childless(tx, id); err != nil {
 			return err
+		}
+		if err := s.noteDeleted(tx, id); err != nil {
+			return fmt.Errorf("delete node %s: %w", uuid, err)
 		}
 		res, err := tx.Exec(`DELETE FROM nodes WHERE uuid = ?`, id)
 		if err != nil {

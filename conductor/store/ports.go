@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -16,9 +17,12 @@ import (
 
 // PortQuery says which ports, in which order. The zero value is all of them in the order they were made.
 type PortQuery struct {
-	NodeUUID, Address, PortgroupUUID *string
-	PXEEnabled                       *bool
-	Project                          *string // that owns or leases the port's node
+	NodeUUID, Address, PortgroupUUID, Name *string
+	PXEEnabled                             *bool
+	Project                                *string  // that owns or leases the port's node
+	DescriptionContains                    *string  // without regard to case (ASCII)
+	Shards                                 []string // of their nodes; nil: all
+	ConductorGroups                        []string // of their nodes; nil: all
 
 	Sort   string // one of PortSortKeys; "": the order they were made
 	Desc   bool
@@ -28,7 +32,13 @@ type PortQuery struct {
 
 // PortSortKeys are the fields ports can be sorted by.
 func PortSortKeys() []string {
-	return []string{"uuid", "node_uuid", "address", "name", "pxe_enabled", "physical_network", "portgroup_uuid", "created_at", "updated_at"}
+	keys := []string{"uuid", "node_uuid", "address", "name", "pxe_enabled", "physical_network", "portgroup_uuid", "created_at", "updated_at"}
+	return slices.AppendSeq(keys, maps.Keys(portDocKeys))
+}
+
+// portDocKeys are the sort keys that have no column of their own: ports are rarely sorted by them.
+var portDocKeys = map[string]string{
+	"category": "doc ->> '$.Category'", "description": "doc ->> '$.Description'", "is_smartnic": "doc ->> '$.IsSmartNIC'", "vendor": "doc ->> '$.Vendor'",
 }
 
 func scanPort(scan func(...any) error) (*node.Port, error) {
@@ -54,6 +64,10 @@ func (s *Store) CreatePort(ctx context.Context, p *node.Port) error {
 	return nil
 }
 
+func portHead(p *node.Port) node.Head {
+	return node.Head{UUID: p.UUID, Name: p.Name, NodeUUID: p.NodeUUID}
+}
+
 func (s *Store) createPort(tx *sql.Tx, p *node.Port) error {
 	if p.UUID == "" {
 		p.UUID = uuid.NewString()
@@ -70,7 +84,10 @@ func (s *Store) createPort(tx *sql.Tx, p *node.Port) error {
 		return err
 	}
 	p.CreatedAt, p.UpdatedAt = s.now(), s.now()
-	return s.putPort(tx, p)
+	if err := s.putPort(tx, p); err != nil {
+		return err
+	}
+	return s.notePart(tx, "port", "create", portHead(p), nil)
 }
 
 func (s *Store) putPort(tx *sql.Tx, p *node.Port) error {
@@ -152,12 +169,30 @@ func (s *Store) Ports(ctx context.Context, q PortQuery) ([]*node.Port, error) {
 	var w where
 	w.equal("p.node_uuid", lower(q.NodeUUID))
 	w.equal("p.address", lower(q.Address))
-	w.equal("p.portgroup_uuid", q.PortgroupUUID)
+	w.equal("p.portgroup_uuid", lower(q.PortgroupUUID))
+	w.equal("p.name", q.Name)
 	w.flag("p.pxe_enabled", q.PXEEnabled)
 	if q.Project != nil {
 		w.add("p.node_uuid IN (SELECT uuid FROM nodes WHERE owner = ? OR lessee = ?)", *q.Project, *q.Project)
 	}
-	tail := w.page("ports", "p", q.Sort, q.Desc, marker, q.Limit)
+	if q.DescriptionContains != nil {
+		w.add(`INSTR(LOWER(COALESCE(p.doc ->> '$.Description', '')), LOWER(?)) > 0`, *q.DescriptionContains)
+	}
+	for column, values := range map[string][]string{"shard": q.Shards, "conductor_group": q.ConductorGroups} {
+		if len(values) == 0 {
+			continue
+		}
+		args := make([]any, len(values))
+		for i, v := range values {
+			args[i] = v
+		}
+		w.add("p.node_uuid IN (SELECT uuid FROM nodes WHERE "+column+" IN (?"+strings.Repeat(", ?", len(values)-1)+"))", args...)
+	}
+	sort := q.Sort
+	if in, ok := portDocKeys[sort]; ok {
+		sort = in
+	}
+	tail := w.page("ports", "p", sort, q.Desc, marker, q.Limit)
 	rows, err := s.r.QueryContext(ctx, `SELECT p.doc FROM ports p`+tail, w.args...)
 	if err != nil {
 		return nil, fmt.Errorf("list ports: %w", err)
@@ -186,12 +221,26 @@ func (s *Store) UpdatePort(ctx context.Context, uuid string, change func(*node.P
 			return fmt.Errorf("port %s: %w", uuid, err)
 		}
 		id, created := p.UUID, p.CreatedAt
+		was, err := json.Marshal(p)
+		if err != nil {
+			return fmt.Errorf("encode port: %w", err)
+		}
 		if err := change(p); err != nil {
 			return err
 		}
 		p.UUID, p.CreatedAt, p.UpdatedAt = id, created, s.now()
 		out = p
-		return s.putPort(tx, p)
+		if err := s.putPort(tx, p); err != nil {
+			return err
+		}
+		is, err := json.Marshal(p)
+		if err != nil {
+			return fmt.Errorf("encode port: %w", err)
+		}
+		if fields := partFields(was, is); len(fields) > 0 {
+			return s.notePart(tx, "port", "update", portHead(p), fields)
+		}
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -202,6 +251,13 @@ func (s *Store) UpdatePort(ctx context.Context, uuid string, change func(*node.P
 // DeletePort removes a port.
 func (s *Store) DeletePort(ctx context.Context, uuid string) error {
 	return s.write(ctx, func(tx *sql.Tx) error {
+		p, err := scanPort(tx.QueryRow(`SELECT doc FROM ports WHERE uuid = ?`, strings.ToLower(uuid)).Scan)
+		if err != nil {
+			return fmt.Errorf("delete port %s: %w", uuid, err)
+		}
+		if err := s.notePart(tx, "port", "delete", portHead(p), nil); err != nil {
+			return err
+		}
 		res, err := tx.Exec(`DELETE FROM ports WHERE uuid = ?`, strings.ToLower(uuid))
 		if err != nil {
 			return fmt.Errorf("delete port %s: %w", uuid, err)

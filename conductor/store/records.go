@@ -35,14 +35,18 @@ func (s *Store) addHistory(tx *sql.Tx, h node.HistoryEntry) error {
 	if h.Severity == "" {
 		h.Severity = "INFO"
 	}
-	id, err := nodeExists(tx, h.NodeUUID)
+	id, project := strings.ToLower(h.NodeUUID), ""
+	if h.User != "" && h.User == s.notes.by.User {
+		project = s.notes.by.Project
+	}
+	res, err := tx.Exec(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone)
+		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0 FROM nodes WHERE uuid = ?`,
+		h.UUID, micros(h.At), h.Type, h.Severity, h.Event, h.Conductor, h.User, project, id)
 	if err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}
-	_, err = tx.Exec(`INSERT INTO history (uuid, node_uuid, at, type, severity, event, conductor, user_name) VALUES (?, ?, ?, ?, ?, ?, ?, ?)`,
-		h.UUID, id, micros(h.At), h.Type, h.Severity, h.Event, h.Conductor, h.User)
-	if err != nil {
-		return fmt.Errorf("write history: %w", err)
+	if k, err := res.RowsAffected(); err != nil || k == 0 {
+		return fmt.Errorf("write history: node %s: %w", h.NodeUUID, errors.Join(err, ErrNotFound))
 	}
 	return trim(tx, "history", id, keptHistory)
 }
@@ -75,7 +79,7 @@ func (s *Store) History(ctx context.Context, nodeUUID string, limit int) ([]node
 		limit = keptHistory
 	}
 	rows, err := s.r.QueryContext(ctx, `SELECT uuid, node_uuid, at, type, severity, event, conductor, user_name
-		FROM history WHERE node_uuid = ? ORDER BY seq DESC LIMIT ?`, strings.ToLower(nodeUUID), limit)
+		FROM history WHERE node_uuid = ? AND gone = 0 ORDER BY seq DESC LIMIT ?`, strings.ToLower(nodeUUID), limit)
 	if err != nil {
 		return nil, fmt.Errorf("history of node %s: %w", nodeUUID, err)
 	}

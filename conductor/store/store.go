@@ -22,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pressly/goose/v3"
@@ -53,6 +54,10 @@ type Store struct {
 	now   func() time.Time
 
 	fresh []written // nodes of the transaction under way; the writer's alone
+
+	notes     notes
+	lastEvent atomic.Int64
+	hook      atomic.Pointer[func([]node.Event)]
 
 	ops    chan *op
 	stop   chan struct{}
@@ -125,6 +130,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	s.r.SetMaxOpenConns(8)
 	s.r.SetMaxIdleConns(8)
 	if err := s.prepare(ctx, o); err != nil {
+		return nil, errors.Join(err, s.r.Close(), s.w.Close())
+	}
+	if err := s.openEvents(ctx); err != nil {
 		return nil, errors.Join(err, s.r.Close(), s.w.Close())
 	}
 	s.done.Add(1)

@@ -113,7 +113,10 @@ func (t *Table[T]) create(tx *sql.Tx, v *T) error {
 		return err
 	}
 	h.CreatedAt, h.UpdatedAt = t.s.now(), time.Time{}
-	return t.put(tx, v)
+	if err := t.put(tx, v); err != nil {
+		return err
+	}
+	return t.s.notePart(tx, t.kind, "create", *h, nil)
 }
 
 // put writes a resource after it has made sure that nobody else has what must be its own.
@@ -247,7 +250,10 @@ func (t *Table[T]) update(ctx context.Context, tx *sql.Tx, uuid string, change f
 		return v, nil
 	}
 	h.UpdatedAt = t.s.now()
-	return v, t.put(tx, v)
+	if err := t.put(tx, v); err != nil {
+		return v, err
+	}
+	return v, t.s.notePart(tx, t.kind, "update", *h, partFields(before, after))
 }
 
 // Delete removes a resource by UUID.
@@ -257,6 +263,13 @@ func (t *Table[T]) Delete(ctx context.Context, uuid string) error {
 
 func (t *Table[T]) delete(tx *sql.Tx, uuid string) error {
 	if err := unused(tx, t.kind, strings.ToLower(uuid)); err != nil {
+		return err
+	}
+	v, err := t.scan(tx.QueryRow(resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid)).Scan)
+	if err != nil {
+		return fmt.Errorf("delete %s %s: %w", t.kind, uuid, err)
+	}
+	if err := t.s.notePart(tx, t.kind, "delete", *meta(v).Meta(), nil); err != nil {
 		return err
 	}
 	res, err := tx.Exec(`DELETE FROM resources WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid))

@@ -6,11 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+
+	"github.com/ingot-metal/ingot/conductor/node"
 )
 
 // op is one caller's write. Whoever moves taken from false to true owns it: the writer to run it, the caller to give it up.
 type op struct {
 	run   func(tx *sql.Tx) error
+	by    node.Requester
 	taken atomic.Bool
 	err   chan error
 }
@@ -23,7 +26,7 @@ func (s *Store) write(ctx context.Context, f func(tx *sql.Tx) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o := &op{run: f, err: make(chan error, 1)}
+	o := &op{run: f, by: node.RequesterOf(ctx), err: make(chan error, 1)}
 	select {
 	case s.ops <- o:
 	case <-ctx.Done():
@@ -86,6 +89,7 @@ func (s *Store) commit(group []*op) {
 		return
 	}
 	errs := make([]error, len(live))
+	committed := false
 	err := func() error {
 		tx, err := s.w.BeginTx(context.Background(), nil)
 		if err != nil {
@@ -94,6 +98,7 @@ func (s *Store) commit(group []*op) {
 		defer tx.Rollback() // after Commit it does nothing
 		s.fresh = s.fresh[:0]
 		for i, o := range live {
+			s.beginNotes(o.by)
 			if len(live) == 1 { // the transaction is its savepoint
 				if errs[i] = runOp(o, tx); errs[i] != nil {
 					return nil
@@ -106,6 +111,7 @@ func (s *Store) commit(group []*op) {
 			}
 			if errs[i] = runOp(o, tx); errs[i] != nil {
 				s.fresh = s.fresh[:kept]
+				s.dropNotes()
 				if _, err := tx.Exec(`ROLLBACK TO one`); err != nil {
 					return fmt.Errorf("roll back savepoint: %w", err)
 				}
@@ -114,15 +120,20 @@ func (s *Store) commit(group []*op) {
 				return fmt.Errorf("release savepoint: %w", err)
 			}
 		}
+		if err := s.storeNotes(tx); err != nil {
+			return err
+		}
 		if err := tx.Commit(); err != nil {
 			return fmt.Errorf("commit: %w", err)
 		}
+		committed = true
 		for _, w := range s.fresh {
 			s.cache.put(w.n, w.size)
 		}
 		clear(s.fresh)
 		return nil
 	}()
+	s.endNotes(committed)
 	for i, o := range live {
 		if err != nil && errs[i] == nil {
 			errs[i] = err

@@ -1,0 +1,74 @@
+package node
+
+import (
+	"context"
+	"time"
+)
+
+// Requester is who asked for something; empty for what the conductor does by itself.
+type Requester struct {
+	User    string `json:"user,omitempty"`
+	Project string `json:"project,omitempty"`
+}
+
+type requesterKey struct{}
+
+// WithRequester notes who is behind what is done with a context, for histories and events.
+func WithRequester(ctx context.Context, r Requester) context.Context {
+	return context.WithValue(ctx, requesterKey{}, r)
+}
+
+// RequesterOf returns who is behind what is done with a context; the zero Requester when nobody was noted.
+func RequesterOf(ctx context.Context) Requester {
+	r, _ := ctx.Value(requesterKey{}).(Requester)
+	return r
+}
+
+// Event is a change that was stored: of a node, or of another resource.
+type Event struct {
+	ID   int64 // rises by one from event to event
+	At   time.Time
+	Type string // "baremetal.node.power_set.end"; names beginning with "ingot." are those that Ironic has no notification for
+	Kind string // "node", "port", "portgroup", ...
+	UUID string // of what changed
+	Name string // of what changed; empty when it has none
+	// The node that it belongs to, or is; empty for what belongs to none.
+	NodeUUID, NodeName string
+	Requester
+	// Owner and Lessee are the projects that may see the event, beside the system's readers.
+	Owner, Lessee string
+	// Changed has old and new value of what was changed, of states and flags only.
+	Changed map[string]FromTo
+	// Fields are the other attributes that changed, by the API's names. Values are left out: they can be large, or secret.
+	Fields []string
+	Error  string // the node's last_error when something failed
+}
+
+// FromTo is a value before and after a change.
+type FromTo struct {
+	From any `json:"from"`
+	To   any `json:"to"`
+}
+
+// LogQuery says which lines of the log to return. Nil and zero fields don't restrict.
+type LogQuery struct {
+	NodeUUID, NodeName string // one of both is enough
+	User, Type         string
+	Severity           string // "INFO", "WARNING", "ERROR"
+	Project            string // of the requester, or owner or lessee of the node
+	Visible            string // a project: lines of nodes that it owns or leases. Unlike Project it is not asked for but imposed
+	Text               string // part of the sentence, upper or lower case
+	Since, Until       time.Time
+	Marker             string // UUID of the line after which to go on
+	Oldest             bool   // oldest first; else newest first
+	Limit              int
+}
+
+// LogLine is a line of the log over all nodes, those deleted included.
+type LogLine struct {
+	HistoryEntry
+	NodeName      string
+	Project       string // of the requester
+	Owner, Lessee string // of the node when the line was written
+	Gone          bool   // the node has been deleted since
+}

@@ -1,0 +1,357 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// keptEvents is how many events are kept for those who come back to read on.
+const keptEvents = 100_000
+
+// notes are the events of a transaction under way. They are the writer's alone, apart from hook.
+type notes struct {
+	pending []node.Event // of the transaction
+	by      node.Requester
+	first   int // in pending, of the write under way
+}
+
+// Announce has f told of every event, in order, after it is on disk. f is called by the writer and must not wait for anything.
+// It is to be set before the store is used, and gets the ID of the last event that there is already.
+func (s *Store) Announce(f func([]node.Event)) (last int64) {
+	s.hook.Store(&f)
+	return s.lastEvent.Load()
+}
+
+// openEvents reads where the IDs of events go on.
+func (s *Store) openEvents(ctx context.Context) error {
+	var last sql.NullInt64
+	if err := s.w.QueryRowContext(ctx, `SELECT MAX(id) FROM events`).Scan(&last); err != nil {
+		return fmt.Errorf("read events: %w", err)
+	}
+	s.lastEvent.Store(last.Int64)
+	return nil
+}
+
+// beginNotes is called before each write of a group.
+func (s *Store) beginNotes(by node.Requester) {
+	s.notes.by, s.notes.first = by, len(s.notes.pending)
+}
+
+// dropNotes forgets what the write under way noted: it is rolled back.
+func (s *Store) dropNotes() { s.notes.pending = s.notes.pending[:s.notes.first] }
+
+// storeNotes writes what the group's writes noted, at the end of their transaction.
+func (s *Store) storeNotes(tx *sql.Tx) error {
+	const rowsAtOnce = 100
+	if len(s.notes.pending) == 0 {
+		return nil
+	}
+	// Asked for each time, since a program that takes over may find this one still at its last write.
+	var before sql.NullInt64
+	if err := tx.QueryRow(`SELECT MAX(id) FROM events`).Scan(&before); err != nil {
+		return fmt.Errorf("write events: %w", err)
+	}
+	id := before.Int64
+	for chunk := range slices.Chunk(s.notes.pending, rowsAtOnce) {
+		args := make([]any, 0, 4*len(chunk))
+		for i := range chunk {
+			id++
+			chunk[i].ID, chunk[i].At = id, s.now()
+			doc, err := json.Marshal(&chunk[i])
+			if err != nil {
+				return fmt.Errorf("encode event: %w", err)
+			}
+			args = append(args, id, micros(chunk[i].At), chunk[i].Type, string(doc))
+		}
+		if _, err := tx.Exec(`INSERT INTO events (id, at, type, doc) VALUES (?, ?, ?, ?)`+strings.Repeat(", (?, ?, ?, ?)", len(chunk)-1), args...); err != nil {
+			return fmt.Errorf("write events: %w", err)
+		}
+	}
+	const now = 1024 // and then, since looking for what to remove costs more than the writing
+	if id/now != before.Int64/now {
+		if _, err := tx.Exec(`DELETE FROM events WHERE id <= ?`, id-keptEvents); err != nil {
+			return fmt.Errorf("trim events: %w", err)
+		}
+		if _, err := tx.Exec(`DELETE FROM history WHERE seq <= (SELECT MAX(seq) FROM history) - ?`, keptLog); err != nil {
+			return fmt.Errorf("trim log: %w", err)
+		}
+	}
+	return nil
+}
+
+// endNotes is called after the transaction was committed, or not.
+func (s *Store) endNotes(committed bool) {
+	pending := s.notes.pending
+	s.notes.pending = nil
+	if !committed || len(pending) == 0 {
+		return
+	}
+	s.lastEvent.Store(pending[len(pending)-1].ID)
+	if f := s.hook.Load(); f != nil {
+		(*f)(pending)
+	}
+}
+
+func (s *Store) note(e node.Event) {
+	if e.User == "" {
+		e.Requester = s.notes.by
+	}
+	s.notes.pending = append(s.notes.pending, e)
+}
+
+// noteUser fills in who asked for a change that the conductor made for somebody, as its lines in the history say.
+func (s *Store) noteUser(also node.Also) {
+	for _, h := range also.History {
+		if h.User == "" {
+			continue
+		}
+		for i := s.notes.first; i < len(s.notes.pending); i++ {
+			if s.notes.pending[i].User == "" {
+				s.notes.pending[i].User = h.User
+			}
+		}
+		return
+	}
+}
+
+// Events returns up to limit events after an ID, oldest first. Where the first of them is not the next ID, those between are no longer kept.
+func (s *Store) Events(ctx context.Context, after int64, limit int) ([]node.Event, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT id, at, doc FROM events WHERE id > ? ORDER BY id LIMIT ?`, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read events: %w", err)
+	}
+	return collect(rows, func(scan func(...any) error) (node.Event, error) {
+		var (
+			e      node.Event
+			id, at int64
+			doc    []byte
+		)
+		if err := scan(&id, &at, &doc); err != nil {
+			return e, err
+		}
+		if err := json.Unmarshal(doc, &e); err != nil {
+			return e, fmt.Errorf("decode event %d: %w", id, err)
+		}
+		e.ID, e.At = id, fromMicros(at)
+		return e, nil
+	})
+}
+
+// LastEvent is the ID of the newest event; zero when there has been none.
+func (s *Store) LastEvent() int64 { return s.lastEvent.Load() }
+
+// Places of columns in row.columns.
+var (
+	colProvision   = slices.Index(nodeColumns, "provision_state")
+	colTarget      = slices.Index(nodeColumns, "target_provision_state")
+	colPower       = slices.Index(nodeColumns, "power_state")
+	colTargetPower = slices.Index(nodeColumns, "target_power_state")
+	colMaintenance = slices.Index(nodeColumns, "maintenance")
+	colFault       = slices.Index(nodeColumns, "fault")
+)
+
+// shownFields are the attributes of a node whose changes are told by name, as documents have them and as the API calls them.
+var shownFields = map[string]string{
+	"Name": "name", "Driver": "driver", "Properties": "properties", "Extra": "extra", "InstanceUUID": "instance_uuid", "LastError": "last_error",
+	"MaintenanceReason": "maintenance_reason", "ConsoleEnabled": "console_enabled", "InspectionFinishedAt": "inspection_finished_at",
+	"ResourceClass": "resource_class", "ConductorGroup": "conductor_group", "Owner": "owner", "Lessee": "lessee", "Description": "description",
+	"Protected": "protected", "ProtectedReason": "protected_reason", "Retired": "retired", "RetiredReason": "retired_reason",
+	"AutomatedClean": "automated_clean", "DisablePowerOff": "disable_power_off", "ChassisUUID": "chassis_uuid", "ParentNode": "parent_node",
+	"Shard": "shard", "AllocationUUID": "allocation_uuid", "NetworkData": "network_data", "Traits": "traits", "RAIDConfig": "raid_config",
+	"TargetRAID": "target_raid_config", "Interfaces": "interfaces", "BootMode": "boot_mode", "SecureBoot": "secure_boot", "Health": "health",
+	"BIOS": "bios", "Firmware": "firmware", "Quarantine": "quarantine",
+	"driver_info": "driver_info", "instance_info": "instance_info",
+}
+
+// changedFields compares documents by their members.
+func changedFields(before, after []byte) []string {
+	var a, b map[string]json.RawMessage
+	if json.Unmarshal(before, &a) != nil || json.Unmarshal(after, &b) != nil {
+		return nil
+	}
+	var names []string
+	for key, name := range shownFields {
+		if string(a[key]) != string(b[key]) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func nodeEvent(n *node.Node) node.Event {
+	return node.Event{Kind: "node", UUID: n.UUID, Name: n.Name, NodeUUID: n.UUID, NodeName: n.Name, Owner: n.Owner, Lessee: n.Lessee}
+}
+
+// noteNode notes what a write of a node changed; before is nil for a new node.
+func (s *Store) noteNode(n *node.Node, r row, before *row) {
+	e := nodeEvent(n)
+	if before == nil {
+		e.Type = "baremetal.node.create.end"
+		s.note(e)
+		return
+	}
+	if n.Job != nil {
+		e.User = n.Job.Requester
+	}
+	text := func(i int) (from, to string) {
+		from, _ = before.columns[i].(string)
+		to, _ = r.columns[i].(string)
+		return from, to
+	}
+	changed := func(at int, names ...string) (m map[string]node.FromTo) {
+		for i, name := range names {
+			if from, to := text(at + i); from != to {
+				if m == nil {
+					m = map[string]node.FromTo{}
+				}
+				m[name] = node.FromTo{From: null(from), To: null(to)}
+			}
+		}
+		return m
+	}
+	tell := func(e node.Event, typ string, what map[string]node.FromTo) {
+		e.Type, e.Changed = typ, what
+		s.note(e)
+	}
+	e.Error = ""
+	if from, to := text(colProvision); from != to {
+		typ := "baremetal.node.provision_set."
+		was, is := node.State(from).IsStable(), node.State(to).IsStable()
+		ev := e
+		switch {
+		case node.State(to).IsFailure():
+			typ += "error"
+			ev.Error = n.LastError
+		case was && !is:
+			typ += "start"
+		case !was && is:
+			typ += "end"
+		default:
+			typ += "success"
+		}
+		tell(ev, typ, changed(colProvision, "provision_state", "target_provision_state"))
+	}
+	if m := changed(colPower, "power_state", "target_power_state"); m != nil {
+		typ := "baremetal.node.power_set.end"
+		ev := e
+		wasTarget, isTarget := text(colTargetPower)
+		switch {
+		case wasTarget == "" && isTarget != "":
+			typ = "baremetal.node.power_set.start"
+		case wasTarget != "" && isTarget == "" && n.LastError != "":
+			typ, ev.Error = "baremetal.node.power_set.error", n.LastError
+		case wasTarget == "" && isTarget == "" && n.Job == nil:
+			typ = "baremetal.node.power_state_corrected.success"
+		case wasTarget == isTarget && isTarget != "":
+			typ = "baremetal.node.power_set.success" // on its way
+		}
+		tell(ev, typ, m)
+	}
+	if before.columns[colMaintenance] != r.columns[colMaintenance] {
+		tell(e, "baremetal.node.maintenance_set.end", map[string]node.FromTo{"maintenance": {From: !n.Maintenance, To: n.Maintenance}})
+	}
+	if m := changed(colFault, "fault"); m != nil {
+		tell(e, "ingot.node.fault_set.end", m)
+	}
+	var fields []string
+	if string(before.doc) != string(r.doc) {
+		fields = changedFields(before.doc, r.doc)
+	}
+	if string(before.secret) != string(r.secret) {
+		fields = append(fields, changedFields(before.secret, r.secret)...)
+	}
+	if string(before.drive) != string(r.drive) && !slices.Contains(fields, "instance_info") {
+		fields = append(fields, "instance_info")
+	}
+	if i := slices.Index(fields, "console_enabled"); i >= 0 {
+		fields = slices.Delete(fields, i, i+1)
+		tell(e, "baremetal.node.console_set.end", map[string]node.FromTo{"console_enabled": {From: !n.ConsoleEnabled, To: n.ConsoleEnabled}})
+	}
+	if len(fields) > 0 {
+		slices.Sort(fields)
+		e.Type, e.Fields = "baremetal.node.update.end", fields
+		s.note(e)
+	}
+}
+
+// noteDeleted notes that a node is about to be deleted, and keeps its lines in the log.
+func (s *Store) noteDeleted(tx *sql.Tx, id string) error {
+	n := node.Node{UUID: id}
+	var name sql.NullString
+	err := tx.QueryRow(`SELECT name, owner, lessee FROM nodes WHERE uuid = ?`, id).Scan(&name, &n.Owner, &n.Lessee)
+	if err != nil {
+		return notFound(err)
+	}
+	n.Name = name.String
+	if _, err := tx.Exec(`UPDATE history SET gone = 1 WHERE node_uuid = ? AND gone = 0`, id); err != nil {
+		return fmt.Errorf("keep the log: %w", err)
+	}
+	e := nodeEvent(&n)
+	e.Type = "baremetal.node.delete.end"
+	s.note(e)
+	return nil
+}
+
+// notePart notes a change of something that may belong to a node. what is "create", "update" or "delete".
+func (s *Store) notePart(tx *sql.Tx, kind, what string, h node.Head, fields []string) error {
+	kind = strings.ReplaceAll(kind, " ", "")
+	e := node.Event{Type: "baremetal." + kind + "." + what + ".end", Kind: kind, UUID: h.UUID, Name: h.Name, NodeUUID: h.NodeUUID, Owner: h.Owner, Fields: fields}
+	if h.NodeUUID != "" {
+		var name sql.NullString
+		var owner string
+		err := tx.QueryRow(`SELECT name, owner, lessee FROM nodes WHERE uuid = ?`, h.NodeUUID).Scan(&name, &owner, &e.Lessee)
+		if err != nil {
+			return fmt.Errorf("node %s: %w", h.NodeUUID, notFound(err))
+		}
+		e.NodeName = name.String
+		if e.Owner == "" {
+			e.Owner = owner
+		}
+	}
+	s.note(e)
+	return nil
+}
+
+// partFields are the names of the members that differ between two documents of a resource, as the API writes names.
+func partFields(before, after []byte) []string {
+	var a, b map[string]json.RawMessage
+	if json.Unmarshal(before, &a) != nil || json.Unmarshal(after, &b) != nil {
+		return nil
+	}
+	for k := range a {
+		if _, ok := b[k]; !ok {
+			b[k] = nil
+		}
+	}
+	var names []string
+	for _, k := range slices.Sorted(maps.Keys(b)) {
+		if string(a[k]) != string(b[k]) && k != "UpdatedAt" && k != "CreatedAt" {
+			names = append(names, snake(k))
+		}
+	}
+	return names
+}
+
+// snake writes a Go name as the API does: NodeUUID is node_uuid.
+func snake(s string) string {
+	var b strings.Builder
+	for i, r := range s {
+		upper := r >= 'A' && r <= 'Z'
+		if upper && i > 0 {
+			before := s[i-1] >= 'a' && s[i-1] <= 'z'
+			after := i+1 < len(s) && s[i+1] >= 'a' && s[i+1] <= 'z'
+			if before || after {
+				b.WriteByte('_')
+			}
+		}
+		b.WriteRune(r)
+	}
+	return strings.ToLower(b.String())
+}

@@ -1,0 +1,83 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// keptLog is how many lines of all nodes' histories are kept, those of deleted nodes included.
+const keptLog = 500_000
+
+// Log returns lines of the histories of all nodes, those deleted included. A marker that is not there gives ErrNotFound.
+func (s *Store) Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error) {
+	var where []string
+	var args []any
+	add := func(cond string, a ...any) { where, args = append(where, cond), append(args, a...) }
+	equal := func(column, v string) {
+		if v != "" {
+			add(column+" = ?", v)
+		}
+	}
+	switch {
+	case q.NodeUUID != "":
+		add("node_uuid = ?", strings.ToLower(q.NodeUUID))
+	case q.NodeName != "":
+		add("node_name = ?", q.NodeName)
+	}
+	equal("user_name", q.User)
+	equal("type", q.Type)
+	equal("severity", strings.ToUpper(q.Severity))
+	if q.Project != "" {
+		add("(project = ? OR owner = ? OR lessee = ?)", q.Project, q.Project, q.Project)
+	}
+	if q.Visible != "" {
+		add("(owner = ? OR lessee = ?)", q.Visible, q.Visible)
+	}
+	if q.Text != "" {
+		add(`LOWER(event) LIKE ? ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(strings.ToLower(q.Text))+"%")
+	}
+	if !q.Since.IsZero() {
+		add("at >= ?", micros(q.Since))
+	}
+	if !q.Until.IsZero() {
+		add("at < ?", micros(q.Until))
+	}
+	order, after := "DESC", "<"
+	if q.Oldest {
+		order, after = "ASC", ">"
+	}
+	if q.Marker != "" {
+		var seq int64
+		err := s.r.QueryRowContext(ctx, `SELECT seq FROM history WHERE uuid = ?`, strings.ToLower(q.Marker)).Scan(&seq)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil, fmt.Errorf("log line %s: %w", q.Marker, ErrNotFound)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read log: %w", err)
+		}
+		add("seq "+after+" ?", seq)
+	}
+	cond := ""
+	if len(where) > 0 {
+		cond = " WHERE " + strings.Join(where, " AND ")
+	}
+	rows, err := s.r.QueryContext(ctx, `SELECT uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone
+		FROM history`+cond+` ORDER BY seq `+order+` LIMIT ?`, append(args, max(1, q.Limit))...)
+	if err != nil {
+		return nil, fmt.Errorf("read log: %w", err)
+	}
+	return collect(rows, func(scan func(...any) error) (node.LogLine, error) {
+		var (
+			l  node.LogLine
+			at int64
+		)
+		err := scan(&l.UUID, &l.NodeUUID, &l.NodeName, &at, &l.Type, &l.Severity, &l.Event, &l.Conductor, &l.User, &l.Project, &l.Owner, &l.Lessee, &l.Gone)
+		l.At = fromMicros(at)
+		return l, err
+	})
+}
