@@ -16,7 +16,7 @@ import (
 // ruling is what a route asks of whoever calls it.
 type ruling struct {
 	rule access.Rule
-	// inBody: what is acted on is named in the body or the query, or the rule depends on them. Whoever the rule could ever let
+	// inBody: what is acted on is named in the body or the query, or the rule depends on them, or on whose the resource is. Whoever the rule could ever let
 	// through reaches the handler, which asks again with c.may, c.mayFor or s.visible.
 	inBody bool
 }
@@ -88,6 +88,13 @@ var rulings = map[string]ruling{
 	"DELETE /v1/chassis/{chassis}":                          {rule: access.ChassisDelete},
 	"GET /v1/chassis/{chassis}/nodes":                       {rule: access.ChassisGet},
 	"GET /v1/chassis/{chassis}/nodes/detail":                {rule: access.ChassisGet},
+	"GET /v1/allocations":                                   {rule: access.AllocationList},
+	"POST /v1/allocations":                                  {rule: access.AllocationCreate, inBody: true},
+	"GET /v1/allocations/{allocation}":                      {rule: access.AllocationGet, inBody: true},
+	"PATCH /v1/allocations/{allocation}":                    {rule: access.AllocationUpdate, inBody: true},
+	"DELETE /v1/allocations/{allocation}":                   {rule: access.AllocationDelete, inBody: true},
+	"GET /v1/nodes/{node}/allocation":                       {rule: access.AllocationGet, inBody: true},
+	"DELETE /v1/nodes/{node}/allocation":                    {rule: access.AllocationDelete, inBody: true},
 	"GET /v1/drivers":                                       {rule: access.DriverGet},
 	"GET /v1/drivers/{driver}":                              {rule: access.DriverGet},
 	"GET /v1/drivers/{driver}/properties":                   {rule: access.DriverGet},

@@ -47,6 +47,10 @@ type kind[T, R any] struct {
 	// assign sets the attributes from a document; one that is absent or null gets its default. It runs inside a transaction:
 	// no I/O. v holds what was stored before, with its UUID.
 	assign func(c *call, v *T, d map[string]any) *rest.Error
+	// sees tells whether whoever asks may know that v exists; nil: whoever gets through to the routes may.
+	sees func(c *call, v *T) bool
+	// may refuses to let whoever asks change v (PATCH), or delete it (DELETE); nil allows it.
+	may func(c *call, v *T) error
 	// release refuses to delete; nil allows it.
 	release func(ctx context.Context, c *call, v *T) error
 	filters []filter[T]
@@ -99,10 +103,13 @@ func (k *kind[T, R]) byIdent(ctx context.Context, c *call, ident string) (*T, er
 	if errors.Is(err, store.ErrNotFound) {
 		// Like nodes: "x.json" is "x", with a wish for JSON.
 		if stem, ok := strings.CutSuffix(ident, ".json"); ok && stem != "" {
-			if v, err2 := k.table().Get(ctx, stem); err2 == nil {
+			if v, err2 := k.table().Get(ctx, stem); err2 == nil && (k.sees == nil || k.sees(c, v)) {
 				return v, nil
 			}
 		}
+		return nil, k.missing(ident)
+	}
+	if err == nil && k.sees != nil && !k.sees(c, v) {
 		return nil, k.missing(ident)
 	}
 	return v, err
@@ -159,6 +166,9 @@ func (k *kind[T, R]) listWhere(ctx context.Context, c *call, path string, detail
 	}
 	if keep != nil {
 		keeps = append(keeps, keep)
+	}
+	if k.sees != nil {
+		keeps = append(keeps, func(v *T) bool { return k.sees(c, v) })
 	}
 	p, err := c.page(func(f string) bool { _, ok := k.fields.Since(f); return ok }, k.fields.Sortable)
 	if err != nil {
@@ -344,6 +354,11 @@ func (k *kind[T, R]) patchOnce(ctx context.Context, c *call, patch *rest.Patch) 
 	if err != nil {
 		return nil, err
 	}
+	if k.may != nil {
+		if err := k.may(c, was); err != nil {
+			return nil, err
+		}
+	}
 	d := k.document(was)
 	if err := patch.Apply(d); err != nil {
 		return nil, err
@@ -384,6 +399,11 @@ func (k *kind[T, R]) delete(ctx context.Context, c *call) (*reply, error) {
 	v, err := k.byIdent(ctx, c, c.path[k.param])
 	if err != nil {
 		return nil, err
+	}
+	if k.may != nil {
+		if err := k.may(c, v); err != nil {
+			return nil, err
+		}
 	}
 	if k.release != nil {
 		if err := k.release(ctx, c, v); err != nil {

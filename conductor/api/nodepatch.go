@@ -319,6 +319,8 @@ func checkChange(c *call, was, n *node.Node, roots []string) *rest.Error {
 		return rest.BadRequest("Node %s: Cannot change name to invalid name '%s'", n.UUID, n.Name)
 	case was.InstanceUUID != "" && n.InstanceUUID != "" && was.InstanceUUID != n.InstanceUUID:
 		return rest.Conflict("Node %s is associated with instance %s.", n.UUID, was.InstanceUUID)
+	case was.AllocationUUID != "" && n.InstanceUUID == "" && !n.Maintenance && !slices.Contains(interfacesIn, n.Provision):
+		return rest.Conflict("Node %s with an allocation can not have instance_uuid removed unless it is in one of allowed (enroll, manageable, inspecting, inspect wait, available) states or in maintenance mode. Current state is '%s'.", n.UUID, n.Provision)
 	case n.Protected && !was.Protected && n.Provision != node.Active && n.Provision != node.Rescue:
 		return rest.Conflict("Node %s can only be made protected in provision states 'active' or 'rescue', the current state is '%s'", n.UUID, n.Provision)
 	case !n.Protected && n.ProtectedReason != "" && n.ProtectedReason != was.ProtectedReason:

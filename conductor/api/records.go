@@ -123,13 +123,21 @@ var standardTrait = regexp.MustCompile(`^(COMPUTE|HW|MISC|OWNER|STORAGE)_[A-Z0-9
 const maxTraits = 50
 
 func checkTrait(t string) *rest.Error {
-	if len(t) > 255 {
-		return rest.BadRequest("Schema error for trait: %s is too long", rest.Repr(t))
-	}
-	if !customTrait.MatchString(t) && !standardTrait.MatchString(t) {
-		return rest.BadRequest("Schema error for trait: %s is not valid under any of the given schemas. Possible root cause: %s does not match %s", rest.Repr(t), rest.Repr(t), rest.Repr(customTrait.String()))
+	if fault := traitFault(t); fault != "" {
+		return rest.BadRequest("Schema error for trait: %s", fault)
 	}
 	return nil
+}
+
+// traitFault says what is wrong with the name of a trait, or "".
+func traitFault(t string) string {
+	if len(t) > 255 {
+		return rest.Repr(t) + " is too long"
+	}
+	if !customTrait.MatchString(t) && !standardTrait.MatchString(t) {
+		return fmt.Sprintf("%s is not valid under any of the given schemas. Possible root cause: %s does not match %s", rest.Repr(t), rest.Repr(t), rest.Repr(customTrait.String()))
+	}
+	return ""
 }
 
 func (s *Server) listTraits(ctx context.Context, c *call) (*reply, error) {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/alloc"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -112,6 +113,10 @@ var fixtures = map[string][]node.Node{
 	"provision":          {{UUID: "1ef6a2f6-4f76-4e73-9c2f-fbb5eab89770", Name: "prov", ResourceClass: "prov"}},
 	"chassis":            {{UUID: "b3a66a87-fe97-4186-b79c-b3eb4b717470", Name: "in-chassis"}},
 	"drivers-conductors": {{UUID: "1227658d-f75e-4edd-9eda-efd75df3a399", Name: "n1"}},
+	"allocations": {
+		{UUID: "9ee90027-b882-488d-84b4-f2338612c2c6", Name: "al1", ResourceClass: "alloc", Traits: []string{"CUSTOM_FAST"}, Provision: node.Available, Power: "power on"},
+		{UUID: "167062b6-ffa0-4591-ae9b-4bd7148c5917", Name: "bf1", ResourceClass: "bf", Provision: node.Active, Power: "power on", InstanceUUID: "0a0a0a0a-1111-4222-8333-444444444444"},
+	},
 }
 
 // before is what happened outside of a recording before one of its requests.
@@ -123,6 +128,24 @@ var before = map[string]func(ctx context.Context, r *replay) error{
 		})
 		return err
 	},
+	"allocations-031": func(ctx context.Context, r *replay) error { // the allocated node was deployed
+		return r.changeNode(ctx, "al1", func(n *node.Node) { n.Provision = node.Active })
+	},
+	"allocations-033": func(ctx context.Context, r *replay) error { // and torn down
+		return r.changeNode(ctx, "al1", func(n *node.Node) { n.Provision, n.InstanceUUID = node.Available, "" })
+	},
+}
+
+func (r *replay) changeNode(ctx context.Context, name string, change func(*node.Node)) error {
+	n, err := r.st.Node(ctx, name)
+	if err != nil {
+		return err
+	}
+	_, err = r.st.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+		change(n)
+		return nil
+	})
+	return err
 }
 
 func TestRecordedAnswers(t *testing.T) {
@@ -142,7 +165,8 @@ func TestRecordedAnswers(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			srv, err := New(st, instant{st}, Config{Hostname: "conductor-1", MaxVersion: 82}, nil)
+			allocate := func(uuid string) { alloc.New(st, nil).Process(t.Context(), uuid) }
+			srv, err := New(st, instant{st}, Config{Hostname: "conductor-1", MaxVersion: 82, Allocate: allocate}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -279,7 +303,7 @@ func (r *replay) compare(path string, want, got any) string {
 			v := w[k]
 			gv, ok := g[k]
 			if !ok {
-				if slices.Contains([]string{"/lookup", "/heartbeat", "/allocations", "/events", "/deploy_templates"}, path+"/"+k) {
+				if slices.Contains([]string{"/lookup", "/heartbeat", "/events", "/deploy_templates"}, path+"/"+k) {
 					continue // resources that this server does not have are not in its version document
 				}
 				return fmt.Sprintf("%s/%s is missing", path, k)

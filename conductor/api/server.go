@@ -40,6 +40,7 @@ type nodes interface {
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
 	tables
+	allocations
 }
 
 // tables are where the store keeps all resources beside nodes and ports.
@@ -86,6 +87,8 @@ type Config struct {
 	// Authenticate finds out who sent a request. Nil takes everybody for somebody who may do everything, which is right behind a
 	// loopback listener only. An error is an *access.Refusal, or a fault of the server (500).
 	Authenticate func(r *http.Request) (*access.Actor, error)
+	// Allocate has an allocation that was stored processed soon; it does not wait for that. With nil it waits for a conductor.
+	Allocate func(uuid string)
 	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingot-metal/ingot/conductor/agents"
+	"github.com/ingot-metal/ingot/conductor/alloc"
 	"github.com/ingot-metal/ingot/conductor/api"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
@@ -112,7 +113,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		}
 	}
 
-	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Logs: func(node string, after uint64) []rest.LogLine {
+	allocator := alloc.New(st, log)
+	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Allocate: allocator.Wake, Logs: func(node string, after uint64) []rest.LogLine {
 		var out []rest.LogLine
 		for _, l := range ag.Logs(node, after) {
 			out = append(out, logLine(l))
@@ -154,6 +156,10 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}()
 
 	g.Go(func() error { return ag.Serve(agentListener) })
+	g.Go(func() error {
+		allocator.Run(gctx)
+		return nil
+	})
 	if nb != nil {
 		g.Go(func() error { return nb.Serve(gctx) })
 	}

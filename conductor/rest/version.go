@@ -52,8 +52,13 @@ const (
 	VersionConductors     Version = 49
 	VersionOwner          Version = 50
 	VersionDescription    Version = 51
+	VersionAllocations    Version = 52
+	VersionTemplates      Version = 55 // deploy templates
 	VersionDriveObject    Version = 56 // config drive as a JSON object
+	VersionPatchAlloc     Version = 57 // PATCH of allocations
+	VersionBackfill       Version = 58 // allocations of nodes that have their instance already
 	VersionVendorData     Version = 59
+	VersionAllocOwner     Version = 60
 	VersionRetired        Version = 61
 	VersionLessee         Version = 65
 	VersionDeploySteps    Version = 69
