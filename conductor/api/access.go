@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
@@ -133,6 +134,14 @@ func rulingOf(rt *route) ruling {
 		return r
 	}
 	return fallback(rt)
+}
+
+// openToRamdisks leaves out, where it is so configured, what everybody who reaches the API may call.
+func (s *Server) openToRamdisks(rs []route) []route {
+	if !s.cfg.NoRamdisk {
+		return rs
+	}
+	return slices.DeleteFunc(rs, func(rt route) bool { return rt.Access == Public })
 }
 
 // authenticate finds out who asks.

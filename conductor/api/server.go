@@ -89,6 +89,8 @@ type Config struct {
 	Authenticate func(r *http.Request) (*access.Actor, error)
 	// Allocate has an allocation that was stored processed soon; it does not wait for that. With nil it waits for a conductor.
 	Allocate func(uuid string)
+	// NoRamdisk leaves out the routes that stock agents call without authentication.
+	NoRamdisk bool
 	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 }

@@ -114,7 +114,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 
 	allocator := alloc.New(st, log)
-	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Allocate: allocator.Wake, Logs: func(node string, after uint64) []rest.LogLine {
+	who, err := authentication(cfg, log)
+	if err != nil {
+		return err
+	}
+	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, Allocate: allocator.Wake, Logs: func(node string, after uint64) []rest.LogLine {
 		var out []rest.LogLine
 		for _, l := range ag.Logs(node, after) {
 			out = append(out, logLine(l))
@@ -133,6 +137,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		if apiListener, err = net.Listen("tcp", cfg.API.Listen); err != nil {
 			return fmt.Errorf("listen for the API: %w", err)
 		}
+	}
+	if apiListener, err = encrypted(cfg, apiListener, log); err != nil {
+		return errors.Join(err, apiListener.Close())
 	}
 	agentListener, err := net.Listen("tcp", cfg.Agents.Listen)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -50,7 +51,57 @@ type API struct {
 	Listen string `yaml:"listen"`
 	// InsecureListen allows a Listen beyond loopback although nobody has to authenticate: whoever reaches it owns all nodes.
 	InsecureListen bool `yaml:"insecure_listen"`
+	// TLSCert and TLSKey are files with a certificate (and those that signed it) and its key, in PEM, read again when they change.
+	// With them the API is served over TLS.
+	TLSCert string `yaml:"tls_cert"`
+	TLSKey  string `yaml:"tls_key"`
+	// Auth is how those who use the API say who they are: none (loopback only), http_basic or keystone.
+	Auth string `yaml:"auth"`
+	// HtpasswdFile has the users of http_basic, with bcrypt hashes (htpasswd -B), read again when it changes.
+	HtpasswdFile string   `yaml:"htpasswd_file"`
+	Keystone     Keystone `yaml:"keystone"`
+	// Ramdisk serves what a stock agent calls without authentication: lookup, heartbeat and continue_inspection. Ingot's own agent
+	// does not need it.
+	Ramdisk bool `yaml:"ramdisk"`
 }
+
+// Keystone is OpenStack's identity service, and this server's own user there.
+type Keystone struct {
+	// AuthURL is Keystone's address, such as https://keystone.example:5000.
+	AuthURL string `yaml:"auth_url"`
+	// PublicURL is the address at which clients are told to get their tokens; empty means AuthURL.
+	PublicURL string `yaml:"public_url"`
+	// Username is this server's user, which needs the role service or admin to validate tokens.
+	Username string `yaml:"username"`
+	// Password is that user's; PasswordFile is read at each login instead.
+	Password     Secret `yaml:"password"`
+	PasswordFile string `yaml:"password_file"`
+	// UserDomain is the user's domain.
+	UserDomain string `yaml:"user_domain"`
+	// Project is the project in which the user has the role; empty means that it has it in the system.
+	Project       string `yaml:"project"`
+	ProjectDomain string `yaml:"project_domain"`
+	// ServiceProject is a project (in ProjectDomain) whose users with the role service may do what members of the system may, as Nova's
+	// does; empty means none.
+	ServiceProject string `yaml:"service_project"`
+	// CAFile has the certificates that Keystone's is signed by; empty means those of this machine.
+	CAFile string `yaml:"ca_file"`
+	// CacheTime is how long a token is taken for good without asking again; a revoked one works that long. At most a minute.
+	CacheTime time.Duration `yaml:"cache_time"`
+}
+
+// Secret is text that is never shown.
+type Secret string
+
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "******"
+}
+
+// MarshalYAML keeps the secret out of --print-config.
+func (s Secret) MarshalYAML() (any, error) { return s.String(), nil }
 
 // Agents is the side that agents dial.
 type Agents struct {
@@ -130,7 +181,10 @@ type Power struct {
 func Default() Config {
 	return Config{
 		DataDir: "/var/lib/ingot", LogLevel: "info", LogFormat: "text",
-		API:    API{Listen: "127.0.0.1:6385"},
+		API: API{
+			Listen: "127.0.0.1:6385", Auth: "none", Ramdisk: true,
+			Keystone: Keystone{UserDomain: "default", Project: "service", ProjectDomain: "default", CacheTime: 30 * time.Second},
+		},
 		Agents: Agents{Listen: ":6386"},
 		Netboot: Netboot{
 			DHCP: "off", LeaseTime: time.Hour, HTTPPort: 8080, TFTP: true, LoaderDir: "/usr/lib/ipxe",
@@ -182,8 +236,34 @@ func (c Config) Validate() error {
 
 	if host, _, err := net.SplitHostPort(c.API.Listen); err != nil {
 		bad("api.listen", "%q is not host:port", c.API.Listen)
-	} else if !loopback(host) && !c.API.InsecureListen {
-		bad("api.listen", "%s is reachable from other machines, and nobody has to authenticate; listen on 127.0.0.1, or set api.insecure_listen if the network is closed to all but administrators", c.API.Listen)
+	} else if !loopback(host) && c.API.Auth == "none" && !c.API.InsecureListen {
+		bad("api.listen", "%s is reachable from other machines, and nobody has to authenticate; listen on 127.0.0.1, set api.auth to http_basic or keystone, or set api.insecure_listen if the network is closed to all but administrators", c.API.Listen)
+	}
+	oneOf("api.auth", c.API.Auth, "none", "http_basic", "keystone")
+	if (c.API.TLSCert == "") != (c.API.TLSKey == "") {
+		bad("api.tls_cert", "and api.tls_key go together: set both, or neither")
+	}
+	if c.API.Auth == "http_basic" && c.API.HtpasswdFile == "" {
+		bad("api.htpasswd_file", "is needed when api.auth is http_basic: make one with htpasswd -B -c FILE NAME")
+	}
+	if k := c.API.Keystone; c.API.Auth == "keystone" {
+		for key, u := range map[string]string{"auth_url": k.AuthURL, "public_url": k.PublicURL} {
+			if u == "" && key == "public_url" {
+				continue
+			}
+			if p, err := url.Parse(u); err != nil || p.Host == "" || p.Scheme != "http" && p.Scheme != "https" {
+				bad("api.keystone."+key, "%q is not an address such as https://keystone.example:5000", u)
+			}
+		}
+		if k.Username == "" {
+			bad("api.keystone.username", "is needed when api.auth is keystone: a user that may validate tokens")
+		}
+		if (k.Password == "") == (k.PasswordFile == "") {
+			bad("api.keystone.password", "or api.keystone.password_file is needed, one of the two; the password can also come from the environment (INGOT_API_KEYSTONE_PASSWORD)")
+		}
+		if k.CacheTime <= 0 || k.CacheTime > time.Minute {
+			bad("api.keystone.cache_time", "%v is not between 0 and 1m: a revoked token would live that long", k.CacheTime)
+		}
 	}
 	if _, _, err := net.SplitHostPort(c.Agents.Listen); err != nil {
 		bad("agents.listen", "%q is not host:port", c.Agents.Listen)

@@ -3,6 +3,8 @@ package config
 import (
 	"bytes"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -146,5 +148,55 @@ func TestWriteReadsBack(t *testing.T) {
 	var again bytes.Buffer
 	if err := got.Write(&again); err != nil || again.String() != b.String() {
 		t.Errorf("Write after Load = %q (%v), want %q", again.String(), err, b.String())
+	}
+}
+
+func TestAccessIsChecked(t *testing.T) {
+	keystone := map[string]string{"api.auth": "keystone", "api.keystone.auth_url": "https://k:5000", "api.keystone.username": "ingot", "api.keystone.password": "hush"}
+	with := func(change map[string]string) map[string]string {
+		m := maps.Clone(keystone)
+		maps.Copy(m, change)
+		return m
+	}
+	for _, c := range []struct {
+		set  map[string]string
+		want string // of the fault; empty: there is none
+	}{
+		{map[string]string{"api.listen": "0.0.0.0:6385"}, "api.auth to http_basic or keystone"},
+		{map[string]string{"api.listen": "0.0.0.0:6385", "api.auth": "http_basic", "api.htpasswd_file": "/x"}, ""},
+		{map[string]string{"api.auth": "http_basic"}, "htpasswd -B -c"},
+		{map[string]string{"api.auth": "basic"}, "api.auth"},
+		{map[string]string{"api.tls_cert": "/x"}, "go together"},
+		{with(nil), ""},
+		{with(map[string]string{"api.listen": ":6385"}), ""},
+		{with(map[string]string{"api.keystone.auth_url": "k:5000"}), "api.keystone.auth_url"},
+		{with(map[string]string{"api.keystone.username": ""}), "api.keystone.username"},
+		{with(map[string]string{"api.keystone.password": ""}), "INGOT_API_KEYSTONE_PASSWORD"},
+		{with(map[string]string{"api.keystone.password_file": "/x"}), "one of the two"},
+		{with(map[string]string{"api.keystone.cache_time": "2m"}), "a revoked token"},
+	} {
+		args := []string{"--config", lab(t)}
+		for key, v := range c.set {
+			args = append(args, "--set", key+"="+v)
+		}
+		_, _, err := Load(args, nil, &bytes.Buffer{})
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%v: %v, want %q", c.set, err, c.want)
+		}
+	}
+}
+
+func TestSecretsAreNotShown(t *testing.T) {
+	c, _, err := Load([]string{"--config", lab(t)}, []string{"INGOT_API_KEYSTONE_PASSWORD=hush"}, &bytes.Buffer{})
+	if err != nil || c.API.Keystone.Password != "hush" {
+		t.Fatalf("password = %q, %v", string(c.API.Keystone.Password), err)
+	}
+	var out bytes.Buffer
+	if err := c.Write(&out); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(&out, "%v %+v %s", c, c, c.API.Keystone.Password)
+	if strings.Contains(out.String(), "hush") || !strings.Contains(out.String(), "password: '******'") {
+		t.Errorf("shown: %s", out.String())
 	}
 }

@@ -127,6 +127,8 @@ func set(f reflect.Value, s string) error {
 	switch p := f.Addr().Interface().(type) {
 	case *string:
 		*p = s
+	case *Secret:
+		*p = Secret(s)
 	case *bool:
 		b, err := strconv.ParseBool(s)
 		if err != nil {

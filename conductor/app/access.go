@@ -1,0 +1,69 @@
+package app
+
+import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/config"
+)
+
+// authentication is what finds out who sends a request; nil where nobody has to say.
+func authentication(cfg config.Config, log *slog.Logger) (func(*http.Request) (*access.Actor, error), error) {
+	switch cfg.API.Auth {
+	case "http_basic":
+		b, err := access.OpenBasic(cfg.API.HtpasswdFile, log)
+		if err != nil {
+			return nil, err
+		}
+		return b.Authenticate, nil
+	case "keystone":
+		k := cfg.API.Keystone
+		a, err := access.NewKeystone(access.KeystoneConfig{
+			AuthURL: k.AuthURL, PublicURL: k.PublicURL, Username: k.Username, UserDomain: k.UserDomain, Project: k.Project, ProjectDomain: k.ProjectDomain,
+			ServiceProject: k.ServiceProject, CAFile: k.CAFile, CacheTime: k.CacheTime, Password: password(k),
+		}, log)
+		if err != nil {
+			return nil, err
+		}
+		return a.Authenticate, nil
+	}
+	return nil, nil
+}
+
+// password reads Ingot's password for Keystone, each time anew when it is in a file.
+func password(k config.Keystone) func() (string, error) {
+	return func() (string, error) {
+		if k.PasswordFile == "" {
+			return string(k.Password), nil
+		}
+		b, err := os.ReadFile(k.PasswordFile)
+		if err != nil {
+			return "", fmt.Errorf("api.keystone.password_file: %w", err)
+		}
+		return strings.TrimRight(string(b), "\r\n"), nil
+	}
+}
+
+// encrypted puts TLS in front of the API, if it is configured. An error leaves l as it was.
+func encrypted(cfg config.Config, l net.Listener, log *slog.Logger) (net.Listener, error) {
+	if cfg.API.TLSCert == "" {
+		if a, err := netip.ParseAddrPort(l.Addr().String()); cfg.API.Auth != "none" && (err != nil || !a.Addr().IsLoopback()) {
+			log.Warn("the API listens beyond this machine without TLS: passwords and tokens can be read on the way, unless something in front of it encrypts (or set api.tls_cert and api.tls_key)", "api", l.Addr().String())
+		}
+		return l, nil
+	}
+	c, err := access.OpenCertificate(cfg.API.TLSCert, cfg.API.TLSKey, log)
+	if err != nil {
+		return l, err
+	}
+	t := c.Config()
+	t.NextProtos = []string{"h2", "http/1.1"}
+	return tls.NewListener(l, t), nil
+}
