@@ -204,7 +204,7 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 	if got, _ := json.Marshal(f.want(200, "GET", "/v1/shards", "")); string(got) != `{"shards":[{"count":1,"name":"None"},{"count":2,"name":"s1"}]}` {
 		t.Errorf("shards = %s", got)
 	}
-	for _, path := range []string{"/v1/deploy_templates", "/v1/nodes/n/allocation", "/v1/lookup"} {
+	for _, path := range []string{"/v1/nodes/n/allocation", "/v1/lookup"} {
 		f.want(404, "GET", path, "")
 	}
 	f.want(405, "POST", "/v1/portgroups", "{}")

@@ -87,6 +87,7 @@ const (
 	VersionServiceNoAgent Version = 108 // disable_ramdisk with service
 	VersionHealth         Version = 109
 	VersionAbortDeploy    Version = 110
+	VersionRunbookTraits  Version = 112 // description and traits of runbooks, whose names may be any then
 )
 
 // Headers of negotiation.
