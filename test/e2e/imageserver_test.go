@@ -22,7 +22,6 @@ import (
 type imageServer struct {
 	dir            string
 	bytesPerSecond atomic.Int64
-	requests       atomic.Int64 // GETs of anything
 	sent           atomic.Int64 // body bytes
 	url            string
 }
@@ -39,9 +38,6 @@ func startImageServer(t *testing.T, l net.Listener, dir string) *imageServer {
 }
 
 func (s *imageServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodGet {
-		s.requests.Add(1)
-	}
 	how, name := filepath.Split(filepath.Clean(r.URL.Path))
 	if how == "/html/" {
 		w.Header().Set("Content-Type", "text/html")
