@@ -1,4 +1,346 @@
 package api
 
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/events"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
 // eventRoutes are the routes of the stream of events and the log, under /ingot/v1.
-func (s *Server) eventRoutes() []route { return nil }
+func (s *Server) eventRoutes() []route {
+	return []route{
+		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: Read, handle: s.searchLog},
+		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: Read, Stream: true, handle: s.followEvents},
+	}
+}
+
+// when reads a time of a query: RFC 3339, a date, or a duration before now ("24h").
+func when(name, v string) (time.Time, *rest.Error) {
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", time.DateOnly} {
+		if t, err := time.Parse(layout, v); err == nil {
+			return t, nil
+		}
+	}
+	if d, err := time.ParseDuration(v); err == nil && d >= 0 {
+		return time.Now().Add(-d), nil
+	}
+	return time.Time{}, rest.BadRequest("Expected a time (2026-01-31T12:00:00Z) or how long ago it was (24h) for %s: %s", name, v)
+}
+
+const defaultLog = 100
+
+// searchLog answers with lines of the log over all nodes, newest first, those of deleted nodes included.
+func (s *Server) searchLog(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow("node", "user", "project", "type", "severity", "text", "since", "until", "limit", "marker", "sort_dir"); err != nil {
+		return nil, err
+	}
+	p, err := c.page(func(string) bool { return false }, func(string) bool { return false })
+	if err != nil {
+		return nil, err
+	}
+	if c.text("limit") == nil {
+		p.limit = defaultLog
+	}
+	q := node.LogQuery{
+		User: c.query.Get("user"), Project: c.query.Get("project"), Type: c.query.Get("type"), Severity: c.query.Get("severity"),
+		Text: c.query.Get("text"), Marker: p.marker, Limit: p.limit + 1, Oldest: c.query.Get("sort_dir") == "asc",
+	}
+	if q.Severity != "" && !slices.Contains([]string{"INFO", "WARNING", "ERROR"}, strings.ToUpper(q.Severity)) {
+		return nil, rest.BadRequest("Expected INFO, WARNING or ERROR for severity: %s", q.Severity)
+	}
+	for name, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
+		if v := c.query.Get(name); v != "" {
+			if *at, err = when(name, v); err != nil {
+				return nil, err
+			}
+		}
+	}
+	if ident := c.query.Get("node"); isUUID(ident) {
+		q.NodeUUID = ident
+	} else {
+		q.NodeName = ident
+	}
+	project, all := c.actor.Scope()
+	if !all {
+		if project == "" {
+			return &reply{status: http.StatusOK, body: rest.Log{Log: []rest.LogEntry{}}}, nil
+		}
+		q.Visible = project
+	}
+	lines, lerr := s.store.Log(ctx, q)
+	if errors.Is(lerr, store.ErrNotFound) {
+		return nil, rest.NotFound("Log line %s could not be found.", q.Marker)
+	}
+	if lerr != nil {
+		return nil, lerr
+	}
+	out := rest.Log{Log: make([]rest.LogEntry, 0, min(len(lines), p.limit))}
+	for i, l := range lines {
+		if i == p.limit {
+			next := c.query
+			next.Set("marker", lines[i-1].UUID)
+			next.Set("limit", strconv.Itoa(p.limit))
+			out.Next = c.base + "/ingot/v1/log?" + next.Encode()
+			break
+		}
+		out.Log = append(out.Log, rest.LogEntry{
+			UUID: l.UUID, CreatedAt: rest.NullTime{Time: l.At}, NodeUUID: l.NodeUUID, NodeName: rest.Null(l.NodeName), Deleted: l.Gone, EventType: l.Type,
+			Severity: l.Severity, Event: l.Event, User: rest.Null(l.User), Project: rest.Null(l.Project), Conductor: rest.Null(l.Conductor),
+		})
+	}
+	return &reply{status: http.StatusOK, body: out}, nil
+}
+
+// Timing of a stream.
+const (
+	heartbeat    = 15 * time.Second
+	progressTick = time.Second
+	writeLimit   = 30 * time.Second // for one write to a reader that doesn't read
+	maxStream    = time.Hour        // then the reader has to say anew who it is
+)
+
+// Types of event that are not kept.
+const (
+	typeReady    = "ingot.ready"
+	typeGap      = "ingot.gap"
+	typeProgress = "ingot.node.progress"
+)
+
+// eventFilter says which events a reader wants.
+type eventFilter struct{ nodes, types []string }
+
+func words(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// typeWanted takes a type by its name or by the beginning of it, up to a dot; "baremetal." may be left out.
+func (f eventFilter) typeWanted(typ string) bool {
+	return len(f.types) == 0 || slices.ContainsFunc(f.types, func(t string) bool {
+		return typ == t || strings.HasPrefix(typ, t+".")
+	})
+}
+
+func (f eventFilter) nodeWanted(uuid, name string) bool {
+	return len(f.nodes) == 0 || slices.Contains(f.nodes, uuid) || name != "" && slices.Contains(f.nodes, name)
+}
+
+// followEvents streams what is stored, as server-sent events.
+func (s *Server) followEvents(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow("node", "type", "since"); err != nil {
+		return nil, err
+	}
+	if s.cfg.Events == nil {
+		return nil, rest.Fault(http.StatusServiceUnavailable, "This conductor does not announce events.")
+	}
+	after := int64(-1)
+	from := c.r.Header.Get("Last-Event-ID")
+	if from == "" {
+		from = c.query.Get("since")
+	}
+	if from != "" {
+		id, err := strconv.ParseInt(from, 10, 64)
+		if err != nil || id < 0 {
+			return nil, rest.BadRequest("Expected the ID of an event for Last-Event-ID or since: %s", from)
+		}
+		after = id
+	}
+	f := eventFilter{nodes: words(c.query.Get("node")), types: words(strings.ReplaceAll(c.query.Get("type"), "*", ""))}
+	for i, t := range f.types {
+		t = strings.TrimSuffix(t, ".")
+		if t != "baremetal" && t != "ingot" && !strings.HasPrefix(t, "baremetal.") && !strings.HasPrefix(t, "ingot.") {
+			t = "baremetal." + t
+		}
+		f.types[i] = t
+	}
+	for i, ident := range f.nodes {
+		if isUUID(strings.ToLower(ident)) {
+			f.nodes[i] = strings.ToLower(ident)
+		}
+	}
+	user := c.user
+	if host, _, err := net.SplitHostPort(c.r.RemoteAddr); user == "" && err == nil {
+		user = host
+	}
+	r, err := s.cfg.Events.Follow(user, after)
+	var many *events.TooManyError
+	switch {
+	case errors.As(err, &many):
+		return nil, rest.Fault(http.StatusTooManyRequests, "%v.", many)
+	case err != nil:
+		return nil, rest.Fault(http.StatusServiceUnavailable, "%v.", err)
+	}
+	return &reply{status: http.StatusOK, stream: func(w http.ResponseWriter) {
+		defer r.Close()
+		st := &stream{s: s, c: c, f: f, r: r, w: w, ctl: http.NewResponseController(w), sent: map[string]node.Progress{}}
+		if err := st.run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, events.ErrClosed) {
+			s.log.Debug("a stream of events ended", "user", c.user, "err", err)
+		}
+	}}, nil
+}
+
+// stream is one reader's connection.
+type stream struct {
+	s    *Server
+	c    *call
+	f    eventFilter
+	r    *events.Reader
+	w    http.ResponseWriter
+	ctl  *http.ResponseController
+	sent map[string]node.Progress // what was last told of running work
+	buf  []byte
+}
+
+// run sends until the reader goes away, the conductor stops, or the time of the stream is over.
+func (st *stream) run(ctx context.Context) error {
+	h := st.w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no") // for proxies that would hold the events back
+	st.w.WriteHeader(http.StatusOK)
+	st.buf = append(st.buf, "retry: 2000\n\n"...)
+	st.add(st.r.After(), rest.Event{Type: typeReady, Time: stamp(time.Now()), To: st.r.After()})
+	if err := st.flush(); err != nil {
+		return err
+	}
+	beat, tick, end := time.NewTicker(heartbeat), time.NewTicker(progressTick), time.NewTimer(maxStream)
+	defer beat.Stop()
+	defer tick.Stop()
+	defer end.Stop()
+	for {
+		if err := st.drain(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-end.C:
+			return nil
+		case <-st.r.Wake():
+		case <-beat.C:
+			// The ID goes along, so that a reader that is shown little does not come back with an old one.
+			st.buf = append(fmt.Appendf(st.buf, "id: %d\n", st.r.After()), ": still here\n\n"...)
+			if err := st.flush(); err != nil {
+				return err
+			}
+		case <-tick.C:
+			st.progress(ctx)
+			if err := st.flush(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// drain sends all there is.
+func (st *stream) drain(ctx context.Context) error {
+	for {
+		list, gap, err := st.r.Next(ctx)
+		if err != nil {
+			return err
+		}
+		if gap != nil {
+			st.add(gap.To, rest.Event{Type: typeGap, Time: stamp(time.Now()), From: gap.From, To: gap.To,
+				Message: fmt.Sprintf("events %d to %d are not kept any more: read what you need to know anew", gap.From, gap.To)})
+		}
+		for i := range list {
+			if e, ok := st.show(&list[i]); ok {
+				st.add(e.ID, e)
+			}
+		}
+		if err := st.flush(); err != nil || len(list) == 0 && gap == nil {
+			return err
+		}
+	}
+}
+
+// show makes what the reader sees of an event; ok is false when it is not for the reader.
+func (st *stream) show(e *node.Event) (out rest.Event, ok bool) {
+	if !st.f.typeWanted(e.Type) || !st.f.nodeWanted(e.NodeUUID, e.NodeName) {
+		return out, false
+	}
+	whose := access.Object{Owner: e.Owner, Lessee: e.Lessee}
+	if !st.c.actor.May(access.NodeGet, whose) {
+		return out, false
+	}
+	out = rest.Event{ID: e.ID, Type: e.Type, Time: stamp(e.At), Kind: e.Kind, UUID: e.UUID, Name: e.Name, NodeUUID: e.NodeUUID, NodeName: e.NodeName,
+		User: e.User, Project: e.Project, Fields: e.Fields}
+	if st.c.actor.May(access.NodeGetLastError, whose) {
+		out.Error = e.Error
+	}
+	for k, v := range e.Changed {
+		if out.Changed == nil {
+			out.Changed = map[string]rest.EventFromTo{}
+		}
+		out.Changed[k] = rest.EventFromTo(v)
+	}
+	return out, true
+}
+
+// progress tells of running work what is new since it was told last: however fast it is reported, once a tick.
+func (st *stream) progress(ctx context.Context) {
+	if st.s.cfg.Progresses == nil || !st.f.typeWanted(typeProgress) {
+		return
+	}
+	running := st.s.cfg.Progresses()
+	for id := range st.sent {
+		if _, ok := running[id]; !ok {
+			delete(st.sent, id)
+		}
+	}
+	for id, p := range running {
+		if st.sent[id] == p {
+			continue
+		}
+		n, err := st.s.store.Node(ctx, id)
+		if err != nil || !st.f.nodeWanted(n.UUID, n.Name) || !st.c.actor.May(access.IngotProgress, access.Of(n)) {
+			continue
+		}
+		st.sent[id] = p
+		st.add(0, rest.Event{Type: typeProgress, Time: stamp(p.At), Kind: "node", UUID: n.UUID, Name: n.Name, NodeUUID: n.UUID, NodeName: n.Name,
+			Progress: &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}}})
+	}
+}
+
+// add writes an event into the buffer; one without an ID does not move the place that a reader comes back to.
+func (st *stream) add(id int64, e rest.Event) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		st.s.log.Error("an event is not JSON", "type", e.Type, "err", err)
+		return
+	}
+	if id > 0 || e.Type == typeReady {
+		st.buf = fmt.Appendf(st.buf, "id: %d\n", id)
+	}
+	st.buf = fmt.Appendf(st.buf, "event: %s\ndata: %s\n\n", e.Type, b)
+}
+
+// flush sends the buffer. A reader that takes nothing for too long is cut off; it comes back when it can.
+func (st *stream) flush() error {
+	if len(st.buf) == 0 {
+		return nil
+	}
+	if err := st.ctl.SetWriteDeadline(time.Now().Add(writeLimit)); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	_, err := st.w.Write(st.buf)
+	st.buf = st.buf[:0]
+	if err != nil {
+		return err
+	}
+	return st.ctl.Flush()
+}
+
+func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") }

@@ -19,6 +19,7 @@ type route struct {
 	// Hidden: below Since the route is not there (404), else it is not acceptable (406). Ironic has both kinds.
 	Hidden    bool
 	LargeBody bool // may carry a config drive
+	Stream    bool // answers with a stream of events rather than JSON
 	handle    func(ctx context.Context, c *call) (*reply, error)
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -37,6 +38,7 @@ type nodes interface {
 	UpdatePort(ctx context.Context, uuid string, change func(*node.Port) error) (*node.Port, error)
 	DeletePort(ctx context.Context, uuid string) error
 	History(ctx context.Context, nodeUUID string, limit int) ([]node.HistoryEntry, error)
+	Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
 	tables
@@ -91,6 +93,10 @@ type Config struct {
 	Allocate func(uuid string)
 	// NoRamdisk leaves out the routes that stock agents call without authentication.
 	NoRamdisk bool
+	// Events is what the stream of events comes from; with nil there is none.
+	Events *events.Hub
+	// Progresses tells how far running work is, by node UUID, for the stream of events.
+	Progresses func() map[string]node.Progress
 	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 }
@@ -150,6 +156,8 @@ type reply struct {
 	status   int
 	body     any
 	location string
+	// stream sends the body, instead of body, and returns when it is sent or the client is gone.
+	stream func(w http.ResponseWriter)
 	// challenge tells a client that has to say who it is how to do so.
 	challenge string
 }
@@ -179,6 +187,10 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if rep.challenge != "" {
 		w.Header().Set("WWW-Authenticate", rep.challenge)
+	}
+	if rep.stream != nil {
+		rep.stream(w)
+		return
 	}
 	if rep.body == nil {
 		w.Header().Set("Content-Length", "0")
@@ -241,7 +253,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 	if c.v < rt.Since {
 		return nil, rt.tooNew()
 	}
-	if !acceptsJSON(r.Header.Values("Accept")) {
+	if !rt.Stream && !acceptsJSON(r.Header.Values("Accept")) {
 		return nil, rest.Routing(http.StatusNotAcceptable, "The answers of this API are application/json, which the Accept header excludes.")
 	}
 	var err *rest.Error
@@ -262,7 +274,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 			return nil, err
 		}
 	}
-	rep, herr := rt.handle(r.Context(), c)
+	rep, herr := rt.handle(node.WithRequester(r.Context(), node.Requester{User: c.user, Project: who.ProjectID}), c)
 	if herr == nil {
 		return rep, nil
 	}

@@ -76,3 +76,52 @@ type Logs struct {
 	Lines    []LogLine `json:"lines"`
 	Next     uint64    `json:"next"`
 }
+
+// Event is one event of the stream GET /ingot/v1/events. Fields that don't apply are left out.
+type Event struct {
+	ID       int64                  `json:"id,omitempty"` // none: it is not kept, and can't be asked for again
+	Type     string                 `json:"type"`
+	Time     string                 `json:"time"` // RFC 3339, to the microsecond
+	Kind     string                 `json:"kind,omitempty"`
+	UUID     string                 `json:"uuid,omitempty"`
+	Name     string                 `json:"name,omitempty"`
+	NodeUUID string                 `json:"node_uuid,omitempty"`
+	NodeName string                 `json:"node_name,omitempty"`
+	User     string                 `json:"user,omitempty"`
+	Project  string                 `json:"project,omitempty"`
+	Changed  map[string]EventFromTo `json:"changed,omitempty"`
+	Fields   []string               `json:"fields,omitempty"`
+	Error    string                 `json:"error,omitempty"`
+	Progress *Transfer              `json:"progress,omitempty"` // of ingot.node.progress
+	// Of ingot.gap: the IDs that are no longer kept, and what to do.
+	From    int64  `json:"from,omitempty"`
+	To      int64  `json:"to,omitempty"`
+	Message string `json:"message,omitempty"`
+}
+
+// EventFromTo is a value before and after a change; null is none.
+type EventFromTo struct {
+	From any `json:"from"`
+	To   any `json:"to"`
+}
+
+// LogEntry is a line of GET /ingot/v1/log.
+type LogEntry struct {
+	UUID      string   `json:"uuid"`
+	CreatedAt NullTime `json:"created_at"`
+	NodeUUID  string   `json:"node_uuid"`
+	NodeName  Null     `json:"node_name"`
+	Deleted   bool     `json:"node_deleted"`
+	EventType string   `json:"event_type"`
+	Severity  string   `json:"severity"`
+	Event     string   `json:"event"`
+	User      Null     `json:"user"`
+	Project   Null     `json:"project"`
+	Conductor Null     `json:"conductor"`
+}
+
+// Log is the answer of GET /ingot/v1/log.
+type Log struct {
+	Log  []LogEntry `json:"log"`
+	Next string     `json:"next,omitempty"`
+}

@@ -61,13 +61,14 @@ var may = map[string][]string{
 	"conductor/agents/...":   {"proto/agentv1"}, // agentstest: a simulated agent
 	"conductor/netboot":      {"conductor/node"},
 	"conductor/driver":       {"conductor/node", "conductor/power"},
+	"conductor/events":       {"conductor/node"},
 	"conductor/hardware":     {"conductor/node"},
 	"conductor/hardware/...": {"conductor/hardware", "conductor/node", "conductor/power/fake"},
 	"conductor/rest":         {},
 	"conductor/alloc":        {"conductor/node", "conductor/store"},
 	"conductor/access":       {"conductor/node"},
 	"conductor/access/...":   {}, // keystonetest: a Keystone for tests
-	"conductor/api":          {"conductor/access", "conductor/alloc", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
+	"conductor/api":          {"conductor/events", "conductor/access", "conductor/alloc", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
 	"conductor/client":       {"conductor/rest"},
 
 	"initramfs/archive": {},

@@ -1,0 +1,202 @@
+// Package events lets any number of readers follow what is stored, each at its own pace.
+//
+// A Hub is told of events after they are on disk (store.Announce), keeps the newest in memory, and wakes the readers. It holds
+// nothing per reader but a place to wake it: a reader that is slow, or comes back after a while, reads what memory no longer has from the
+// store, and what the store no longer has is told as a gap. So nobody waits for a reader, and a reader misses nothing unsaid.
+// IDs rise by one from event to event, over restarts too.
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// log is where events are that memory no longer has.
+type log interface {
+	Events(ctx context.Context, after int64, limit int) ([]node.Event, error)
+}
+
+// Limits of a Hub.
+const (
+	kept       = 4096 // events in memory
+	atOnce     = 500  // events that Next returns at most
+	maxReaders = 512
+	maxPerUser = 64
+)
+
+// ErrClosed means that the hub has been closed: the program stops.
+var ErrClosed = errors.New("the conductor stops")
+
+// TooManyError says that there are too many readers already.
+type TooManyError struct {
+	Limit int
+	User  string // whose readers are too many; empty: everybody's
+}
+
+func (e *TooManyError) Error() string {
+	if e.User == "" {
+		return fmt.Sprintf("%d readers follow the events already, which is the limit: try again later", e.Limit)
+	}
+	return fmt.Sprintf("%s has %d readers that follow the events already, which is the limit: close some of them", e.User, e.Limit)
+}
+
+// Hub spreads events. It is safe for concurrent use.
+type Hub struct {
+	log log
+
+	mu      sync.Mutex
+	ring    []node.Event // the newest, oldest first
+	last    int64        // ID of the newest event there is
+	readers map[*Reader]struct{}
+	users   map[string]int
+	closed  bool
+}
+
+// New makes a hub over a log. Start tells it where the log ends.
+func New(l log) *Hub {
+	return &Hub{log: l, readers: map[*Reader]struct{}{}, users: map[string]int{}}
+}
+
+// Start tells the ID of the newest event, once, before Publish is first called or at the same time.
+func (h *Hub) Start(last int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.last = max(h.last, last)
+}
+
+// Publish wakes the readers for events that are on disk, in the order of their IDs. It does not wait for anybody.
+func (h *Hub) Publish(events []node.Event) {
+	if len(events) == 0 {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.ring) > 0 && events[0].ID != h.ring[len(h.ring)-1].ID+1 {
+		h.ring = nil // another program wrote in between: those events are in the log
+	}
+	h.ring = append(h.ring, events...)
+	if over := len(h.ring) - kept; over > kept/4 { // not for each event
+		h.ring = append(make([]node.Event, 0, 2*kept), h.ring[over:]...)
+	}
+	h.last = events[len(events)-1].ID
+	for r := range h.readers {
+		r.poke()
+	}
+}
+
+// Close ends all readers.
+func (h *Hub) Close() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.closed = true
+	for r := range h.readers {
+		r.poke()
+	}
+}
+
+// Last is the ID of the newest event.
+func (h *Hub) Last() int64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.last
+}
+
+// Reader is one that follows the events. It is not safe for concurrent use.
+type Reader struct {
+	h     *Hub
+	user  string
+	after int64
+	wake  chan struct{}
+}
+
+// Follow makes a reader of all events after an ID; negative: of those that come from now on. user is whom its place counts for.
+// An error is ErrClosed or a *TooManyError.
+func (h *Hub) Follow(user string, after int64) (*Reader, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return nil, ErrClosed
+	case len(h.readers) >= maxReaders:
+		return nil, &TooManyError{Limit: maxReaders}
+	case h.users[user] >= maxPerUser:
+		return nil, &TooManyError{Limit: maxPerUser, User: user}
+	}
+	if after < 0 {
+		after = h.last
+	}
+	r := &Reader{h: h, user: user, after: after, wake: make(chan struct{}, 1)}
+	h.readers[r] = struct{}{}
+	h.users[user]++
+	return r, nil
+}
+
+// Close gives the reader's place back. It may be called twice.
+func (r *Reader) Close() {
+	r.h.mu.Lock()
+	defer r.h.mu.Unlock()
+	if _, ok := r.h.readers[r]; !ok {
+		return
+	}
+	delete(r.h.readers, r)
+	if r.h.users[r.user]--; r.h.users[r.user] == 0 {
+		delete(r.h.users, r.user)
+	}
+}
+
+func (r *Reader) poke() {
+	select {
+	case r.wake <- struct{}{}:
+	default: // it will look anyhow
+	}
+}
+
+// Gap is a range of events that are not kept any more; both ends are missing.
+type Gap struct{ From, To int64 }
+
+// Wake is ready when Next may have something; also when the hub is closed.
+func (r *Reader) Wake() <-chan struct{} { return r.wake }
+
+// After is the ID of the event that was read last.
+func (r *Reader) After() int64 { return r.after }
+
+// Next returns the next events without waiting; none when there are none yet. gap is what is missing before them. When it has
+// returned something it should be called again before Wake is waited for. After the hub is closed it returns ErrClosed.
+func (r *Reader) Next(ctx context.Context) (events []node.Event, gap *Gap, err error) {
+	r.h.mu.Lock()
+	last, closed := r.h.last, r.h.closed
+	if ring := r.h.ring; len(ring) > 0 && r.after+1 >= ring[0].ID && r.after < last {
+		from := int(r.after + 1 - ring[0].ID)
+		events = append(events, ring[from:min(len(ring), from+atOnce)]...)
+	}
+	r.h.mu.Unlock()
+	switch {
+	case closed:
+		return nil, nil, ErrClosed
+	case r.after > last:
+		// The reader comes from another life: the database was replaced by an older one.
+		gap = &Gap{From: last + 1, To: r.after}
+		r.after = last
+		return nil, gap, nil
+	case r.after == last:
+		return nil, nil, nil
+	case events == nil:
+		if events, err = r.h.log.Events(ctx, r.after, atOnce); err != nil {
+			return nil, nil, err
+		}
+		if len(events) == 0 { // removed altogether
+			gap = &Gap{From: r.after + 1, To: last}
+			r.after = last
+			return nil, gap, nil
+		}
+	}
+	if first := events[0].ID; first > r.after+1 {
+		gap = &Gap{From: r.after + 1, To: first - 1}
+	}
+	r.after = events[len(events)-1].ID
+	return events, gap, nil
+}
