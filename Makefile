@@ -46,7 +46,7 @@ test: ## Install what they need and run all tests
 	@CGO_ENABLED=1 sh tools/test.sh
 
 test-full: ## The same tests with bigger numbers, and what takes hours
-	@sh tools/deps.sh build lab images test
+	@sh tools/deps.sh build lab images test keystone
 	@CGO_ENABLED=1 INGOT_FULL=1 sh tools/test.sh
 
 test-fast: ## The tests that need neither root nor machines, nor long

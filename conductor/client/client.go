@@ -26,6 +26,9 @@ type Client struct {
 	endpoint *url.URL
 	http     *http.Client
 
+	// Login says who asks; nil is nobody, or whoever stands in the endpoint.
+	Login Credentials
+
 	// Retries is how often 409 and 503 are tried again, Pause how long after; New sets 5 and one second.
 	Retries int
 	Pause   time.Duration
@@ -43,9 +46,14 @@ func New(endpoint string, hc *http.Client) (*Client, error) {
 	u.Path = strings.TrimSuffix(strings.TrimSuffix(u.Path, "/"), "/v1")
 	u.RawQuery, u.Fragment = "", ""
 	if hc == nil {
-		hc = &http.Client{Timeout: time.Minute}
+		hc = plain()
 	}
-	return &Client{endpoint: u, http: hc, Retries: 5, Pause: time.Second, Poll: time.Second / 2}, nil
+	c := &Client{endpoint: u, http: hc, Retries: 5, Pause: time.Second, Poll: time.Second / 2}
+	if u.User != nil {
+		pw, _ := u.User.Password()
+		c.Login = Basic{u.User.Username(), pw}
+	}
+	return c, nil
 }
 
 // Endpoint is the address of the server, without credentials.
@@ -77,8 +85,11 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 		}
 	}
 	for try := 0; ; try++ {
-		err := c.once(ctx, method, path, body, out)
+		err := c.once(ctx, method, path, body, out, false)
 		var answer *rest.Error
+		if errors.As(err, &answer) && answer.Status == http.StatusUnauthorized && c.Login != nil {
+			err = c.once(ctx, method, path, body, out, true)
+		}
 		if !errors.As(err, &answer) || answer.Status != http.StatusConflict && answer.Status != http.StatusServiceUnavailable || try >= c.Retries {
 			return err
 		}
@@ -90,7 +101,7 @@ func (c *Client) do(ctx context.Context, method, path string, in, out any) error
 	}
 }
 
-func (c *Client) once(ctx context.Context, method, path string, body []byte, out any) error {
+func (c *Client) once(ctx context.Context, method, path string, body []byte, out any, again bool) error {
 	var rd io.Reader
 	if body != nil {
 		rd = bytes.NewReader(body)
@@ -101,9 +112,10 @@ func (c *Client) once(ctx context.Context, method, path string, body []byte, out
 	if err != nil {
 		return fmt.Errorf("make request: %w", err)
 	}
-	if u := c.endpoint.User; u != nil {
-		pw, _ := u.Password()
-		req.SetBasicAuth(u.Username(), pw)
+	if c.Login != nil {
+		if err := c.Login.Add(ctx, req.Header, again); err != nil {
+			return err
+		}
 	}
 	req.Header.Set(rest.VersionHeader, rest.MaxVersion.String())
 	req.Header.Set("Accept", "application/json")

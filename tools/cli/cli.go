@@ -57,7 +57,16 @@ A machine's way from power-off to a running system:
   ingot node manage NAME        check the credentials of its controller
   ingot node inspect NAME       boot the agent and look at the hardware
   ingot node provide NAME       clean it and make it available
-  ingot node deploy NAME --image URL --checksum sha256:HEX --hostname NAME --ssh-key FILE`,
+  ingot node deploy NAME --image URL --checksum sha256:HEX --hostname NAME --ssh-key FILE
+
+Who asks, where the conductor wants to know, comes from the environment, as for the openstack command:
+
+  HTTP basic     OS_AUTH_TYPE=http_basic OS_USERNAME OS_PASSWORD
+  Keystone       OS_AUTH_URL OS_USERNAME OS_PASSWORD OS_USER_DOMAIN_NAME, and
+                 OS_PROJECT_NAME (or _ID) OS_PROJECT_DOMAIN_NAME, or OS_SYSTEM_SCOPE=all;
+                 without an endpoint it is the one of Keystone's catalog (OS_REGION_NAME)
+  a token        OS_TOKEN
+  TLS            OS_CACERT, a file with the certificates to trust`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -80,21 +89,14 @@ A machine's way from power-off to a running system:
 }
 
 // client makes the client of the conductor.
-func (p *program) client() (*client.Client, error) {
+func (p *program) client(ctx context.Context) (*client.Client, error) {
 	endpoint := p.endpoint
 	for _, name := range []string{"INGOT_ENDPOINT", "OS_ENDPOINT"} {
 		if endpoint == "" {
 			endpoint = p.getenv(name)
 		}
 	}
-	if endpoint == "" {
-		endpoint = defaultEndpoint
-	}
-	c, err := client.New(endpoint, nil)
-	if err != nil {
-		return nil, &usageError{err.Error()}
-	}
-	return c, nil
+	return p.login(ctx, endpoint)
 }
 
 // usageError says that the command line itself is wrong.
@@ -107,7 +109,7 @@ func usage(format string, args ...any) error { return &usageError{fmt.Sprintf(fo
 // withClient makes a command's body of one that needs the conductor.
 func (p *program) withClient(run func(ctx context.Context, c *client.Client, args []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		c, err := p.client()
+		c, err := p.client(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -128,7 +130,7 @@ func (p *program) completeNode(cmd *cobra.Command, args []string, prefix string)
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
-	c, err := p.client()
+	c, err := p.client(cmd.Context())
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

@@ -77,7 +77,7 @@ func hint(err error, name string) string {
 	}
 	switch answer.Status {
 	case http.StatusUnauthorized:
-		return "Put user and password into the endpoint: --endpoint http://USER:PASSWORD@HOST:6385"
+		return "Say who you are: OS_USERNAME and OS_PASSWORD with OS_AUTH_TYPE=http_basic, or OS_AUTH_URL and what else Keystone needs, or OS_TOKEN. `ingot --help` has the list."
 	case http.StatusForbidden:
 		return ""
 	case http.StatusNotFound:

@@ -171,7 +171,7 @@ func (p *program) driverCommand() *cobra.Command {
 }
 
 func (p *program) driverNames(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	c, err := p.client()
+	c, err := p.client(cmd.Context())
 	if err != nil || len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

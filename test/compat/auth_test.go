@@ -1,0 +1,650 @@
+package compat
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/tools/cli"
+)
+
+// process is an ingotd as it is shipped, with nothing but loopback around it.
+type process struct {
+	t   *testing.T
+	URL string
+	log *safeBuffer
+}
+
+type safeBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *safeBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+func (b *safeBuffer) String() string { b.mu.Lock(); defer b.mu.Unlock(); return b.b.String() }
+
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// startIngotd starts an ingotd at addr with these settings, and ends it with the test. It returns when the version document can be had.
+func startIngotd(t *testing.T, addr string, set ...string) *process {
+	t.Helper()
+	agents, dir := freeAddr(t), t.TempDir()
+	bin := filepath.Join(dir, "ingotd")
+	build := exec.Command("go", "build", "-o", bin, "../../conductor/cmd/ingotd")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build ingotd: %v\n%s", err, out)
+	}
+	p := &process{t: t, URL: "http://" + addr, log: &safeBuffer{}}
+	args := []string{"--data-dir", filepath.Join(dir, "data"), "--listen", addr, "--set", "agents.listen=" + agents, "--set", "agents.advertise=" + agents,
+		"--set", "netboot.ramdisk_dir=" + filepath.Join(dir, "none")}
+	for _, kv := range set {
+		args = append(args, "--set", kv)
+	}
+	cmd := exec.Command(bin, args...)
+	cmd.Stdout, cmd.Stderr = p.log, p.log
+	startProcess(t, cmd, p.log)
+	waitFor(t, "ingotd answers", func() bool {
+		resp, err := http.Get(p.URL + "/")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == 200
+	})
+	return p
+}
+
+// startProcess starts a program that the test ends, by its own number.
+func startProcess(t *testing.T, cmd *exec.Cmd, log fmt.Stringer) {
+	t.Helper()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan struct{})
+	go func() {
+		cmd.Wait() // how it ended does not matter: the test ends it
+		close(gone)
+	}()
+	t.Cleanup(func() {
+		if err := cmd.Process.Signal(os.Interrupt); err == nil {
+			select {
+			case <-gone:
+			case <-time.After(20 * time.Second):
+				t.Errorf("%s did not end when it was asked to", cmd.Path)
+			}
+		}
+		cmd.Process.Kill() // an error says that it has gone
+		<-gone
+		if t.Failed() {
+			t.Logf("output of %s:\n%s", cmd.Path, log)
+		}
+	})
+}
+
+func waitFor(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	limit := time.After(2 * time.Minute)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatalf("%s: waited two minutes", what)
+		}
+	}
+}
+
+// ask sends a request with these headers and returns status, headers and body.
+func (p *process) ask(method, path, body string, header map[string]string) (int, http.Header, string) {
+	p.t.Helper()
+	req, err := http.NewRequestWithContext(p.t.Context(), method, p.URL+path, strings.NewReader(body))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	req.Header.Set(rest.VersionHeader, "1.82")
+	for k, v := range header {
+		req.Header.Set(k, v)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, string(b)
+}
+
+// openstackAs runs a command of `openstack` with an environment, and wants it to fail or not.
+func openstackAs(t *testing.T, env []string, args ...string) (string, error) {
+	t.Helper()
+	home := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "openstack", args...)
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "OS_") {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	cmd.Env = append(append(cmd.Env, "HOME="+home, "XDG_CACHE_HOME="+home), env...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		return out.String(), fmt.Errorf("openstack %s: %w\n%s", strings.Join(args, " "), err, errs.String())
+	}
+	return out.String(), nil
+}
+
+// ingot runs Ingot's own command line with an environment.
+func ingot(t *testing.T, env []string, args ...string) (string, error) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	err := cli.Run(t.Context(), args, strings.NewReader(""), &out, &errs, func(name string) string {
+		for _, kv := range env {
+			if k, v, _ := strings.Cut(kv, "="); k == name {
+				return v
+			}
+		}
+		return ""
+	})
+	return out.String() + errs.String(), err
+}
+
+// TestHTTPBasic holds what clients of a stand-alone Ironic with http_basic do, against a real ingotd.
+func TestHTTPBasic(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "htpasswd")
+	users := func(pairs ...string) {
+		t.Helper()
+		var b strings.Builder
+		for i := 0; i < len(pairs); i += 2 {
+			h, err := bcrypt.GenerateFromPassword([]byte(pairs[i+1]), bcrypt.MinCost)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, "%s:$2y%s\n", pairs[i], h[3:])
+		}
+		if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	users("alice", "one")
+	p := startIngotd(t, freeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+file)
+	status, header, body := p.ask("GET", "/v1/nodes", "", nil)
+	if status != 401 || header.Get("Www-Authenticate") != `Basic realm="Baremetal API"` || body != `{"error":{"message":"Authorization required","code":401}}` || header.Get("Content-Type") != "application/json" {
+		t.Errorf("without a login: %d %v %s", status, header, body)
+	}
+	env := func(password string) []string {
+		return []string{"OS_AUTH_TYPE=http_basic", "OS_ENDPOINT=" + p.URL, "OS_USERNAME=alice", "OS_PASSWORD=" + password}
+	}
+	if _, err := openstackAs(t, env("one"), "baremetal", "node", "create", "--driver", "fake-hardware", "--name", "n1"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openstackAs(t, env("wrong"), "baremetal", "node", "list"); err == nil {
+		t.Error("openstack got in with a wrong password")
+	}
+	if out, err := ingot(t, env("one"), "node", "list"); err != nil || !strings.Contains(out, "n1") {
+		t.Errorf("ingot node list = %s, %v", out, err)
+	}
+	if _, err := ingot(t, env("wrong"), "node", "list"); err == nil || !strings.Contains(cli.Message(err), "OS_AUTH_TYPE=http_basic") {
+		t.Errorf("ingot with a wrong password: %v", err)
+	}
+	if out, err := ingot(t, env("one"), "node", "manage", "n1"); err != nil {
+		t.Errorf("ingot node manage: %s, %v", out, err)
+	}
+	login := map[string]string{"Authorization": basic("alice", "one")}
+	if _, _, body := p.ask("GET", "/v1/nodes/n1/history?detail=true", "", login); !strings.Contains(body, `"user":"alice"`) {
+		t.Errorf("history does not say who asked: %s", body)
+	}
+	if !strings.Contains(p.log.String(), "user=alice") {
+		t.Error("the log does not say who asked")
+	}
+	users("alice", "two", "bob", "three")
+	waitFor(t, "the new password counts", func() bool {
+		status, _, _ := p.ask("GET", "/v1/nodes", "", map[string]string{"Authorization": basic("bob", "three")})
+		return status == 200
+	})
+	if status, _, _ := p.ask("GET", "/v1/nodes", "", login); status != 401 {
+		t.Errorf("the old password = %d", status)
+	}
+}
+
+func basic(name, password string) string {
+	r := http.Request{Header: http.Header{}}
+	r.SetBasicAuth(name, password)
+	return r.Header.Get("Authorization")
+}
+
+// identity is a Keystone: the one for tests, or a real one.
+type identity interface {
+	Address() string // with /v3
+	AddUser(name, password string)
+	Project(name string) (id string)
+	Grant(user, project string, roles ...string) // project "" is the system
+	AddEndpoint(kind, url string)
+	SetPassword(user, password string)
+}
+
+type simulated struct{ *keystonetest.Server }
+
+func (s simulated) Address() string { return s.URL + "/v3" }
+
+// TestKeystone is the same against a Keystone for tests and, with INGOT_FULL, against a real one from Debian's packages.
+func TestKeystone(t *testing.T) {
+	kinds := map[string]func(*testing.T) identity{"simulated": func(t *testing.T) identity {
+		s := keystonetest.Start(t)
+		s.TokenLife(15 * time.Second)
+		return simulated{s}
+	}}
+	if os.Getenv("INGOT_FULL") != "" {
+		kinds["real"] = func(t *testing.T) identity { return startKeystone(t) }
+	}
+	for name, start := range kinds {
+		t.Run(name, func(t *testing.T) { walkKeystone(t, start(t)) })
+	}
+}
+
+// tokenLife is how long tokens of the real Keystone live: longer than a command takes on a busy machine, short enough to wait for.
+const tokenLife = 45 * time.Second
+
+func walkKeystone(t *testing.T, ks identity) {
+	addr := freeAddr(t)
+	ks.AddEndpoint("baremetal", "http://"+addr)
+	ks.AddUser("ingot", "own")
+	ks.Grant("ingot", "service", "service")
+	web, shop := ks.Project("web"), ks.Project("shop")
+	for _, u := range []struct {
+		name, project string
+		roles         []string
+	}{
+		{"root", "", []string{"admin", "member", "reader"}}, {"auditor", "", []string{"reader"}},
+		{"olga", "web", []string{"admin", "member", "reader"}}, {"otto", "web", []string{"member", "reader"}}, {"rita", "web", []string{"reader"}},
+		{"leo", "shop", []string{"admin", "member", "reader"}}, {"lena", "shop", []string{"member", "reader"}}, {"eve", "other", []string{"admin", "member", "reader"}},
+		{"norole", "web", nil},
+	} {
+		ks.AddUser(u.name, "pw of "+u.name)
+		if len(u.roles) > 0 {
+			ks.Grant(u.name, u.project, u.roles...)
+		}
+	}
+	p := startIngotd(t, addr, "api.auth=keystone", "api.keystone.auth_url="+strings.TrimSuffix(ks.Address(), "/v3"), "api.keystone.username=ingot",
+		"api.keystone.password=own", "api.keystone.cache_time=1s")
+
+	home := map[string]string{"root": "", "auditor": "", "olga": "web", "otto": "web", "rita": "web", "leo": "shop", "lena": "shop", "eve": "other"}
+	as := func(user string) map[string]string {
+		t.Helper()
+		return map[string]string{"X-Auth-Token": getToken(t, ks.Address(), user, "pw of "+user, home[user])}
+	}
+	want := func(user string, status int, method, path, body string) string {
+		t.Helper()
+		got, _, out := p.ask(method, path, body, as(user))
+		if got != status {
+			t.Errorf("%s: %s %s = %d %s, want %d", user, method, path, got, out, status)
+		}
+		return out
+	}
+
+	// Nobody, and tokens that are none.
+	for _, h := range []map[string]string{nil, {"X-Auth-Token": "nonsense"}, {"X-Auth-Token": getToken(t, ks.Address(), "norole", "pw of norole", "-")}} {
+		status, header, body := p.ask("GET", "/v1/nodes", "", h)
+		if h["X-Auth-Token"] == "" || h["X-Auth-Token"] == "nonsense" {
+			if status != 401 || !strings.HasPrefix(header.Get("Www-Authenticate"), `Keystone uri="http://127.0.0.1`) {
+				t.Errorf("%v: %d %v %s", h, status, header, body)
+			}
+		} else if status != 403 {
+			t.Errorf("a token without a project: %d %s", status, body)
+		}
+	}
+	if status, _, _ := p.ask("GET", "/v1", "", nil); status != 200 {
+		t.Errorf("the version document = %d", status)
+	}
+
+	// The system's administrator, a project's own machine, and a lease.
+	want("root", 201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"sys"}`)
+	var mine struct{ UUID, Owner string }
+	if err := json.Unmarshal([]byte(want("olga", 201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"mine"}`)), &mine); err != nil || mine.Owner != web {
+		t.Errorf("a project's new node: %+v, %v; want owner %s", mine, err, web)
+	}
+	want("otto", 200, "PATCH", "/v1/nodes/mine", `[{"op":"add","path":"/lessee","value":"`+shop+`"}]`)
+	names := func(user string) string {
+		var out struct{ Nodes []struct{ Name string } }
+		if err := json.Unmarshal([]byte(want(user, 200, "GET", "/v1/nodes", "")), &out); err != nil {
+			t.Fatal(err)
+		}
+		var ns []string
+		for _, n := range out.Nodes {
+			ns = append(ns, n.Name)
+		}
+		return strings.Join(ns, " ")
+	}
+	for user, sees := range map[string]string{"root": "sys mine", "auditor": "sys mine", "olga": "mine", "rita": "mine", "leo": "mine", "eve": ""} {
+		if got := names(user); got != sees {
+			t.Errorf("%s sees %q, want %q", user, got, sees)
+		}
+	}
+	for _, c := range []struct {
+		user, method, path, body string
+		status                   int
+	}{
+		{"auditor", "PATCH", "/v1/nodes/sys", `[{"op":"add","path":"/extra/a","value":1}]`, 403},
+		{"auditor", "GET", "/v1/drivers", "", 200},
+		{"olga", "GET", "/v1/drivers", "", 403},
+		{"olga", "GET", "/v1/nodes/sys", "", 404},
+		{"olga", "PATCH", "/v1/nodes/mine", `[{"op":"add","path":"/driver_info/a","value":1}]`, 200},
+		{"rita", "GET", "/v1/nodes/mine", "", 200},
+		{"rita", "PATCH", "/v1/nodes/mine", `[{"op":"add","path":"/extra/a","value":1}]`, 403},
+		{"leo", "PATCH", "/v1/nodes/mine", `[{"op":"add","path":"/driver_info/a","value":1}]`, 403},
+		{"leo", "PATCH", "/v1/nodes/mine", `[{"op":"add","path":"/instance_info/a","value":1}]`, 200},
+		{"lena", "PATCH", "/v1/nodes/mine", `[{"op":"add","path":"/extra/a","value":1}]`, 200},
+		{"lena", "PUT", "/v1/nodes/mine/states/provision", `{"target":"manage"}`, 403},
+		{"leo", "DELETE", "/v1/nodes/mine", "", 403},
+		{"eve", "GET", "/v1/nodes/mine", "", 404},
+		{"eve", "DELETE", "/v1/nodes/mine", "", 404},
+		{"leo", "PUT", "/v1/nodes/mine/states/provision", `{"target":"manage"}`, 202},
+	} {
+		want(c.user, c.status, c.method, c.path, c.body)
+	}
+	if out := want("leo", 200, "GET", "/v1/nodes/mine", ""); !strings.Contains(out, "Redacted - requires baremetal:node:get:driver_info") {
+		t.Errorf("a lessee sees %s", out)
+	}
+	waitFor(t, "the node is manageable", func() bool {
+		return strings.Contains(want("olga", 200, "GET", "/v1/nodes/mine/states", ""), `"provision_state":"manageable"`)
+	})
+	if out := want("olga", 200, "GET", "/v1/nodes/mine/history?detail=true", ""); !strings.Contains(out, `"user":"leo (project shop)"`) {
+		t.Errorf("history does not say who asked: %s", out)
+	}
+
+	// Other people's clients, who find the way by themselves.
+	env := func(user string) []string {
+		e := []string{"OS_AUTH_URL=" + ks.Address(), "OS_USERNAME=" + user, "OS_PASSWORD=pw of " + user, "OS_USER_DOMAIN_NAME=Default", "OS_IDENTITY_API_VERSION=3"}
+		if home[user] == "" {
+			return append(e, "OS_SYSTEM_SCOPE=all")
+		}
+		return append(e, "OS_PROJECT_NAME="+home[user], "OS_PROJECT_DOMAIN_NAME=Default")
+	}
+	for user, sees := range map[string]string{"root": "sys mine", "leo": "mine"} {
+		if out, err := openstackAs(t, env(user), "baremetal", "node", "list", "-f", "value", "-c", "Name"); err != nil || strings.Join(strings.Fields(out), " ") != sees {
+			t.Errorf("openstack as %s sees %q, %v, want %q", user, out, err, sees)
+		}
+		if out, err := ingot(t, env(user), "node", "list"); err != nil || strings.Contains(out, "sys") != strings.Contains(sees, "sys") || !strings.Contains(out, "mine") {
+			t.Errorf("ingot as %s: %s, %v", user, out, err)
+		}
+	}
+	if _, err := openstackAs(t, env("eve"), "baremetal", "node", "show", "mine"); err == nil || !strings.Contains(err.Error(), "could not be found") {
+		t.Errorf("openstack as a stranger: %v", err)
+	}
+	if _, err := openstackAs(t, env("leo"), "baremetal", "node", "set", "mine", "--driver-info", "a=b"); err == nil || !strings.Contains(err.Error(), "403") {
+		t.Errorf("openstack as a lessee changes driver_info: %v", err)
+	}
+	out, err := ingot(t, []string{"OS_TOKEN=" + as("rita")["X-Auth-Token"], "OS_ENDPOINT=" + p.URL}, "node", "list")
+	if err != nil || !strings.Contains(out, "mine") {
+		t.Errorf("ingot with a token: %s, %v", out, err)
+	}
+
+	// Tokens end: revoked, by their own time, and with the password.
+	gone := func(what string, h map[string]string) {
+		t.Helper()
+		waitFor(t, what, func() bool { status, _, _ := p.ask("GET", "/v1/nodes", "", h); return status == 401 })
+	}
+	good := func(h map[string]string) {
+		t.Helper()
+		if status, _, body := p.ask("GET", "/v1/nodes", "", h); status != 200 {
+			t.Fatalf("a good token = %d %s", status, body)
+		}
+	}
+	old := as("rita")
+	good(old)
+	revoked := as("olga")
+	good(revoked)
+	revokeToken(t, ks.Address(), revoked["X-Auth-Token"])
+	gone("a revoked token is refused", revoked)
+	gone("a token that has ended is refused", old)
+	fired := as("otto")
+	good(fired)
+	ks.SetPassword("otto", "another")
+	gone("a token is refused after the password has changed", fired)
+	// The server's own token has ended meanwhile too, and it went on.
+	want("root", 200, "GET", "/v1/nodes/sys", "")
+}
+
+// getToken logs in to Keystone: for a project, for the system (""), or for nothing in particular ("-").
+func getToken(t *testing.T, base, user, password, project string) string {
+	t.Helper()
+	domain := map[string]any{"id": "default"}
+	auth := map[string]any{"identity": map[string]any{"methods": []string{"password"},
+		"password": map[string]any{"user": map[string]any{"name": user, "domain": domain, "password": password}}}}
+	switch project {
+	case "-":
+		auth["scope"] = "unscoped"
+		delete(auth, "scope")
+	case "":
+		auth["scope"] = map[string]any{"system": map[string]any{"all": true}}
+	default:
+		auth["scope"] = map[string]any{"project": map[string]any{"name": project, "domain": domain}}
+	}
+	in, err := json.Marshal(map[string]any{"auth": auth})
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.Post(base+"/auth/tokens", "application/json", bytes.NewReader(in))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != 201 {
+		t.Fatalf("log in to Keystone as %s: %d %s, %v", user, resp.StatusCode, b, err)
+	}
+	return resp.Header.Get("X-Subject-Token")
+}
+
+// revokeToken ends a token with its own power.
+func revokeToken(t *testing.T, base, token string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, base+"/auth/tokens", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Auth-Token", token)
+	req.Header.Set("X-Subject-Token", token)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 204 {
+		t.Fatalf("revoke a token: %d", resp.StatusCode)
+	}
+}
+
+// realKeystone is one of Debian's package python3-keystone, with SQLite and everything else in a folder of the test.
+type realKeystone struct {
+	t     *testing.T
+	base  string // with /v3
+	token string
+	made  time.Time
+	roles map[string]string
+	users map[string]string
+}
+
+func startKeystone(t *testing.T) *realKeystone {
+	t.Helper()
+	for _, name := range []string{"keystone-manage", "keystone-wsgi-public"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Fatalf("Keystone is not installed (sh tools/deps.sh keystone): %v", err)
+		}
+	}
+	dir, addr := t.TempDir(), freeAddr(t)
+	for _, d := range []string{"fernet", "credential"} {
+		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conf := filepath.Join(dir, "keystone.conf")
+	text := fmt.Sprintf(`[DEFAULT]
+log_file = %[1]s/keystone.log
+[database]
+connection = sqlite:///%[1]s/keystone.db
+[fernet_tokens]
+key_repository = %[1]s/fernet
+[credential]
+key_repository = %[1]s/credential
+[token]
+provider = fernet
+expiration = %[2]d
+[identity]
+password_hash_rounds = 4
+[cache]
+enabled = false
+`, dir, int(tokenLife.Seconds()))
+	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	for _, args := range [][]string{{"db_sync"}, {"fernet_setup", "--keystone-user", "root", "--keystone-group", "root"},
+		{"credential_setup", "--keystone-user", "root", "--keystone-group", "root"},
+		{"bootstrap", "--bootstrap-password", "admin", "--bootstrap-region-id", "RegionOne", "--bootstrap-public-url", "http://" + addr + "/v3"}} {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+		out, err := exec.CommandContext(ctx, "keystone-manage", append([]string{"--config-file", conf}, args...)...).CombinedOutput()
+		cancel()
+		if err != nil {
+			t.Fatalf("keystone-manage %s: %v\n%s", args[0], err, out)
+		}
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := &safeBuffer{}
+	cmd := exec.Command("keystone-wsgi-public", "--host", host, "--port", port, "--", "--config-file", conf)
+	cmd.Stdout, cmd.Stderr = log, log
+	startProcess(t, cmd, log)
+	k := &realKeystone{t: t, base: "http://" + addr + "/v3", roles: map[string]string{}, users: map[string]string{}}
+	waitFor(t, "Keystone answers", func() bool {
+		resp, err := http.Get(k.base)
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == 200
+	})
+	t.Logf("Keystone was up after %v", time.Since(begun).Round(time.Second))
+	return k
+}
+
+// do sends an administrator's request and decodes the answer.
+func (k *realKeystone) do(method, path string, in, out any) {
+	k.t.Helper()
+	if time.Since(k.made) > tokenLife/2 {
+		k.token, k.made = getToken(k.t, k.base, "admin", "admin", ""), time.Now()
+	}
+	var body []byte
+	if in != nil {
+		var err error
+		if body, err = json.Marshal(in); err != nil {
+			k.t.Fatal(err)
+		}
+	}
+	req, err := http.NewRequestWithContext(k.t.Context(), method, k.base+path, bytes.NewReader(body))
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	req.Header.Set("X-Auth-Token", k.token)
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		k.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode >= 300 {
+		k.t.Fatalf("Keystone: %s %s = %d %s, %v", method, path, resp.StatusCode, b, err)
+	}
+	if out != nil {
+		if err := json.Unmarshal(b, out); err != nil {
+			k.t.Fatalf("Keystone: %s %s: %v in %s", method, path, err, b)
+		}
+	}
+}
+
+type object map[string]any
+
+// id makes an object of a kind, or finds the one that has its name, and returns its ID.
+func (k *realKeystone) id(kind, name string, more object) string {
+	k.t.Helper()
+	var list map[string]json.RawMessage
+	k.do("GET", "/"+kind+"s?name="+name, nil, &list)
+	var have []struct{ ID string }
+	if err := json.Unmarshal(list[kind+"s"], &have); err != nil {
+		k.t.Fatal(err)
+	}
+	if len(have) > 0 {
+		return have[0].ID
+	}
+	if more == nil {
+		more = object{}
+	}
+	more["name"] = name
+	var out map[string]struct{ ID string }
+	k.do("POST", "/"+kind+"s", object{kind: more}, &out)
+	return out[kind].ID
+}
+
+func (k *realKeystone) Address() string { return k.base }
+
+func (k *realKeystone) AddUser(name, password string) {
+	k.users[name] = k.id("user", name, object{"password": password, "domain_id": "default"})
+}
+
+func (k *realKeystone) Project(name string) string {
+	return k.id("project", name, object{"domain_id": "default"})
+}
+
+func (k *realKeystone) Grant(user, project string, roles ...string) {
+	for _, r := range roles {
+		role := k.id("role", r, nil)
+		if project == "" {
+			k.do("PUT", "/system/users/"+k.users[user]+"/roles/"+role, nil, nil)
+			continue
+		}
+		k.do("PUT", "/projects/"+k.Project(project)+"/users/"+k.users[user]+"/roles/"+role, nil, nil)
+	}
+}
+
+func (k *realKeystone) AddEndpoint(kind, url string) {
+	service := k.id("service", kind, object{"type": kind})
+	k.do("POST", "/endpoints", object{"endpoint": object{"interface": "public", "region_id": "RegionOne", "url": url, "service_id": service}}, nil)
+}
+
+func (k *realKeystone) SetPassword(user, password string) {
+	k.do("PATCH", "/users/"+k.users[user], object{"user": object{"password": password}}, nil)
+}
