@@ -199,7 +199,7 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 			t.project = name
 		}
 	}
-	if (t.system || t.project != "") && len(u.roles[t.project]) == 0 {
+	if sc.Project.ID != "" && t.project == "" || (t.system || t.project != "") && len(u.roles[t.project]) == 0 {
 		refuse(w, http.StatusUnauthorized)
 		return
 	}
