@@ -36,6 +36,7 @@ type db interface {
 	UUIDs(ctx context.Context, busy bool) ([]string, error)
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
+	library
 }
 
 // AgentLink reaches the agents that are connected.

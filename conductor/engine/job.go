@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -12,7 +13,7 @@ import (
 )
 
 // newJob makes the program that a request asks for; nil when the request is a change of state only.
-func (e *Engine) newJob(n *node.Node, r Request) (*node.Job, error) {
+func (e *Engine) newJob(ctx context.Context, n *node.Node, r Request) (*node.Job, error) {
 	job := &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: r.User}
 	var err error
 	switch r.Verb {
@@ -36,7 +37,7 @@ func (e *Engine) newJob(n *node.Node, r Request) (*node.Job, error) {
 		job.Steps, err = e.manualClean(r.CleanSteps)
 	case node.Deploy, node.Rebuild:
 		job.Phase, job.Target = node.PhaseDeploy, node.Active
-		job.Steps, err = e.deploySteps(n, r.DeploySteps)
+		job.Steps, err = e.templated(ctx, n, r.DeploySteps)
 	case node.Delete:
 		job.Phase, job.Target = node.PhaseDelete, node.Available
 		job.Steps = conductorPhase(node.PhaseDelete)
@@ -157,6 +158,9 @@ func (e *Engine) agentStep(a node.JobStep) (AgentStep, error) {
 		if _, ok := given[arg.Name]; arg.Required && !ok && !computed(s.Name, arg.Name) {
 			return s, invalidf("step %s.%s needs the argument %s", a.Interface, a.Name, arg.Name)
 		}
+		if err := checkType(a.Interface+"."+a.Name, arg, given[arg.Name]); err != nil {
+			return s, err
+		}
 		delete(given, arg.Name)
 	}
 	for name := range given {
@@ -189,7 +193,7 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 		}
 	}
 	for _, a := range asked {
-		if a.Name == "write_configdrive" && a.Priority > 0 && len(a.Args) == 0 && !hasConfigDrive(n) {
+		if a.Name == "write_configdrive" && a.Priority > 0 && noArgs(a.Args) && !hasConfigDrive(n) {
 			return nil, invalidf("step write_configdrive is asked for, but there is no config drive")
 		}
 		i := slices.IndexFunc(steps, func(s node.JobStep) bool { return s.Interface == a.Interface && s.Name == a.Name })
@@ -197,7 +201,7 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 			if a.Priority == 0 {
 				return nil, invalidf("step %s.%s can't be left out", a.Interface, a.Name)
 			}
-			if len(a.Args) > 0 && string(a.Args) != "{}" {
+			if !noArgs(a.Args) {
 				return nil, invalidf("step %s.%s takes no arguments", a.Interface, a.Name)
 			}
 			steps[i].Priority = a.Priority

@@ -55,7 +55,7 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 		if n.Job != nil {
 			gone = n.Job.PlanID
 		}
-		return e.provision(n, also, r)
+		return e.provision(ctx, n, also, r)
 	})
 	if err != nil {
 		return err
@@ -74,7 +74,7 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 }
 
 // provision decides on a request inside the transaction that stores its outcome.
-func (e *Engine) provision(n *node.Node, also *node.Also, r Request) error {
+func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r Request) error {
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, r.Verb); err != nil {
 		return err
 	}
@@ -85,6 +85,10 @@ func (e *Engine) provision(n *node.Node, also *node.Also, r Request) error {
 		return &LockedError{n.UUID, e.cfg.Hostname, "failed work is being cleaned up"}
 	}
 	if err := e.allowed(n, r); err != nil {
+		return err
+	}
+	r, err := e.withRunbook(ctx, n, r)
+	if err != nil {
 		return err
 	}
 	e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s requested in state %s", verbName(r.Verb), n.Provision), r.User)
@@ -106,7 +110,7 @@ func (e *Engine) provision(n *node.Node, also *node.Also, r Request) error {
 		}
 		n.InstanceInfo["configdrive"] = r.ConfigDrive
 	}
-	job, err := e.newJob(n, r)
+	job, err := e.newJob(ctx, n, r)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,127 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// library is where steps are kept that requests bring in by name.
+type library interface {
+	TemplatesNamed(ctx context.Context, names []string) ([]*node.DeployTemplate, error)
+	Runbook(ctx context.Context, ident string) (*node.Runbook, error)
+}
+
+// instanceTraits are the traits that an instance was asked for with; the node must have them.
+func instanceTraits(n *node.Node) ([]string, error) {
+	v := n.InstanceInfo["traits"]
+	if v == nil {
+		return nil, nil
+	}
+	list, ok := v.([]any)
+	var traits, missing []string
+	for _, item := range list {
+		t, is := item.(string)
+		ok = ok && is
+		switch {
+		case slices.Contains(traits, t):
+			continue
+		case !slices.Contains(n.Traits, t):
+			missing = append(missing, t)
+		}
+		traits = append(traits, t)
+	}
+	if !ok {
+		return nil, invalidf("Error parsing traits from Node %s instance_info field. A list of strings is expected.", n.UUID)
+	}
+	if len(missing) > 0 {
+		return nil, invalidf("Cannot specify instance traits that are not also set on the node. Node %s is missing traits %s", n.UUID, strings.Join(missing, ", "))
+	}
+	return traits, nil
+}
+
+// templated is the program of a deployment with the steps of the deploy templates merged in whose names are among the instance's
+// traits. The request's own steps go before those of templates.
+func (e *Engine) templated(ctx context.Context, n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
+	traits, err := instanceTraits(n)
+	if err != nil {
+		return nil, err
+	}
+	found, err := e.db.TemplatesNamed(ctx, traits)
+	if err != nil {
+		return nil, fmt.Errorf("read deploy templates: %w", err)
+	}
+	var steps []node.JobStep
+	var names []string
+	from := map[string]string{} // template by step
+	for _, t := range found {
+		if len(t.Drivers) > 0 && !slices.Contains(t.Drivers, n.Driver) {
+			continue
+		}
+		names = append(names, t.Name)
+		for _, st := range t.Steps {
+			id := st.Interface + "." + st.Step
+			if other := from[id]; other != "" {
+				return nil, invalidf("deploy templates %s and %s both have step %s, and both match the instance's traits: take one of the traits away, or the step out of a template", other, t.Name, id)
+			}
+			from[id] = t.Name
+			steps = append(steps, node.JobStep{Interface: st.Interface, Name: st.Step, Args: st.Args, Priority: st.Priority})
+		}
+	}
+	merged := slices.DeleteFunc(slices.Clone(steps), func(s node.JobStep) bool {
+		return slices.ContainsFunc(asked, func(a node.JobStep) bool { return a.Interface == s.Interface && a.Name == s.Name })
+	})
+	program, err := e.deploySteps(n, append(merged, asked...))
+	var invalid *InvalidError
+	if errors.As(err, &invalid) && len(merged) > 0 {
+		// Whose fault is it? Whoever deploys may not know that templates have a say.
+		if _, terr := e.deploySteps(n, merged); errors.As(terr, &invalid) {
+			if _, plain := e.deploySteps(n, nil); plain == nil {
+				return nil, invalidf("the steps of the deploy templates that match the instance's traits (%s) don't fit this node: %s", strings.Join(names, ", "), invalid.Reason)
+			}
+		}
+	}
+	return program, err
+}
+
+// withRunbook puts the steps of the runbook that a request names into it. Who may use the runbook is the API's to say; that it is meant
+// for this node, the node's traits say.
+func (e *Engine) withRunbook(ctx context.Context, n *node.Node, r Request) (Request, error) {
+	if r.Runbook == "" {
+		return r, nil
+	}
+	switch {
+	case r.Verb != node.Clean && r.Verb != node.Service:
+		return r, invalidf(`"runbooks" is only valid when setting target provision state to any of ['clean', 'service']`)
+	case len(r.CleanSteps)+len(r.ServiceSteps) > 0:
+		return r, invalidf("Please provide either \"%s_steps\" or a runbook, but not both.", r.Verb)
+	}
+	b, err := e.db.Runbook(ctx, r.Runbook)
+	if errors.Is(err, node.ErrNotFound) {
+		return r, invalidf("Runbook %s could not be found.", r.Runbook)
+	}
+	if err != nil {
+		return r, fmt.Errorf("read runbook: %w", err)
+	}
+	approved := slices.Contains(n.Traits, b.Name) || slices.ContainsFunc(b.Traits, func(t string) bool { return slices.Contains(n.Traits, t) })
+	if !approved {
+		return r, invalidf("This runbook has not been approved for use on this node %s. Please ask an administrator to add it to your node traits.", n.UUID)
+	}
+	ordered := slices.Clone(b.Steps)
+	slices.SortStableFunc(ordered, func(x, y node.TemplateStep) int { return x.Order - y.Order })
+	steps := make([]node.JobStep, len(ordered))
+	for i, st := range ordered {
+		steps[i] = node.JobStep{Interface: st.Interface, Name: st.Step, Args: st.Args}
+	}
+	if r.Verb == node.Clean {
+		r.CleanSteps = steps
+	} else {
+		r.ServiceSteps = steps
+	}
+	r.DisableRamdisk = r.DisableRamdisk || b.DisableRamdisk
+	return r, nil
+}
