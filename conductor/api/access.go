@@ -123,6 +123,16 @@ var rulings = map[string]ruling{
 	"GET /ingot/v1/log":                                     {rule: access.IngotEvents},
 	"GET /ingot/v1/events":                                  {rule: access.IngotEvents},
 	"GET /ingot/v1/nodes/{node}/logs":                       {rule: access.IngotLogs},
+
+	// Parts of nodes that came later.
+	"GET /v1/nodes/{node}/management/indicators/{indicator}": {rule: access.NodeGetIndicator},
+	"PUT /v1/nodes/{node}/management/indicators/{indicator}": {rule: access.NodeSetIndicator},
+	"GET /v1/nodes/{node}/firmware":                          {rule: access.NodeFirmware},
+	"GET /v1/nodes/{node}/children":                          {rule: access.NodeGet},
+	"GET /v1/nodes/{node}/vmedia":                            {rule: access.NodeMediaGet},
+	"POST /v1/nodes/{node}/vmedia":                           {rule: access.NodeMediaAttach},
+	"DELETE /v1/nodes/{node}/vmedia":                         {rule: access.NodeMediaDetach},
+	"POST /v1/events":                                        {rule: access.EventsPost},
 }
 
 // fallback is the rule of a route that has none of its own.

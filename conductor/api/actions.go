@@ -101,6 +101,9 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 	if c.v < known.since {
 		return nil, rest.NotAcceptable()
 	}
+	if n.Reservation != "" {
+		return nil, lockedBy(n) // by whoever has the next move; what state that leads to is not known yet
+	}
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, known.verb); err != nil {
 		return nil, refused
 	}
@@ -295,6 +298,9 @@ func (s *Server) putPower(ctx context.Context, c *call) (*reply, error) {
 	}
 	if n.Provision == node.Cleaning || n.Provision == node.CleanWait {
 		return nil, rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, n.UUID, n.Provision)
+	}
+	if n.Reservation != "" {
+		return nil, lockedBy(n)
 	}
 	if err := s.engine.SetPower(ctx, n.UUID, word, timeout, c.user); err != nil {
 		return nil, err

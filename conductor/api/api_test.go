@@ -11,7 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/hardware/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
+	powerfake "github.com/ingot-metal/ingot/conductor/power/fake"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -31,11 +35,19 @@ func newFixture(t *testing.T, cfg Config, nodes ...node.Node) *fixture {
 		t.Fatal(err)
 	}
 	cfg.Hostname, cfg.MaxVersion = "c1", rest.NewestVersion
+	if cfg.Hardware == nil {
+		cfg.Hardware = fakeHardware()
+	}
 	srv, err := New(st, instant{st}, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &fixture{t, st, srv, rest.NewestVersion}
+}
+
+// fakeHardware is what stands behind the interfaces of fake-hardware.
+func fakeHardware() *hardware.Set {
+	return hardware.New(func(n *node.Node, kind string) string { return driver.Interfaces(n)[kind] }, fake.New(new(powerfake.Machines), nil).Plugs())
 }
 
 // call sends a request with the newest version and returns status and decoded body.
@@ -187,15 +199,22 @@ func TestIngotPart(t *testing.T) {
 }
 
 func TestUnsupportedIsSaidSo(t *testing.T) {
-	f := newFixture(t, Config{}, node.Node{Name: "n", Shard: "s1"}, node.Node{Name: "m"}, node.Node{Name: "o", Shard: "s1"})
-	for _, call := range []string{"GET states/console", "PUT states/console", "PUT states/raid", "PUT states/boot_mode", "PUT states/secure_boot", "PUT management/inject_nmi", "GET management/indicators"} {
-		method, path, _ := strings.Cut(call, " ")
-		out := f.want(400, method, "/v1/nodes/n/"+path, "")
-		if !strings.Contains(out["error_message"].(string), "does not support") {
+	f := newFixture(t, Config{}, node.Node{Name: "n", Shard: "s1", Driver: "ipmi"}, node.Node{Name: "m"}, node.Node{Name: "o", Shard: "s1"})
+	for _, call := range []string{
+		"GET states/console ", `PUT states/console {"enabled":true}`, `PUT states/boot_mode {"target":"uefi"}`, `PUT states/secure_boot {"target":true}`,
+		"PUT management/inject_nmi ", "GET management/indicators ", "GET management/indicators/led@system ", `PUT management/indicators/led@system {"state":"on"}`,
+		"GET vmedia ", `POST vmedia {"device_type":"cdrom","image_url":"http://h/i.iso"}`, "DELETE vmedia ",
+	} {
+		method, rest, _ := strings.Cut(call, " ")
+		path, body, _ := strings.Cut(rest, " ")
+		out := f.want(400, method, "/v1/nodes/n/"+path, body)
+		if !strings.Contains(out["error_message"].(string), "Driver ipmi does not support") {
 			t.Errorf("%s = %v", call, out)
 		}
-		f.want(404, method, "/v1/nodes/nobody/"+path, "")
+		f.want(404, method, "/v1/nodes/nobody/"+path, body)
 	}
+	f.want(404, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":10,"raid_level":"1"}]}`)
+	f.want(404, "GET", "/v1/drivers/ipmi/raid/logical_disk_properties", "")
 	f.want(400, "POST", "/v1/nodes/n/vendor_passthru?method=x", "{}")
 	f.want(400, "POST", "/v1/drivers/ipmi/vendor_passthru", "{}")
 	f.want(200, "GET", "/v1/nodes/n/vendor_passthru/methods", "")
@@ -204,7 +223,7 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 	if got, _ := json.Marshal(f.want(200, "GET", "/v1/shards", "")); string(got) != `{"shards":[{"count":1,"name":"None"},{"count":2,"name":"s1"}]}` {
 		t.Errorf("shards = %s", got)
 	}
-	for _, path := range []string{"/v1/nodes/n/allocation", "/v1/lookup"} {
+	for _, path := range []string{"/v1/nodes/n/allocation"} {
 		f.want(404, "GET", path, "")
 	}
 	f.want(405, "POST", "/v1/portgroups", "{}")

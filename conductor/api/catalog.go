@@ -34,7 +34,7 @@ func (s *Server) getRoot(_ context.Context, c *call) (*reply, error) {
 var resources = []struct {
 	name  string
 	since rest.Version
-}{{"chassis", 1}, {"nodes", 1}, {"ports", 1}, {"drivers", 1}, {"portgroups", 23}, {"volume", 32}, {"conductors", rest.VersionConductors}, {"allocations", rest.VersionAllocations}, {"deploy_templates", rest.VersionTemplates}, {"runbooks", rest.VersionRunbooks}, {"shards", rest.VersionShards}}
+}{{"chassis", 1}, {"nodes", 1}, {"ports", 1}, {"drivers", 1}, {"portgroups", 23}, {"volume", 32}, {"conductors", rest.VersionConductors}, {"allocations", rest.VersionAllocations}, {"deploy_templates", rest.VersionTemplates}, {"runbooks", rest.VersionRunbooks}, {"lookup", versionRamdisk}, {"heartbeat", versionRamdisk}, {"events", versionEvents}, {"continue_inspection", rest.VersionContinue}, {"shards", rest.VersionShards}}
 
 func (s *Server) getV1(_ context.Context, c *call) (*reply, error) {
 	o := rest.Object{

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -26,6 +27,8 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 		reference  *store.ReferenceError
 		conflict   *store.ConflictError
 		parent     *store.ParentError
+		cannot     *hardware.UnsupportedError
+		improper   *hardware.InvalidError
 		children   *store.ChildrenError
 		sort       *store.SortError
 		ctl        *power.Error
@@ -50,6 +53,10 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 		return duplicated(duplicate)
 	case errors.As(err, &reference):
 		return rest.BadRequest("%s", reference.Error())
+	case errors.As(err, &cannot):
+		return rest.BadRequest("%s", cannot.Error())
+	case errors.As(err, &improper):
+		return rest.BadRequest("%s", improper.Error())
 	case errors.As(err, &parent):
 		return badParent(parent.Parent)
 	case errors.As(err, &children):

@@ -2,11 +2,13 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -31,6 +33,9 @@ func (m instant) Provision(ctx context.Context, ident string, r engine.Request) 
 			return err
 		}
 		n.LastError = ""
+		if r.Verb == node.Abort {
+			n.LastError = "By request, the clean operation was aborted"
+		}
 		if r.ConfigDrive != nil {
 			n.InstanceInfo = rest.Clone(n.InstanceInfo)
 			n.InstanceInfo["configdrive"] = "set"
@@ -45,6 +50,12 @@ func (m instant) Provision(ctx context.Context, ident string, r engine.Request) 
 				v = node.Clean
 			case n.Provision == node.Cleaning && n.TargetProvision == node.Manageable:
 				v = node.ToMgmt
+				for i, st := range r.CleanSteps {
+					if err := m.step(ctx, n, st, i); err != nil {
+						v, n.LastError = node.Fail, err.Error()
+						break
+					}
+				}
 				if len(r.CleanSteps) > 0 && r.CleanSteps[0].Name == "factory_reset" {
 					v, n.LastError = node.Fail, fmt.Sprintf("Cannot clean node %s: clean step {'interface': 'bios', 'step': 'factory_reset', 'args': {'a': 1}} has these unexpected arguments: a", n.UUID)
 				}
@@ -56,6 +67,28 @@ func (m instant) Provision(ctx context.Context, ident string, r engine.Request) 
 		return nil
 	})
 	return err
+}
+
+// step does one step of the conductor's, at once.
+func (m instant) step(ctx context.Context, n *node.Node, st node.JobStep, i int) error {
+	step, ok := fakeHardware().Step(n, st.Interface, st.Name)
+	if !ok {
+		return fmt.Errorf("there is no step %s.%s", st.Interface, st.Name)
+	}
+	args := map[string]any{}
+	if len(st.Args) > 0 {
+		if err := json.Unmarshal(st.Args, &args); err != nil {
+			return err
+		}
+	}
+	if err := step.CheckArgs(n, args); err != nil {
+		return err
+	}
+	out, err := step.Run(ctx, hardware.Call{Node: n, Args: args, Begun: time.Now(), ID: fmt.Sprintf("job/%d", i)})
+	if err != nil || out.Apply == nil {
+		return err
+	}
+	return out.Apply(n, new(node.Also))
 }
 
 func (m instant) SetPower(ctx context.Context, ident, target string, _ time.Duration, _ string) error {

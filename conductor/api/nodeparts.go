@@ -1,4 +1,545 @@
 package api
 
-// nodePartRoutes are the routes of parts of a node: children, firmware, BIOS settings, indicators, virtual media, RAID, boot mode, console.
-func (s *Server) nodePartRoutes() []route { return nil }
+import (
+	"context"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// nodePartRoutes are the routes of parts of a node: children, firmware, BIOS settings, indicators, virtual media, RAID, boot mode,
+// console, and the vendor's own methods. What stands behind most of them is conductor/hardware's; a node whose interfaces can't do
+// a thing is answered as clients know it from drivers without the feature.
+func (s *Server) nodePartRoutes() []route {
+	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
+	rs := []route{
+		{Method: get, Path: "/v1/nodes/{node}/states/console", Access: Use, handle: s.getConsole},
+		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: Use, handle: s.putConsole},
+		{Method: put, Path: "/v1/nodes/{node}/states/raid", Access: Write, Since: rest.VersionRAID, handle: s.putRAID},
+		{Method: put, Path: "/v1/nodes/{node}/states/boot_mode", Access: Write, Since: rest.VersionSetBootMode, Hidden: true, handle: s.putBootMode},
+		{Method: put, Path: "/v1/nodes/{node}/states/secure_boot", Access: Write, Since: rest.VersionSetBootMode, Hidden: true, handle: s.putSecureBoot},
+		{Method: put, Path: "/v1/nodes/{node}/management/inject_nmi", Access: Use, Since: rest.VersionNMI, Hidden: true, handle: s.injectNMI},
+		{Method: get, Path: "/v1/nodes/{node}/management/indicators", Access: Read, Since: rest.VersionIndicators, Hidden: true, handle: s.listIndicators},
+		{Method: get, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: Read, Since: rest.VersionIndicators, Hidden: true, handle: s.getIndicator},
+		{Method: put, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: Use, Since: rest.VersionIndicators, Hidden: true, handle: s.putIndicator},
+		{Method: get, Path: "/v1/nodes/{node}/bios", Access: Read, Since: 40, Hidden: true, handle: s.listBIOS},
+		{Method: get, Path: "/v1/nodes/{node}/bios/{setting}", Access: Read, Since: 40, Hidden: true, handle: s.getBIOS},
+		{Method: get, Path: "/v1/nodes/{node}/firmware", Access: Read, Since: rest.VersionFirmware, Hidden: true, handle: s.listFirmware},
+		{Method: get, Path: "/v1/nodes/{node}/children", Access: Read, Since: rest.VersionChildren, Hidden: true, handle: s.listChildren},
+		{Method: get, Path: "/v1/nodes/{node}/vmedia", Access: Read, Since: rest.VersionGetMedia, Hidden: true, handle: s.getMedia},
+		{Method: post, Path: "/v1/nodes/{node}/vmedia", Access: Write, Since: rest.VersionAttachMedia, Hidden: true, handle: s.attachMedia},
+		{Method: del, Path: "/v1/nodes/{node}/vmedia", Access: Write, Since: rest.VersionAttachMedia, Hidden: true, handle: s.detachMedia},
+		{Method: get, Path: "/v1/nodes/{node}/vendor_passthru/methods", Access: Write, handle: s.listVendorMethods},
+		{Method: get, Path: "/v1/drivers/{driver}/raid/logical_disk_properties", Access: Read, Since: rest.VersionRAID, handle: s.getDiskProperties},
+		{Method: get, Path: "/v1/drivers/{driver}/vendor_passthru/methods", Access: Admin, handle: s.listDriverMethods},
+	}
+	for _, method := range []string{get, post, put, del} {
+		rs = append(rs,
+			route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: Write, handle: s.callVendor},
+			route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru", Access: Admin, handle: s.callDriver},
+		)
+	}
+	return rs
+}
+
+// free finds the node that the address names, and refuses one that somebody works on.
+func (s *Server) free(ctx context.Context, c *call) (*node.Node, error) {
+	n, err := s.node(ctx, c)
+	if err == nil && n.Reservation != "" {
+		return nil, lockedBy(n)
+	}
+	return n, err
+}
+
+// keep stores what came of an act on a node's hardware, with a line in its history.
+func (s *Server) keep(ctx context.Context, c *call, n *node.Node, event string, set func(*node.Node)) error {
+	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		set(n)
+		also.History = append(also.History, node.HistoryEntry{Type: "management", Severity: "INFO", Event: event, Conductor: s.cfg.Hostname, User: c.user})
+		return nil
+	})
+	return err
+}
+
+// accepted is the answer to what is shown at a path below the node.
+func accepted(c *call, path string) *reply {
+	return &reply{status: http.StatusAccepted, location: c.base + "/v1/nodes/" + c.path["node"] + "/" + path}
+}
+
+var noContent = &reply{status: http.StatusNoContent}
+
+func (s *Server) getConsole(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	info, err := s.cfg.Hardware.Console(n).Info(ctx, n)
+	if isUnsupported(err) || err != nil && n.ConsoleEnabled {
+		return nil, err
+	}
+	shown := any(info)
+	if !n.ConsoleEnabled {
+		shown = nil
+	}
+	return &reply{status: http.StatusOK, body: rest.Object{{Name: "console_enabled", Value: n.ConsoleEnabled}, {Name: "console_info", Value: shown}}}, nil
+}
+
+func (s *Server) putConsole(ctx context.Context, c *call) (*reply, error) {
+	b, err := c.arguments("enabled")
+	if err != nil {
+		return nil, err
+	}
+	v, ok := b["enabled"]
+	if !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: enabled")
+	}
+	on, err := boolean("enabled", v)
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.free(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	act, event := s.cfg.Hardware.Console(n).Stop, "console stopped"
+	if on {
+		act, event = s.cfg.Hardware.Console(n).Start, "console started"
+	}
+	if err := act(ctx, n); err != nil {
+		return nil, err
+	}
+	if on != n.ConsoleEnabled {
+		if err := s.keep(ctx, c, n, event, func(n *node.Node) { n.ConsoleEnabled = on }); err != nil {
+			return nil, err
+		}
+	}
+	return accepted(c, "states/console"), nil
+}
+
+func (s *Server) putRAID(ctx context.Context, c *call) (*reply, error) {
+	config, err := c.object("target_raid_config")
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.free(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	if err := s.cfg.Hardware.RAID(n).Check(n, config); err != nil {
+		if isUnsupported(err) {
+			return nil, rest.NotFound("%s", err.Error()) // not 400, as everywhere else
+		}
+		return nil, err
+	}
+	nerr = s.keep(ctx, c, n, "target RAID configuration set", func(n *node.Node) { n.TargetRAID = config })
+	if nerr != nil {
+		return nil, nerr
+	}
+	return noContent, nil
+}
+
+// settled refuses a change of how the machine boots while something is under way that depends on it.
+func settled(n *node.Node, what string) error {
+	if !n.Provision.IsStable() {
+		return rest.Conflict("Node is in %s state. Since node is transitioning, the %s will not be set as this may interfere with ongoing changes and result in erroneous modification. Try again later.", n.Provision, what)
+	}
+	return nil
+}
+
+func (s *Server) putBootMode(ctx context.Context, c *call) (*reply, error) {
+	b, err := c.arguments("target")
+	if err != nil {
+		return nil, err
+	}
+	v, ok := b["target"]
+	if !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: target")
+	}
+	mode, _ := v.(string)
+	if mode != "bios" && mode != "uefi" {
+		return nil, rest.BadRequest("Invalid boot mode %s requested for node. Allowed boot modes are: bios, uefi", strings.Trim(rest.Repr(v), "'"))
+	}
+	n, nerr := s.free(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	if err := settled(n, "boot mode"); err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Hardware.Management(n).SetBootMode(ctx, n, mode); err != nil {
+		return nil, err
+	}
+	nerr = s.keep(ctx, c, n, "boot mode set to "+mode, func(n *node.Node) { n.BootMode = mode })
+	if nerr != nil {
+		return nil, nerr
+	}
+	return accepted(c, "states"), nil
+}
+
+func (s *Server) putSecureBoot(ctx context.Context, c *call) (*reply, error) {
+	b, err := c.arguments("target")
+	if err != nil {
+		return nil, err
+	}
+	v, ok := b["target"]
+	if !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: target")
+	}
+	if v == nil {
+		return nil, rest.BadRequest("Invalid secure_boot None requested for node. Allowed secure_boot states are: True, False) ")
+	}
+	on, err := boolean("target", v)
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.free(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	if err := settled(n, "boot mode"); err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Hardware.Management(n).SetSecureBoot(ctx, n, on); err != nil {
+		return nil, err
+	}
+	event := map[bool]string{true: "Secure Boot turned on", false: "Secure Boot turned off"}[on]
+	if err := s.keep(ctx, c, n, event, func(n *node.Node) { n.SecureBoot = &on }); err != nil {
+		return nil, err
+	}
+	return accepted(c, "states"), nil
+}
+
+func (s *Server) injectNMI(ctx context.Context, c *call) (*reply, error) {
+	if _, err := c.arguments(); err != nil {
+		return nil, err
+	}
+	n, err := s.free(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Hardware.Management(n).InjectNMI(ctx, n); err != nil {
+		return nil, err
+	}
+	if err := s.keep(ctx, c, n, "non-maskable interrupt sent", func(*node.Node) {}); err != nil {
+		return nil, err
+	}
+	return noContent, nil
+}
+
+// lampName splits "led@system".
+func lampName(c *call) (name, component string, err *rest.Error) {
+	name, component, ok := strings.Cut(c.path["indicator"], "@")
+	if !ok {
+		return "", "", rest.BadRequest("Malformed indicator name %q", c.path["indicator"])
+	}
+	return name, component, nil
+}
+
+func (s *Server) listIndicators(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	lamps, err := s.cfg.Hardware.Management(n).Indicators(ctx, n, "")
+	if err != nil {
+		return nil, err
+	}
+	items := make([]rest.Object, len(lamps))
+	for i, l := range lamps {
+		name := l.Name + "@" + l.Component
+		items[i] = rest.Object{
+			{Name: "name", Value: name}, {Name: "component", Value: l.Component}, {Name: "readonly", Value: l.ReadOnly}, {Name: "states", Value: l.States},
+			{Name: "links", Value: rest.Links(c.base, "nodes/"+c.path["node"]+"/management/indicators/"+name)},
+		}
+	}
+	return list("indicators", items, ""), nil
+}
+
+func (s *Server) getIndicator(ctx context.Context, c *call) (*reply, error) {
+	name, component, err := lampName(c)
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	state, nerr := s.cfg.Hardware.Management(n).Indicator(ctx, n, component, name)
+	if nerr != nil {
+		return nil, nerr
+	}
+	return &reply{status: http.StatusOK, body: rest.Object{{Name: "state", Value: state}}}, nil
+}
+
+func (s *Server) putIndicator(ctx context.Context, c *call) (*reply, error) {
+	b, err := c.arguments("state")
+	if err != nil {
+		return nil, err
+	}
+	v, ok := b["state"]
+	if !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: state")
+	}
+	state, ok := v.(string)
+	if !ok {
+		return nil, rest.BadRequest("Expected string for state: %s", rest.Repr(v))
+	}
+	name, component, err := lampName(c)
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.free(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	if err := s.cfg.Hardware.Management(n).SetIndicator(ctx, n, component, name, state); err != nil {
+		return nil, err
+	}
+	return noContent, nil
+}
+
+func (s *Server) listChildren(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := s.store.Nodes(ctx, store.Query{ParentNode: &n.UUID, Project: c.scope()})
+	if err != nil {
+		return nil, err
+	}
+	uuids := make([]string, len(nodes))
+	for i, child := range nodes {
+		uuids[i] = child.UUID
+	}
+	return &reply{status: http.StatusOK, body: rest.Object{
+		{Name: "children", Value: uuids},
+		{Name: "links", Value: rest.Link{Href: c.base + "/v1/nodes/?parent_node=" + n.UUID, Rel: "children"}},
+	}}, nil
+}
+
+// queryOnly checks ?fields= and ?detail= of BIOS settings and firmware: which fields to show of each.
+func queryOnly[T any](c *call, fields rest.Fields[T], short []string, since rest.Version) ([]string, *rest.Error) {
+	if err := c.allow("fields", "detail"); err != nil {
+		return nil, err
+	}
+	detail, err := c.flag("detail")
+	if err != nil {
+		return nil, err
+	}
+	asked := c.text("fields")
+	if (detail != nil || asked != nil) && c.v < since {
+		return nil, rest.NotAcceptable()
+	}
+	all := detail != nil && *detail
+	switch {
+	case all && asked != nil:
+		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
+	case all:
+		return nil, nil
+	case asked == nil:
+		return short, nil
+	}
+	names, err := fields.Select(c.v, *asked)
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{"created_at", "updated_at"}, slices.DeleteFunc(names, func(n string) bool { return n == "created_at" || n == "updated_at" })...), nil
+}
+
+func showBIOS(c *call, ident string, b *node.BIOSSetting) rest.BIOSSetting {
+	return rest.BIOSSetting{
+		CreatedAt: rest.NullTime{Time: b.CreatedAt}, UpdatedAt: rest.NullTime{Time: b.UpdatedAt}, Name: b.Name, Value: rest.Null(b.Value),
+		AttributeType: rest.Null(b.AttributeType), AllowableValues: b.Allowable, LowerBound: b.LowerBound, MaxLength: b.MaxLength,
+		MinLength: b.MinLength, ReadOnly: b.ReadOnly, ResetRequired: b.ResetRequired, Unique: b.Unique, UpperBound: b.UpperBound,
+		Links: rest.Links(c.base, "nodes/"+ident+"/bios/"+b.Name),
+	}
+}
+
+func (s *Server) listBIOS(ctx context.Context, c *call) (*reply, error) {
+	names, err := queryOnly(c, rest.BIOSFields, rest.BIOSListFields, rest.VersionBIOSRegistry)
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	items := make([]rest.Object, len(n.BIOS))
+	for i := range n.BIOS {
+		shown := showBIOS(c, c.path["node"], &n.BIOS[i])
+		items[i] = rest.BIOSFields.Render(&shown, c.v, names)
+	}
+	return list("bios", items, ""), nil
+}
+
+func (s *Server) getBIOS(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	name := c.path["setting"]
+	i := slices.IndexFunc(n.BIOS, func(b node.BIOSSetting) bool { return b.Name == name })
+	if i < 0 {
+		return nil, rest.NotFound("Node %s doesn't have a BIOS setting '%s'", n.UUID, name)
+	}
+	shown := showBIOS(c, n.UUID, &n.BIOS[i])
+	return &reply{status: http.StatusOK, body: rest.Object{{Name: name, Value: rest.BIOSFields.Render(&shown, c.v, nil)}}}, nil
+}
+
+func (s *Server) listFirmware(ctx context.Context, c *call) (*reply, error) {
+	names, err := queryOnly(c, rest.FirmwareFields, nil, rest.VersionFirmware)
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	items := make([]rest.Object, len(n.Firmware))
+	for i, f := range n.Firmware {
+		shown := rest.Firmware{
+			CreatedAt: rest.NullTime{Time: f.CreatedAt}, UpdatedAt: rest.NullTime{Time: f.UpdatedAt}, Component: f.Component,
+			InitialVersion: rest.Null(f.InitialVersion), CurrentVersion: rest.Null(f.CurrentVersion), LastVersionFlashed: rest.Null(f.LastVersionFlashed),
+		}
+		items[i] = rest.FirmwareFields.Render(&shown, c.v, names)
+	}
+	return list("firmware", items, ""), nil
+}
+
+// mediaDevices are the devices that an image can be put into.
+var mediaDevices = []string{"disk", "cdrom", "floppy"}
+
+var mediaSchema = &rest.Schema{
+	Types: []string{"object"}, Closed: true, Required: []string{"device_type", "image_url"},
+	Props: map[string]*rest.Schema{
+		"device_type":           {Types: []string{"string"}, Enum: []any{"disk", "cdrom", "floppy"}},
+		"image_url":             {Types: []string{"string"}},
+		"image_download_source": {Types: []string{"string"}, Enum: []any{"http", "local", "swift"}},
+	},
+}
+
+func (s *Server) getMedia(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	media, err := s.cfg.Hardware.Management(n).VirtualMedia(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	items := make([]rest.Object, len(media))
+	for i, m := range media {
+		items[i] = rest.Object{{Name: "media_types", Value: m.Types}, {Name: "inserted", Value: m.Inserted}, {Name: "image", Value: rest.Null(m.URL)}}
+	}
+	return &reply{status: http.StatusOK, body: items}, nil
+}
+
+func (s *Server) attachMedia(ctx context.Context, c *call) (*reply, error) {
+	b, err := c.object("vmedia")
+	if err != nil {
+		return nil, err
+	}
+	if fault := mediaSchema.Check(b); fault != "" {
+		return nil, rest.BadRequest("Schema error for vmedia: %s", fault)
+	}
+	device, address := b["device_type"].(string), b["image_url"].(string)
+	scheme, _, _ := strings.Cut(address, ":")
+	if !strings.Contains(address, "://") {
+		scheme = ""
+	}
+	if !slices.Contains([]string{"http", "https", "nfs", "cifs", "smb"}, strings.ToLower(scheme)) {
+		return nil, rest.BadRequest("Unsupported or missing URL scheme: %s", scheme)
+	}
+	if source := b["image_download_source"]; source != nil && source != "http" {
+		return nil, rest.BadRequest("Images are given to the node's controller by their URL; set image_download_source to http.")
+	}
+	n, nerr := s.free(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	if err := s.cfg.Hardware.Management(n).AttachMedia(ctx, n, device, address); err != nil {
+		return nil, err
+	}
+	if err := s.keep(ctx, c, n, "an image was put into the virtual "+device, func(*node.Node) {}); err != nil {
+		return nil, err
+	}
+	return noContent, nil
+}
+
+func (s *Server) detachMedia(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow("device_types"); err != nil {
+		return nil, err
+	}
+	var devices []string
+	if asked := c.text("device_types"); asked != nil && *asked != "" {
+		devices = strings.Split(*asked, ",")
+	}
+	wrong := slices.DeleteFunc(slices.Clone(devices), func(d string) bool { return slices.Contains(mediaDevices, d) })
+	if len(wrong) > 0 {
+		return nil, rest.BadRequest("Invalid device type(s) %s (valid are %s)", strings.Join(wrong, ", "), strings.Join(mediaDevices, ", "))
+	}
+	n, err := s.free(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Hardware.Management(n).DetachMedia(ctx, n, devices); err != nil {
+		return nil, err
+	}
+	if err := s.keep(ctx, c, n, "virtual media were taken out", func(*node.Node) {}); err != nil {
+		return nil, err
+	}
+	return noContent, nil
+}
+
+// getDiskProperties tells what a logical disk of a hardware type's default RAID interface may have.
+func (s *Server) getDiskProperties(_ context.Context, c *call) (*reply, error) {
+	if err := c.allow(); err != nil {
+		return nil, err
+	}
+	name := c.path["driver"]
+	if !driverExists(name) {
+		return nil, unknownDriver(name)
+	}
+	n := &node.Node{Driver: name}
+	props, err := s.cfg.Hardware.RAID(n).Properties(n)
+	if isUnsupported(err) {
+		return nil, rest.NotFound("%s", err.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := rest.Object{}
+	for _, p := range props {
+		o = append(o, rest.Member{Name: p.Name, Value: p.Description})
+	}
+	return &reply{status: http.StatusOK, body: o}, nil
+}
+
+func isUnsupported(err error) bool {
+	_, ok := err.(*hardware.UnsupportedError) //nolint:errorlint // it is what a Set gives, not wrapped
+	return ok
+}
+
+// vendorTime is how long a vendor's method may take that nobody waits for.
+const vendorTime = 10 * time.Minute

@@ -1,4 +1,337 @@
 package api
 
-// ramdiskRoutes are the routes of what a stock agent calls, and events of Neutron.
-func (s *Server) ramdiskRoutes() []route { return nil }
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// ramdiskRoutes are the calls that a stock agent (ironic-python-agent) makes. Ingot's own agent has a session of its own and uses
+// none of them. A stock agent finds its node and gets a token as it does from Ironic; what it can't get is to be driven: its first
+// valid heartbeat is refused with a sentence that says so, which its log and the node's history show. They are open to everybody, as
+// in Ironic: a ramdisk has no password.
+func (s *Server) ramdiskRoutes() []route {
+	return []route{
+		{Method: http.MethodGet, Path: "/v1/lookup", Access: Public, Since: versionRamdisk, Hidden: true, handle: s.lookup},
+		{Method: http.MethodPost, Path: "/v1/heartbeat/{node}", Access: Public, Since: versionRamdisk, Hidden: true, handle: s.heartbeat},
+		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: Public, Body: maxInspectionBody, handle: s.continueInspection},
+		{Method: http.MethodPost, Path: "/v1/events", Access: Admin, Since: versionEvents, Hidden: true, handle: s.postEvents},
+	}
+}
+
+const (
+	versionRamdisk rest.Version = 22
+	versionEvents  rest.Version = 54
+	versionToken   rest.Version = 62
+)
+
+// lookupIn are the states in which a ramdisk is expected to ask for its node.
+var lookupIn = []node.State{node.Deploying, node.DeployWait, node.Cleaning, node.CleanWait, node.Inspecting, node.InspectWait,
+	node.Rescuing, node.RescueWait, node.ServiceWait}
+
+// unknownNode is what lookup answers whether the node is not there or not in the right state: it is nobody's business which.
+func unknownNode() *rest.Error { return rest.NotFound("Resource could not be found.") }
+
+func (s *Server) lookup(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow("addresses", "node_uuid"); err != nil {
+		return nil, err
+	}
+	id := c.query.Get("node_uuid")
+	if c.query.Has("node_uuid") && !isUUID(id) {
+		return nil, rest.BadRequest("Expected UUID for node_uuid: %s", id)
+	}
+	var macs []string
+	for a := range strings.SplitSeq(c.query.Get("addresses"), ",") {
+		if mac, ok := hardwareAddress(strings.TrimSpace(a)); ok {
+			macs = append(macs, mac)
+		}
+	}
+	if id == "" && len(macs) == 0 {
+		return nil, rest.BadRequest("At least one of 'addresses' and 'node_uuid' parameters is required")
+	}
+	n, err := s.ramdiskNode(ctx, id, macs, lookupIn)
+	if err != nil {
+		return nil, err
+	}
+	token := ""
+	if c.v >= versionToken {
+		if n, token, err = s.giveToken(ctx, n); err != nil {
+			return nil, err
+		}
+	}
+	return &reply{status: http.StatusOK, body: s.showToRamdisk(c, n, token)}, nil
+}
+
+// ramdiskNode finds the node that a ramdisk is on, by its UUID or by the addresses of its ports, if it is in one of the states.
+func (s *Server) ramdiskNode(ctx context.Context, id string, macs []string, in []node.State) (*node.Node, error) {
+	if id == "" {
+		for _, mac := range macs {
+			ports, err := s.store.Ports(ctx, store.PortQuery{Address: &mac})
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range ports {
+				if id != "" && id != p.NodeUUID {
+					return nil, unknownNode() // ports of several nodes in one machine: nobody can say which it is
+				}
+				id = p.NodeUUID
+			}
+		}
+	}
+	if id == "" {
+		return nil, unknownNode()
+	}
+	n, err := s.store.Node(ctx, id)
+	if errors.Is(err, store.ErrNotFound) || err == nil && (!slices.Contains(in, n.Provision) || n.UUID != strings.ToLower(id)) {
+		return nil, unknownNode()
+	}
+	return n, err
+}
+
+// era is what a token is good for: one boot of the agent, in one job.
+func era(n *node.Node) string {
+	if n.Job == nil {
+		return fmt.Sprintf("%d", n.Generation)
+	}
+	return fmt.Sprintf("%d %s", n.Generation, n.Job.ID)
+}
+
+// tokenHash gives the hash of the token that the node's agent has; "" when it has none that is still good.
+func tokenHash(n *node.Node) string {
+	hash, of, _ := strings.Cut(n.AgentTokenHash, " ")
+	if of != era(n) {
+		return ""
+	}
+	return hash
+}
+
+func hashToken(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// giveToken gives the agent its token, once: whoever asks again gets the mask, because the first may have been somebody else.
+func (s *Server) giveToken(ctx context.Context, n *node.Node) (*node.Node, string, error) {
+	token := rest.Masked
+	n, err := s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+		if !slices.Contains(lookupIn, n.Provision) {
+			return unknownNode()
+		}
+		token = rest.Masked
+		if tokenHash(n) != "" {
+			return nil
+		}
+		b := make([]byte, 32)
+		rand.Read(b)
+		token = base64.RawURLEncoding.EncodeToString(b)
+		n.AgentTokenHash, n.AgentURL = hashToken(token)+" "+era(n), ""
+		return nil
+	})
+	return n, token, err
+}
+
+// showToRamdisk makes the answer of lookup.
+func (s *Server) showToRamdisk(c *call, n *node.Node, token string) rest.Object {
+	shown := s.showNode(c, n)
+	internal := maps.Clone(shown.DriverInternalInfo)
+	if internal == nil {
+		internal = map[string]any{}
+	}
+	if tokenHash(n) != "" {
+		internal["agent_secret_token"] = rest.Masked
+	}
+	shown.DriverInternalInfo = internal
+	return rest.Object{
+		{Name: "node", Value: rest.NodeFields.Render(&shown, max(c.v, 3), []string{"uuid", "properties", "instance_info", "driver_internal_info", "links"})},
+		{Name: "config", Value: rest.Object{
+			{Name: "metrics", Value: rest.Object{
+				{Name: "backend", Value: "noop"}, {Name: "prepend_host", Value: false}, {Name: "prepend_uuid", Value: false},
+				{Name: "prepend_host_reverse", Value: true}, {Name: "global_prefix", Value: nil},
+			}},
+			{Name: "metrics_statsd", Value: rest.Object{{Name: "statsd_host", Value: s.cfg.Hostname}, {Name: "statsd_port", Value: 8125}}},
+			{Name: "heartbeat_timeout", Value: 300},
+			{Name: "agent_token", Value: rest.Null(token)},
+			{Name: "agent_token_required", Value: true},
+			{Name: "disable_deep_image_inspection", Value: false},
+			{Name: "permitted_image_formats", Value: []string{"raw", "qcow2", "iso"}},
+			{Name: "enable_bios_bootloader_install", Value: true},
+		}},
+	}
+}
+
+// notDriven is why a stock agent's work ends before it begins.
+const notDriven = "Node %s can't be worked on by this agent: this conductor drives its own agent only. Boot the machine from the network of the conductor, or from an image made by \"ingot ramdisk\"."
+
+func (s *Server) heartbeat(ctx context.Context, c *call) (*reply, error) {
+	b, err := c.arguments(slices.Collect(maps.Keys(rest.HeartbeatParameters))...)
+	if err != nil {
+		return nil, err
+	}
+	text := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(b)) {
+		v, ok := b[name].(string)
+		if !ok && b[name] != nil {
+			return nil, rest.BadRequest("Expected string for %s: %s", name, rest.Repr(b[name]))
+		}
+		text[name] = v
+	}
+	if _, ok := b["callback_url"]; !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: callback_url")
+	}
+	switch {
+	case text["agent_version"] != "" && c.v < rest.HeartbeatParameters["agent_version"]:
+		return nil, rest.BadRequest(`Field "agent_version" not recognised`)
+	case (text["agent_status"] != "" || text["agent_status_message"] != "") && c.v < rest.HeartbeatParameters["agent_status"]:
+		return nil, rest.BadRequest(`Fields "agent_status" and "agent_status_message" not recognised.`)
+	case b["agent_verify_ca"] != nil && c.v < rest.HeartbeatParameters["agent_verify_ca"]:
+		return nil, rest.BadRequest(`Field "agent_verify_ca" not recognised in this version`)
+	}
+	n, nerr := s.node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	callback, perr := url.Parse(text["callback_url"])
+	if perr != nil || callback.Scheme != "http" && callback.Scheme != "https" || callback.Host == "" {
+		return nil, rest.BadRequest(`An issue with the supplied "callback_url" has been detected.`)
+	}
+	status := text["agent_status"]
+	switch {
+	case b["agent_token"] == nil:
+		return nil, rest.BadRequest("Agent token is required for heartbeat processing.")
+	case status != "" && status != "start" && status != "end" && status != "error":
+		return nil, rest.BadRequest("Agent status is invalid. Valid states are start,end,error.")
+	}
+	var answer *rest.Error
+	_, nerr = s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		hash := tokenHash(n)
+		switch {
+		case !slices.Contains(lookupIn, n.Provision) || hash == "" || subtle.ConstantTimeCompare([]byte(hash), []byte(hashToken(text["agent_token"]))) != 1:
+			answer = rest.BadRequest("Invalid or missing agent token received.")
+			return nil
+		case text["agent_version"] == "":
+			answer = rest.BadRequest("Agent did not transmit a version, and a version is required. Please update the agent being used.")
+			return nil
+		case n.AgentURL != "" && n.AgentURL != callback.String():
+			answer = rest.BadRequest(`Detected change in ramdisk provided "callback_url"`)
+			return nil
+		}
+		answer = rest.BadRequest(notDriven, n.UUID)
+		if n.AgentURL == "" { // once a boot: it will come again every minute or two
+			n.AgentURL = callback.String()
+			also.History = append(also.History, node.HistoryEntry{Type: "monitoring", Severity: "ERROR", Conductor: s.cfg.Hostname,
+				Event: fmt.Sprintf("a foreign agent, version %s, at %s, asked for work: %s", text["agent_version"], callback.Redacted(), answer.Message)})
+		}
+		return nil
+	})
+	if nerr != nil {
+		return nil, nerr
+	}
+	return nil, answer
+}
+
+// inspectionSchema is the least that an inventory must have.
+var inspectionSchema = &rest.Schema{
+	Types: []string{"object"}, Required: []string{"inventory"},
+	Props: map[string]*rest.Schema{"inventory": {
+		Types: []string{"object"}, Required: []string{"interfaces"},
+		Props: map[string]*rest.Schema{
+			"bmc_address": optionalText, "bmc_v6address": optionalText,
+			"interfaces": {Types: []string{"array"}, MinLen: 1, Items: &rest.Schema{
+				Types: []string{"object"}, Required: []string{"mac_address"},
+				Props: map[string]*rest.Schema{"mac_address": {Types: []string{"string"}}},
+			}},
+		},
+	}},
+}
+
+// continueInspection is where a stock ramdisk sends what it found. The address is not used by Ingot's agent, and what comes in here
+// has nothing that tells who sent it: it is looked at and refused.
+func (s *Server) continueInspection(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow("node_uuid"); err != nil {
+		return nil, err
+	}
+	id := c.query.Get("node_uuid")
+	// 1.1 is there for agents that never learned of versions.
+	if c.v < rest.VersionContinue && (c.v != rest.MinVersion || id != "") {
+		return nil, rest.NotFound("API version %s or newer is required", rest.VersionContinue)
+	}
+	if id != "" && !isUUID(id) {
+		return nil, rest.BadRequest("Expected UUID for node_uuid: %s", id)
+	}
+	b, err := c.object("data")
+	if err != nil {
+		return nil, err
+	}
+	if fault := inspectionSchema.Check(b); fault != "" {
+		return nil, rest.BadRequest("Schema error for data: %s", fault)
+	}
+	inventory := b["inventory"].(map[string]any)
+	var macs []string
+	for _, i := range inventory["interfaces"].([]any) {
+		if mac, ok := hardwareAddress(i.(map[string]any)["mac_address"].(string)); ok {
+			macs = append(macs, mac)
+		}
+	}
+	if len(macs) == 0 && id == "" && inventory["bmc_address"] == nil && inventory["bmc_v6address"] == nil {
+		return nil, rest.BadRequest("No lookup information provided")
+	}
+	n, nerr := s.ramdiskNode(ctx, id, macs, []node.State{node.InspectWait})
+	if nerr != nil {
+		return nil, nerr
+	}
+	return nil, rest.BadRequest(notDriven, n.UUID)
+}
+
+// eventsSchema is what Neutron tells of its ports.
+var eventsSchema = &rest.Schema{
+	Types: []string{"object"}, Closed: true, Required: []string{"events"},
+	Props: map[string]*rest.Schema{"events": {Types: []string{"array"}, MinLen: 1, Items: &rest.Schema{
+		Types: []string{"object"}, Closed: true, Required: []string{"event", "port_id", "mac_address", "status"},
+		Props: map[string]*rest.Schema{
+			"event":   {Types: []string{"string"}, Enum: []any{"network.bind_port", "network.unbind_port", "network.delete_port"}},
+			"port_id": {Types: []string{"string"}}, "mac_address": {Types: []string{"string"}}, "status": {Types: []string{"string"}},
+			"device_id": optionalText, "binding:host_id": optionalText, "binding:vnic_type": optionalText,
+		},
+	}}},
+}
+
+// postEvents takes events of Neutron. Nothing waits for them, here as in Ironic: they are checked and logged.
+func (s *Server) postEvents(_ context.Context, c *call) (*reply, error) {
+	if err := c.allow(); err != nil {
+		return nil, err
+	}
+	b, err := c.object("evts")
+	if err != nil {
+		return nil, err
+	}
+	if fault := eventsSchema.Check(b); fault != "" {
+		return nil, rest.BadRequest("Schema error for evts: %s", fault)
+	}
+	for _, e := range b["events"].([]any) {
+		event := e.(map[string]any)
+		if id := event["port_id"].(string); !isUUID(id) {
+			return nil, rest.BadRequest("Schema error for evts: %s is not a 'uuid'", rest.Repr(id))
+		}
+		if mac := event["mac_address"].(string); mac != "" {
+			if _, ok := hardwareAddress(mac); !ok {
+				return nil, rest.BadRequest("Schema error for evts: %s is not a 'mac-address'", rest.Repr(mac))
+			}
+		}
+		s.log.Debug("event of the network service", "event", event["event"], "port", event["port_id"], "status", event["status"])
+	}
+	return noContent, nil
+}

@@ -17,13 +17,21 @@ type route struct {
 	Access Access
 	Since  rest.Version // first microversion that has it; 0: all
 	// Hidden: below Since the route is not there (404), else it is not acceptable (406). Ironic has both kinds.
-	Hidden    bool
-	LargeBody bool // may carry a config drive
-	Stream    bool // answers with a stream of events rather than JSON
-	handle    func(ctx context.Context, c *call) (*reply, error)
+	Hidden bool
+	Body   int64 // how large a body may be; 0: maxBody
+	Stream bool  // answers with a stream of events rather than JSON
+	handle func(ctx context.Context, c *call) (*reply, error)
 }
 
+// refusals are what collections are called that say so when they are too new.
+var refusals = map[string]string{"allocations": "allocations", "deploy_templates": "deploy templates", "runbooks": "runbooks",
+	"inspection_rules": "inspection rules", "shards": "shards"}
+
 func (r *route) tooNew() *rest.Error {
+	collection, _, _ := strings.Cut(strings.TrimPrefix(r.Path, "/v1/"), "/")
+	if name := refusals[collection]; name != "" {
+		return rest.Routing(http.StatusNotFound, "The API version does not allow "+name)
+	}
 	if r.Hidden {
 		return rest.NotFound("Resource could not be found.")
 	}
@@ -50,7 +58,7 @@ func (s *Server) table() []route {
 		{Method: get, Path: "/v1/nodes/{node}/validate", Access: Read, handle: s.validateNode},
 		{Method: get, Path: "/v1/nodes/{node}/states", Access: Read, handle: s.getStates},
 		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: Write, handle: s.putPower},
-		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: Write, LargeBody: true, handle: s.putProvision},
+		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: Write, Body: maxDriveBody, handle: s.putProvision},
 		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: Write, handle: s.putMaintenance},
 		{Method: del, Path: "/v1/nodes/{node}/maintenance", Access: Write, handle: s.deleteMaintenance},
 		{Method: get, Path: "/v1/nodes/{node}/management/boot_device", Access: Read, handle: s.getBootDevice},
@@ -88,7 +96,7 @@ func (s *Server) table() []route {
 		{Method: get, Path: "/ingot/v1/nodes/{node}/timeline", Access: Read, handle: s.getTimeline},
 		{Method: get, Path: "/ingot/v1/nodes/{node}/logs", Access: Read, handle: s.getLogs},
 	}
-	for _, more := range [][]route{s.unsupported(), s.emptyCollections(), s.resourceRoutes(), s.allocationRoutes(), s.templateRoutes(), s.nodePartRoutes(), s.openToRamdisks(s.ramdiskRoutes()), s.eventRoutes(), s.ownRoutes()} {
+	for _, more := range [][]route{s.shardRoutes(), s.emptyCollections(), s.resourceRoutes(), s.allocationRoutes(), s.templateRoutes(), s.nodePartRoutes(), s.openToRamdisks(s.ramdiskRoutes()), s.eventRoutes(), s.ownRoutes()} {
 		rs = append(rs, more...)
 	}
 	return rs
@@ -151,6 +159,24 @@ func newRouter(table []route) (*router, error) {
 		at.routes = append(at.routes, rt)
 	}
 	return r, nil
+}
+
+// methods lists what may be done at a path, for the Allow header.
+func (r *router) methods(path []string) string {
+	at := r.root
+	for _, seg := range path {
+		if next := at.fixed[seg]; next != nil {
+			at = next
+		} else {
+			at = at.any
+		}
+	}
+	var names []string
+	for _, rt := range at.routes {
+		names = append(names, rt.Method)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
 }
 
 func (r *router) find(method string, path []string) (*route, map[string]string, *rest.Error) {

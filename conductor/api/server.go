@@ -20,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/events"
+	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -31,6 +32,7 @@ type nodes interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
 	DeleteNode(ctx context.Context, uuid string, allowed ...func(*node.Node) error) error
 	CreatePort(ctx context.Context, p *node.Port) error
 	Port(ctx context.Context, uuid string) (*node.Port, error)
@@ -97,6 +99,8 @@ type Config struct {
 	Events *events.Hub
 	// Progresses tells how far running work is, by node UUID, for the stream of events.
 	Progresses func() map[string]node.Progress
+	// Hardware is what stands behind the nodes' interfaces; with nil none can do anything but power and boot devices.
+	Hardware *hardware.Set
 	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 }
@@ -109,7 +113,9 @@ type Server struct {
 	log     *slog.Logger
 	routes  *router
 	started time.Time
-	answers sync.Pool // of *[]byte: what long lists were written into is used again
+
+	background sync.WaitGroup // what goes on after its request was answered
+	answers    sync.Pool      // of *[]byte: what long lists were written into is used again
 }
 
 // New makes a Server. It fails when a route has no access rule.
@@ -129,11 +135,12 @@ func New(st nodes, en machines, cfg Config, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Limits of a request's body. A config drive may be 64 MiB; JSON nested deeper than any client needs is an attack.
+// Limits of a request's body. A config drive may be 64 MiB, an inventory 16; JSON nested deeper than any client needs is an attack.
 const (
-	maxBody      = 1 << 20
-	maxDriveBody = 64<<20 + 1<<20
-	maxDepth     = 25
+	maxBody           = 1 << 20
+	maxDriveBody      = 64<<20 + 1<<20
+	maxInspectionBody = 16 << 20
+	maxDepth          = 25
 )
 
 // call is one request on its way through a handler.
@@ -248,6 +255,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 		c.v = v
 	}
 	if missing != nil {
+		if missing.Status == http.StatusMethodNotAllowed {
+			w.Header().Set("Allow", s.routes.methods(path))
+		}
 		return nil, missing
 	}
 	if c.v < rt.Since {
@@ -267,8 +277,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 	}
 	if r.Method != http.MethodGet {
 		limit := int64(maxBody)
-		if rt.LargeBody {
-			limit = maxDriveBody
+		if rt.Body > 0 {
+			limit = rt.Body
 		}
 		if c.body, err = readBody(w, r, limit); err != nil {
 			return nil, err

@@ -32,14 +32,19 @@ const (
 	VersionFilterState    Version = 9  // ?provision_state=
 	VersionURLNames       Version = 10 // names may have all unreserved characters
 	VersionEnroll         Version = 11 // new nodes start in enroll, before in available
+	VersionRAID           Version = 12
 	VersionAbort          Version = 13
 	VersionStateLinks     Version = 14
 	VersionClean          Version = 15
 	VersionFilterDriver   Version = 16
 	VersionAdopt          Version = 17
+	VersionPortgroups     Version = 23
+	VersionGroupParts     Version = 24 // port groups of a node, ports of a port group
 	VersionSoftPower      Version = 27 // soft power targets and timeout
 	VersionVIFs           Version = 28
+	VersionNMI            Version = 29
 	VersionDriverDetails  Version = 30
+	VersionVolumes        Version = 32
 	VersionRebuildDrive   Version = 35 // rebuild takes a config drive
 	VersionTraits         Version = 37
 	VersionRescue         Version = 38
@@ -60,10 +65,15 @@ const (
 	VersionVendorData     Version = 59
 	VersionAllocOwner     Version = 60
 	VersionRetired        Version = 61
+	VersionIndicators     Version = 63
+	VersionNetworkType    Version = 64 // network_type in a port's local_link_connection
 	VersionLessee         Version = 65
+	VersionVIFPort        Version = 67 // port_uuid and portgroup_uuid of a VIF
 	VersionDeploySteps    Version = 69
 	VersionVerbAliases    Version = 73 // deploy, undeploy
+	VersionBIOSRegistry   Version = 74 // what is known of BIOS settings; ?fields= and ?detail= of them
 	VersionBootMode       Version = 75
+	VersionSetBootMode    Version = 76
 	VersionDriverFields   Version = 77
 	VersionHistory        Version = 78
 	VersionInventory      Version = 81
@@ -75,18 +85,24 @@ const (
 	VersionService        Version = 87
 	VersionPortName       Version = 88
 	VersionAttachMedia    Version = 89
+	VersionVTEP           Version = 90 // vtep-* in a port's local_link_connection
 	VersionNoSuffix       Version = 91 // "x.json" is no longer "x"
 	VersionRunbooks       Version = 92
 	VersionGetMedia       Version = 93
-	VersionPortNodeName   Version = 94 // ports are made with node_ident
-	VersionNoPowerOff     Version = 95 // disable_power_off
-	VersionRules          Version = 96 // inspection rules
-	VersionPatchEscapes   Version = 98 // ~0 and ~1 in paths of a PATCH
+	VersionPortNodeName   Version = 94  // ports are made with node_ident
+	VersionNoPowerOff     Version = 95  // disable_power_off
+	VersionRules          Version = 96  // inspection rules
+	VersionPatchEscapes   Version = 98  // ~0 and ~1 in paths of a PATCH
+	VersionGroupFilter    Version = 99  // ports and port groups by conductor_groups
+	VersionGroupNetwork   Version = 102 // physical_network of port groups
 	VersionInstanceName   Version = 104
+	VersionNoVTEP         Version = 105 // vtep-* is gone again
+	VersionGroupShards    Version = 106 // port groups by shard
 	VersionRequestID      Version = 107 // X-OpenStack-Request-Id
 	VersionServiceNoAgent Version = 108 // disable_ramdisk with service
 	VersionHealth         Version = 109
 	VersionAbortDeploy    Version = 110
+	VersionDynamicGroups  Version = 111 // dynamic_portgroup, available_for_dynamic_portgroup
 	VersionRunbookTraits  Version = 112 // description and traits of runbooks, whose names may be any then
 )
 

@@ -1,0 +1,39 @@
+package api
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+func (s *Server) shardRoutes() []route {
+	return []route{{Method: http.MethodGet, Path: "/v1/shards", Access: Read, Since: rest.VersionShards, Hidden: true, handle: s.listShards}}
+}
+
+// listShards counts the nodes of each shard. Those of none are listed under "None", as clients expect.
+func (s *Server) listShards(ctx context.Context, c *call) (*reply, error) {
+	if err := c.allow(); err != nil {
+		return nil, err
+	}
+	nodes, err := s.store.Nodes(ctx, store.Query{Sort: "shard"})
+	if err != nil {
+		return nil, err
+	}
+	var items []rest.Object
+	count := 0
+	for i, n := range nodes {
+		count++
+		if i+1 < len(nodes) && nodes[i+1].Shard == n.Shard {
+			continue
+		}
+		name := n.Shard
+		if name == "" {
+			name = "None"
+		}
+		items = append(items, rest.Object{{Name: "name", Value: name}, {Name: "count", Value: count}})
+		count = 0
+	}
+	return list("shards", items, ""), nil
+}
