@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -16,13 +17,17 @@ type pass struct {
 	e *Engine
 	n *node.Node
 	d power.Driver
+	// later is what is already true of n and still has to be stored: it goes with the next change, so that what follows at once costs
+	// one write. Nothing of it may be lost when an act is about to be done that it is the intent of: change, or flush, comes before.
+	later []func(*node.Node, *node.Also) error
 }
 
 // verdict is what a look at a step came to.
 type verdict struct {
-	done   bool            // the step is done
-	result json.RawMessage // its result
-	after  time.Duration   // not done: look again after this long; never: when woken
+	done   bool                               // the step is done
+	result json.RawMessage                    // its result
+	apply  func(*node.Node, *node.Also) error // what is stored together with its end
+	after  time.Duration                      // not done: look again after this long; never: when woken
 }
 
 func again(after time.Duration) verdict { return verdict{after: after} }
@@ -46,46 +51,67 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 		return never, err
 	}
 	if n.Job == nil {
-		if !n.Provision.IsStable() {
+		switch {
+		case !n.Provision.IsStable():
 			return e.orphan(ctx, n)
+		case n.Reservation != "":
+			return e.orphanLock(ctx, n)
 		}
-		return e.syncOne(ctx, n)
+		return never, nil
 	}
-	if _, err := e.claim(ctx, id); err != nil {
+	// What claiming changes (who is connected) matters below.
+	if claimed, err := e.claim(ctx, id); err != nil {
 		return never, err
-	}
-	// What claiming changed (who is connected) matters below.
-	if n, err = e.db.Node(ctx, id); err != nil || n.Job == nil {
-		return 0, err
+	} else if claimed != nil {
+		n = claimed
 	}
 	p := &pass{e: e, n: n}
 	defer p.close()
-	if wait := time.Until(n.Job.NotBefore); wait > 0 && !n.Job.Abort {
-		return wait, nil
+	var after time.Duration
+	for range actsPerLook {
+		if p.n.Job == nil {
+			return 0, nil
+		}
+		if wait := time.Until(p.n.Job.NotBefore); wait > 0 && !p.n.Job.Abort {
+			return wait, nil
+		}
+		if after, err = e.step(ctx, p); err != nil || after != 0 {
+			break
+		}
 	}
-	after, err := e.step(ctx, p)
+	if err == nil {
+		err = p.flush(ctx)
+	}
+	if p.n.Job == nil { // done: power is watched by powerSync
+		return never, err
+	}
 	// A lease has to be renewed while a job waits.
 	if err == nil && (after < 0 || after > e.cfg.Lease/3) {
 		after = e.cfg.Lease / 3
-		if time.Until(n.LeaseUntil) < e.cfg.Lease/2 {
+		if time.Until(p.n.LeaseUntil) < e.cfg.Lease/2 {
 			_, err = e.change(ctx, id, func(*node.Node, *node.Also) error { return nil })
 		}
 	}
 	return after, err
 }
 
+// actsPerLook is how many acts a worker does on a node before it looks at others.
+const actsPerLook = 16
+
 // step looks at the step that the job is at.
 func (e *Engine) step(ctx context.Context, p *pass) (time.Duration, error) {
 	j := p.n.Job
 	s := j.Current()
 	switch {
+	case j.Abort && j.Failure == "":
+		return e.abort(ctx, p)
+	case p.n.Provision.IsHeld() && j.Failure == "":
+		return never, nil
 	case s == nil:
 		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error { return e.finish(n, also) })
 		return 0, err
-	case j.Abort && j.Failure == "":
-		return e.abort(ctx, p)
-	case p.n.Provision.IsHeld():
-		return never, nil
+	case p.n.Maintenance && pausable(p.n, s):
+		return e.pause(ctx, p)
 	case s.InBand:
 		return e.plan(ctx, p)
 	}
@@ -94,30 +120,40 @@ func (e *Engine) step(ctx context.Context, p *pass) (time.Duration, error) {
 
 // conductorStep does one act of a step of the conductor's.
 func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (time.Duration, error) {
-	cs, ok := findConductorStep(s.Interface, s.Name)
+	run, ok := e.findStep(p.n, s)
 	if !ok {
 		return 0, p.fail(ctx, fmt.Sprintf("this version of Ingot has no step %s.%s; ask for the operation again", s.Interface, s.Name))
 	}
 	if s.Status != node.StepRunning {
-		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		p.edit(func(n *node.Node, also *node.Also) error {
 			j := n.Job
 			c := j.Current()
 			c.Status, c.StartedAt, c.Result = node.StepRunning, time.Now().UTC(), nil
 			j.Note, j.Attempt, j.BegunAt = "", 0, c.StartedAt
+			if j.Detail == pausedDetail {
+				j.Detail = ""
+			}
 			e.mark(n, also, node.MarkStepBegan, c.Name)
+			if c.Name == stepHold {
+				return nil // it has no work to do
+			}
 			return e.resume(n, also)
 		})
-		return 0, err
 	}
-	v, err := cs.Run(ctx, p)
+	v, err := run(ctx, p)
 	switch {
 	case err == nil && v.done:
 		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+			if v.apply != nil {
+				if err := v.apply(n, also); err != nil {
+					return err
+				}
+			}
 			return e.stepDone(n, also, v.result)
 		})
 		return 0, err
 	case err == nil:
-		return v.after, nil
+		return v.after, p.flush(ctx)
 	}
 	return e.stepError(ctx, p, s, err)
 }
@@ -168,20 +204,52 @@ func stepTitle(name string) string {
 
 // change stores a change if the job is still where this pass read it; a pass whose node has moved on ends with errMoved.
 func (p *pass) change(ctx context.Context, f func(*node.Node, *node.Also) error) (*node.Node, error) {
-	was := p.n.Job
+	was, fence := p.n.Job, p.n.Fence
 	n, err := p.e.change(ctx, p.n.UUID, func(n *node.Node, also *node.Also) error {
 		j := n.Job
-		if j == nil || j.ID != was.ID || j.Index != was.Index || j.Note != was.Note || j.PlanID != was.PlanID ||
+		if n.Fence != fence || j == nil || j.ID != was.ID || j.Index != was.Index || j.Note != was.Note || j.PlanID != was.PlanID ||
 			j.Abort != was.Abort || j.Failure != was.Failure || len(j.Steps) != len(was.Steps) {
 			return errMoved
+		}
+		for _, l := range p.later {
+			if err := l(n, also); err != nil {
+				return err
+			}
 		}
 		return f(n, also)
 	})
 	if err != nil {
 		return nil, err
 	}
-	p.n = n
+	p.n, p.later = n, nil
 	return n, nil
+}
+
+// edit changes what this pass knows of the node now, and the node in the store with the next change. f is called for both.
+func (p *pass) edit(f func(*node.Node, *node.Also) error) {
+	c := *p.n
+	if c.Job != nil {
+		j := *c.Job
+		j.Steps = slices.Clone(j.Steps)
+		c.Job = &j
+	}
+	if c.Boot != nil {
+		b := *c.Boot
+		c.Boot = &b
+	}
+	p.later = append(p.later, f)
+	if err := f(&c, &node.Also{}); err == nil { // an error comes again, with the change
+		p.n = &c
+	}
+}
+
+// flush stores what was put off.
+func (p *pass) flush(ctx context.Context) error {
+	if len(p.later) == 0 {
+		return nil
+	}
+	_, err := p.change(ctx, func(*node.Node, *node.Also) error { return nil })
+	return err
 }
 
 // note stores where in its step the job is, before what follows is done.
@@ -211,7 +279,12 @@ func (e *Engine) stepDone(n *node.Node, also *node.Also, result json.RawMessage)
 	c := j.Current()
 	c.Status, c.EndedAt, c.Result = node.StepDone, time.Now().UTC(), result
 	e.mark(n, also, node.MarkStepDone, c.Name)
+	detail := j.Detail
 	e.toNext(j)
+	if j.Abort && j.Failure == "" { // asked for while the step could not be stopped
+		j.Detail = detail
+		return e.fail(n, also, abortReason(j))
+	}
 	if j.Failure != "" || j.Current() == nil {
 		return e.finish(n, also)
 	}
@@ -238,11 +311,26 @@ func (e *Engine) setState(n *node.Node, also *node.Also, v node.Verb) error {
 	if err != nil {
 		return err
 	}
+	if e.onState != nil {
+		e.onState(node.Transition{From: n.Provision, Verb: v, To: to, Target: target})
+	}
 	now := time.Now().UTC()
 	n.Provision, n.TargetProvision, n.ProvisionUpdatedAt = to, target, now
 	e.reserve(n, to.IsWorking())
 	e.mark(n, also, node.MarkState, string(to))
 	return nil
+}
+
+// leave moves a node by a verb of the work's end, from the waiting state itself if that has the verb, else by way of the working one.
+func (e *Engine) leave(n *node.Node, also *node.Also, v node.Verb) error {
+	if n.Provision.IsWaiting() {
+		if _, _, err := node.Next(n.Provision, n.TargetProvision, v); err != nil {
+			if err := e.resume(n, also); err != nil {
+				return err
+			}
+		}
+	}
+	return e.setState(n, also, v)
 }
 
 func (e *Engine) reserve(n *node.Node, on bool) {
@@ -272,13 +360,30 @@ func (e *Engine) waitForAgent(n *node.Node, also *node.Also) error {
 
 // abort ends a job on request, now or as soon as its step allows it.
 func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
-	j := p.n.Job
+	j, b := p.n.Job, p.n.Boot
 	s := j.Current()
-	if s.InBand && j.PlanID != "" && !j.PlanSent.IsZero() && p.n.Boot != nil && p.n.Boot.Connected {
-		if err := e.agents().CancelPlan(ctx, p.n.UUID, j.PlanID); err != nil {
+	if s != nil && s.Plug && s.Status == node.StepRunning && !s.Abortable {
+		return e.conductorStep(ctx, p, s) // stepDone sees to it
+	}
+	if s == nil || !s.InBand || j.PlanID == "" || j.PlanSent.IsZero() || b == nil || b.Ended {
+		return 0, p.fail(ctx, abortReason(j))
+	}
+	if b.Connected {
+		err := e.agents().CancelPlan(ctx, p.n.UUID, j.PlanID)
+		switch {
+		case err != nil:
 			e.log.Warn("cancel plan", "node", p.n.UUID, "err", err)
-		} else if !s.Abortable {
+		case !s.Abortable:
 			return e.cfg.SessionGrace, nil // the plan ends with this step, and says so
+		}
+	}
+	// An agent that can't be reached goes on with what it does: a step that must not be stopped gets the time in which it may come back.
+	if !s.Abortable {
+		if b.Connected {
+			return e.cfg.RetryBase, nil
+		}
+		if left := time.Until(b.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
+			return left, nil
 		}
 	}
 	return 0, p.fail(ctx, abortReason(j))
@@ -299,11 +404,28 @@ func abortReason(j *node.Job) string {
 // orphan fails a node that is in the middle of something without a job: nothing here makes one, so somebody else did.
 func (e *Engine) orphan(ctx context.Context, n *node.Node) (time.Duration, error) {
 	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
-		if n.Job != nil || n.Provision.IsStable() || n.Provision.IsHeld() {
+		if n.Job != nil || n.Provision.IsStable() {
 			return errMoved
 		}
-		n.LastError = fmt.Sprintf("the node was in state %s with no record of what was to be done; ask for the operation again", n.Provision)
+		n.LastError = fmt.Sprintf("The node was in state %s with no record of what was to be done; ask for the operation again.", n.Provision)
 		return e.setState(n, also, node.Fail)
+	})
+	return never, err
+}
+
+// orphanLock frees a lock that nobody can be holding any more: its holder is a conductor of this one's name from before its start, or
+// one whose lease is over.
+func (e *Engine) orphanLock(ctx context.Context, n *node.Node) (time.Duration, error) {
+	if left := time.Until(n.ReservedAt.Add(e.cfg.Lease)); left > 0 && (n.Reservation != e.cfg.Hostname || !n.ReservedAt.Before(e.began)) {
+		return left, nil
+	}
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		if n.Job != nil || n.Reservation == "" {
+			return nil
+		}
+		e.history(n, also, "conductor", "WARNING", fmt.Sprintf("the lock that %s left behind was freed", n.Reservation), "")
+		e.reserve(n, false)
+		return nil
 	})
 	return never, err
 }

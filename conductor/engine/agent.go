@@ -300,10 +300,7 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 		case node.OutcomeHold:
 			e.toNext(j)
 			j.Detail = "held by step " + s.Name
-			if err := e.resume(n, also); err != nil {
-				return err
-			}
-			return e.setState(n, also, node.Hold)
+			return e.leave(n, also, node.Hold)
 		}
 		return nil
 	}
@@ -314,8 +311,8 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 func (e *Engine) rebootThenGoOn(n *node.Node, also *node.Also, name string) error {
 	j := n.Job
 	for i := range j.Steps {
-		if s := &j.Steps[i]; s.Interface == "deploy" && (s.Name == stepBoot || s.Name == stepBootAgent) {
-			s.Status = node.StepPending
+		if bootsAgent(j.Steps[i]) {
+			j.Steps[i].Status = node.StepPending
 		}
 	}
 	// It was asked for, so it does not count against the limit for boots that went wrong.

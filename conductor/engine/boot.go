@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,39 +15,30 @@ import (
 
 // verify reads power state and identity, which proves address and credentials.
 func verify(ctx context.Context, p *pass) (verdict, error) {
-	if p.n.Job.Note == "" {
-		if _, err := p.power(ctx); err != nil {
-			return verdict{}, err
-		}
-		if err := p.note(ctx, "identity"); err != nil {
-			return verdict{}, err
-		}
+	if _, err := p.power(ctx); err != nil {
+		return verdict{}, err
 	}
 	var guids []string
 	err := p.call(ctx, "read system GUID", func(ctx context.Context, d power.Driver) (err error) {
 		guids, err = d.SystemGUIDs(ctx)
 		return err
 	})
-	if k := power.KindOf(err); k == power.Unsupported || k == power.Refused {
-		// The node can still be admitted by a port.
-		_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
-			p.e.history(n, also, "monitoring", "WARNING", "the controller does not tell the system GUID: create a port for the node before it is inspected", "")
-			return nil
-		})
-	}
-	if err != nil {
+	untold := power.KindOf(err) == power.Unsupported || power.KindOf(err) == power.Refused
+	if err != nil && !untold {
 		return verdict{}, err
 	}
-	_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+	return verdict{done: true, apply: func(n *node.Node, also *node.Also) error {
 		if len(guids) > 0 {
 			n.SystemGUIDs = guids
 		}
-		if n.Fault == faultPower {
-			n.Fault = ""
+		if untold { // the node can still be admitted by a port
+			p.e.history(n, also, "monitoring", "WARNING", "the controller does not tell the system GUID: create a port for the node before it is inspected", "")
+		}
+		if n.Fault == node.FaultPower {
+			n.Fault = n.StandingFault()
 		}
 		return nil
-	})
-	return stepDone, err
+	}}, nil
 }
 
 // bootAgent restarts the machine into the ramdisk and waits until its agent is connected. The machine is off when the boot device
@@ -54,6 +46,11 @@ func verify(ctx context.Context, p *pass) (verdict, error) {
 // ran on the machine before is not answered.
 func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	e := p.e
+	booting := func(n *node.Node, also *node.Also) error {
+		n.Job.Detail = orElse(n.Job.Detail, "waiting for the agent")
+		return e.waitForAgent(n, also)
+	}
+	viaAgent := p.viaAgent()
 	switch j := p.n.Job; j.Note {
 	case "":
 		if j.Boots >= e.cfg.MaxBoots {
@@ -67,11 +64,11 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 			e.closeBoot(n)
 			return nil
 		}
-		if p.n.DisablePowerOff {
+		if e.staysOn(p.n) {
 			next, open = "device", e.openWindow
 		}
 		err := p.note(ctx, next, open)
-		if err == nil {
+		if err == nil && !viaAgent { // else the session is what restarts it
 			e.agents().CloseSession(p.n.UUID)
 		}
 		return again(0), err
@@ -89,7 +86,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{}, err
 		}
 		next := "on"
-		if p.n.DisablePowerOff {
+		if e.staysOn(p.n) {
 			next = "reset"
 		}
 		return again(0), p.note(ctx, next, func(n *node.Node, also *node.Also) error {
@@ -107,6 +104,12 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 				return verdict{}, err
 			}
 		}
+		if viaAgent {
+			e.agents().CloseSession(p.n.UUID)
+			if st == power.On {
+				return again(0), p.note(ctx, "wait", booting)
+			}
+		}
 		return again(0), p.note(ctx, "on")
 
 	case "on", "on asked":
@@ -114,10 +117,7 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 		if !ok || err != nil {
 			return v, err
 		}
-		return again(0), p.note(ctx, "wait", func(n *node.Node, also *node.Also) error {
-			n.Job.Detail = orElse(n.Job.Detail, "waiting for the agent")
-			return e.waitForAgent(n, also)
-		})
+		return again(0), p.note(ctx, "wait", booting)
 	}
 
 	// Note is "wait".
@@ -136,6 +136,15 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	if left > 0 {
 		return again(left), nil
 	}
+	if until, err := e.bootProgress(ctx, p); err != nil {
+		return verdict{}, err
+	} else if time.Until(until) > 0 {
+		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+			n.Boot.ClosesAt = until
+			return nil
+		})
+		return again(max(0, time.Until(until))), err // less than zero is never
+	}
 	reason, err := e.whyNoAgent(ctx, p)
 	if err != nil {
 		return verdict{}, err
@@ -151,6 +160,32 @@ func (e *Engine) openWindow(n *node.Node, also *node.Also) error {
 	n.Boot = &node.Boot{OpenedAt: now, ClosesAt: now.Add(e.cfg.BootTimeout), Generation: n.Generation}
 	e.mark(n, also, node.MarkWindow, "")
 	return nil
+}
+
+// bootStages are the marks of a boot that gets on. A machine that goes round in circles makes the same ones again, which is no progress.
+var bootStages = []string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk}
+
+// bootProgress is until when a machine that boots may take: so long after it first got as far as it is.
+func (e *Engine) bootProgress(ctx context.Context, p *pass) (time.Time, error) {
+	marks, err := e.db.Marks(ctx, p.n.UUID, p.n.Job.ID)
+	if err != nil {
+		return time.Time{}, err
+	}
+	b := p.n.Boot
+	last, seen := b.OpenedAt, map[string]bool{}
+	for _, m := range marks { // oldest first
+		if m.At.Before(b.OpenedAt.Truncate(time.Microsecond)) || seen[m.Name] || !slices.Contains(bootStages, m.Name) {
+			continue
+		}
+		seen[m.Name] = true
+		if m.At.After(last) {
+			last = m.At
+		}
+	}
+	if b.EnrolledAt.After(last) {
+		last = b.EnrolledAt
+	}
+	return last.Add(e.cfg.BootTimeout), nil
 }
 
 // whyNoAgent says how far a machine came that did not bring up its agent in time, and what that hints at.
@@ -262,7 +297,7 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{}, err
 		}
 	}
-	if p.n.DisablePowerOff {
+	if p.e.staysOn(p.n) {
 		if err := p.e.agents().Power(ctx, p.n.UUID, node.AgentReboot); err != nil {
 			err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) })
 			if err != nil {
@@ -276,7 +311,7 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 
 // powerOffAgent leaves the ramdisk of a machine that must not be turned off running, locked out.
 func powerOffAgent(ctx context.Context, p *pass) (verdict, error) {
-	if p.n.DisablePowerOff {
+	if p.e.staysOn(p.n) {
 		return stepDone, p.ended(ctx)
 	}
 	ok, v, err := endAgent(ctx, p)
@@ -295,6 +330,9 @@ func removeTenantNetwork(ctx context.Context, p *pass) (verdict, error) {
 }
 
 func powerOn(ctx context.Context, p *pass) (verdict, error) {
+	if p.viaAgent() && !isPowerJob(p.n.Job) {
+		return stepDone, nil // it restarts by itself, or a person does it
+	}
 	ok, v, err := p.reach(ctx, "on", power.On, power.TurnOn, p.limit(p.e.cfg.PowerTimeout))
 	if !ok || err != nil {
 		return v, err
@@ -312,7 +350,7 @@ func powerOff(ctx context.Context, p *pass) (verdict, error) {
 
 // powerOffForGood is powerOff for a tear-down; a node whose power must not be cut keeps running until cleaning restarts it.
 func powerOffForGood(ctx context.Context, p *pass) (verdict, error) {
-	if p.n.DisablePowerOff {
+	if p.e.staysOn(p.n) {
 		return stepDone, nil
 	}
 	return powerOff(ctx, p)

@@ -31,6 +31,8 @@ type Config struct {
 	RetryBase      time.Duration // first pause after a failed call, doubled each time; 1 s
 	RetryTries     int           // calls in a row before giving up; 5
 	PowerSync      time.Duration // between two readings of every machine's power; 60 s, negative: never
+	PowerSyncTries int           // readings that must fail in a row, or settings back that are undone, before that is a fault; 3
+	ForcePower     bool          // a machine found on or off against the record is set back, instead of correcting the record
 	Rescan         time.Duration // between two searches of the store for work that nobody told of; 60 s
 	Lease          time.Duration // how long a node belongs to this conductor after its last sign of life; 5 min
 
@@ -83,6 +85,7 @@ func (c Config) withDefaults() Config {
 	c.RetryBase = cmp.Or(c.RetryBase, time.Second)
 	c.RetryTries = cmp.Or(c.RetryTries, 5)
 	c.PowerSync = cmp.Or(c.PowerSync, time.Minute)
+	c.PowerSyncTries = cmp.Or(c.PowerSyncTries, 3)
 	c.Rescan = cmp.Or(c.Rescan, time.Minute)
 	c.Lease = cmp.Or(c.Lease, 5*time.Minute)
 	if len(c.AgentSteps) == 0 {

@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"sync"
 	"time"
@@ -34,6 +35,7 @@ type db interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
 	UUIDs(ctx context.Context, busy bool) ([]string, error)
+	Idle(ctx context.Context) ([]node.Idle, error)
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	library
@@ -86,7 +88,12 @@ type Engine struct {
 	queue *queue
 	bmcs  *lockTable
 
-	claimMu sync.Mutex // held while a node is claimed, so that it is claimed once
+	claims claims
+	plugs  Plugs
+	sync   *powerSync
+	began  time.Time // of this engine's life
+
+	onState func(node.Transition) // tells tests of every change of state, stored or not
 
 	mu       sync.Mutex
 	link     AgentLink
@@ -96,8 +103,6 @@ type Engine struct {
 	alive    map[string]time.Time     // last sign of life of an agent
 	holds    map[string]string        // plan that the agent said it holds
 	asked    map[string]ask           // when power actions were asked for
-	syncing  map[string]bool          // nodes whose power is to be read
-	badReads map[string]int           // failed reads of power in a row
 }
 
 // New makes an engine; Run starts it. link and network may be nil: no agent is reachable, all machines are on one network.
@@ -109,7 +114,7 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
 		queue: newQueue(), bmcs: newLockTable(),
 		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{}, holds: map[string]string{},
-		asked: map[string]ask{}, syncing: map[string]bool{}, badReads: map[string]int{},
+		asked: map[string]ask{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
 	}
 }
 
@@ -158,7 +163,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if e.cfg.PowerSync > 0 {
-		wg.Go(func() { e.syncLoop(ctx) })
+		wg.Go(func() { e.every(ctx, e.cfg.PowerSync, func() error { return e.syncPower(ctx) }) })
 	}
 	wg.Go(func() { e.rescan(ctx) })
 	slots := make(chan struct{}, e.cfg.Workers)
@@ -182,11 +187,19 @@ func (e *Engine) Run(ctx context.Context) error {
 }
 
 // rescan looks for unfinished work that nobody told this engine of, such as that of a conductor that died.
-func (e *Engine) rescan(ctx context.Context) { e.every(ctx, e.cfg.Rescan, true, func([]string) {}) }
+func (e *Engine) rescan(ctx context.Context) {
+	e.every(ctx, e.cfg.Rescan, func() error {
+		ids, err := e.db.UUIDs(ctx, true)
+		for _, id := range ids {
+			e.wake(id)
+		}
+		return err
+	})
+}
 
-// every wakes all nodes, or all with unfinished work, each time so long has passed, and calls before with them first.
-func (e *Engine) every(ctx context.Context, interval time.Duration, busy bool, before func(ids []string)) {
-	tick := time.NewTicker(interval)
+// every calls f each time so long has passed since it returned.
+func (e *Engine) every(ctx context.Context, interval time.Duration, f func() error) {
+	tick := time.NewTimer(interval)
 	defer tick.Stop()
 	for {
 		select {
@@ -194,17 +207,10 @@ func (e *Engine) every(ctx context.Context, interval time.Duration, busy bool, b
 			return
 		case <-tick.C:
 		}
-		ids, err := e.db.UUIDs(ctx, busy)
-		if err != nil {
-			if ctx.Err() == nil {
-				e.log.Error("nodes can't be listed: unfinished work and power states are not looked at", "err", err)
-			}
-			continue
+		if err := f(); err != nil && ctx.Err() == nil {
+			e.log.Error("nodes can't be listed: unfinished work and power states are not looked at", "err", err)
 		}
-		before(ids)
-		for _, id := range ids {
-			e.wake(id)
-		}
+		tick.Reset(interval)
 	}
 }
 

@@ -176,7 +176,7 @@ func TestStepFails(t *testing.T) {
 					t.Errorf("after the failure the boot window is open, or the node reserved (%q)", n.Reservation)
 				}
 				if c.retry == "" { // cleaning: by way of manageable
-					if n.Fault != faultClean {
+					if n.Fault != node.FaultClean {
 						t.Errorf("fault = %q", n.Fault)
 					}
 					ask(Request{Verb: node.Manage})

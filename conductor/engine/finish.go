@@ -2,15 +2,10 @@ package engine
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
-)
-
-// Faults of a node, in Ironic's words.
-const (
-	faultPower = "power failure"
-	faultClean = "clean failure"
 )
 
 // finish ends a job whose steps are all done: well, or if it had failed, in the failure state of its phase.
@@ -22,10 +17,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	took := time.Since(j.StartedAt).Round(time.Millisecond)
 	ended := func(verb node.Verb) error {
 		e.closeBoot(n)
-		if err := e.resume(n, also); err != nil {
-			return err
-		}
-		if err := e.setState(n, also, verb); err != nil {
+		if err := e.leave(n, also, verb); err != nil {
 			return err
 		}
 		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, the node is %s", j.Phase, took, n.Provision), j.Requester)
@@ -38,14 +30,24 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 		n.Job, n.TargetPower = nil, ""
 		e.reserve(n, false)
 		return nil
-	case node.PhaseVerify, node.PhaseDeploy, node.PhaseAdopt:
+	case node.PhaseVerify, node.PhaseDeploy, node.PhaseAdopt, node.PhaseUnresc:
+		return ended(node.Done)
+	case node.PhaseRescue:
+		forgetRescuePassword(n)
+		return ended(node.Done)
+	case node.PhaseService:
+		clearFault(n, node.FaultService)
 		return ended(node.Done)
 	case node.PhaseInspect:
 		n.InspectionFinishedAt = time.Now().UTC()
 		return ended(node.Done)
 	case node.PhaseClean:
-		if n.Fault == faultClean {
-			n.Fault = ""
+		clearFault(n, node.FaultClean)
+		if q := n.Quarantine; q != nil && j.Target == node.Available {
+			n.LastError = fmt.Sprintf(quarantineWords+"%s (%s), so it stays manageable instead of becoming available; end the quarantine when the machine is well again.",
+				q.At.Format(time.RFC3339), strings.TrimSuffix(q.Reason, "."))
+			e.history(n, also, "provisioning", "WARNING", "the node does not become available: it is in quarantine ("+q.Reason+")", j.Requester)
+			return ended(node.ToMgmt)
 		}
 		if j.Target == node.Manageable || n.Retired {
 			return ended(node.ToMgmt)
@@ -91,9 +93,9 @@ func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 	}
 	booted := false
 	for _, s := range j.Steps {
-		booted = booted || (s.Name == stepBoot || s.Name == stepBootAgent) && s.Interface == "deploy" && s.Status != node.StepPending
+		booted = booted || bootsAgent(s) && s.Status != node.StepPending
 	}
-	if !booted || n.DisablePowerOff {
+	if !booted || e.staysOn(n) {
 		return e.finishFailed(n, also)
 	}
 	j.Steps = append(j.Steps, node.JobStep{Interface: "deploy", Name: stepAfterFail})
@@ -111,15 +113,44 @@ func (e *Engine) finishFailed(n *node.Node, also *node.Also) error {
 		e.reserve(n, false)
 		return nil
 	}
-	if j.Phase == node.PhaseClean {
-		n.Fault = faultClean
+	switch j.Phase {
+	case node.PhaseClean:
+		n.Fault = node.FaultClean
+	case node.PhaseService:
+		n.Fault = node.FaultService
+	case node.PhaseRescue:
+		forgetRescuePassword(n)
 	}
-	if err := e.setState(n, also, node.Fail); err != nil {
+	verb := node.Fail
+	if _, _, err := node.Next(n.Provision, n.TargetProvision, node.Abort); err == nil && j.Abort {
+		verb = node.Abort
+	}
+	if err := e.setState(n, also, verb); err != nil {
 		return err
 	}
 	n.Job = nil
 	return nil
 }
+
+// clearFault takes back a fault that has been overcome, if it is that one.
+func clearFault(n *node.Node, fault string) {
+	if n.Fault == fault {
+		n.Fault = n.StandingFault()
+	}
+}
+
+// bootsAgent tells whether a step of a job boots the agent.
+func bootsAgent(s node.JobStep) bool {
+	return !s.InBand && !s.Plug && s.Interface == "deploy" && (s.Name == stepBoot || s.Name == stepBootAgent)
+}
+
+// staysOn tells whether a machine's power is never turned off: it must not be, or it can't be.
+func (e *Engine) staysOn(n *node.Node) bool {
+	return n.DisablePowerOff || e.drivers.Interface(n, "power") == agentPower
+}
+
+// agentPower is the power interface of machines that have nothing but their agent to restart them with.
+const agentPower = "agent"
 
 // closeBoot ends the newest boot of the agent: its window is closed, its certificate void.
 func (e *Engine) closeBoot(n *node.Node) {

@@ -22,7 +22,7 @@ func (e *Engine) newJob(ctx context.Context, n *node.Node, r Request) (*node.Job
 			return nil, nil // giving up on failed work, or taking an available node back: nothing to do
 		}
 		job.Phase, job.Target = node.PhaseVerify, node.Manageable
-		job.Steps = conductorPhase(node.PhaseVerify)
+		job.Steps = ordered(append(conductorPhase(node.PhaseVerify), e.plugSteps(n, node.PhaseVerify)...))
 	case node.Inspect:
 		if e.drivers.Interface(n, "inspect") == "no-inspect" {
 			return nil, invalidf("inspection is not supported by the inspect interface no-inspect of node %s", n.UUID)
@@ -34,7 +34,7 @@ func (e *Engine) newJob(ctx context.Context, n *node.Node, r Request) (*node.Job
 		job.Steps = e.cleanSteps(n)
 	case node.Clean:
 		job.Phase, job.Target = node.PhaseClean, node.Manageable
-		job.Steps, err = e.manualClean(r.CleanSteps)
+		job.Steps, err = e.listedSteps(n, node.PhaseClean, r.CleanSteps, r.DisableRamdisk)
 	case node.Deploy, node.Rebuild:
 		job.Phase, job.Target = node.PhaseDeploy, node.Active
 		job.Steps, err = e.templated(ctx, n, r.DeploySteps)
@@ -44,6 +44,15 @@ func (e *Engine) newJob(ctx context.Context, n *node.Node, r Request) (*node.Job
 	case node.Adopt:
 		job.Phase, job.Target = node.PhaseAdopt, node.Active
 		job.Steps = conductorPhase(node.PhaseAdopt)
+	case node.Service:
+		job.Phase, job.Target = node.PhaseService, node.Active
+		job.Steps, err = e.listedSteps(n, node.PhaseService, r.ServiceSteps, r.DisableRamdisk)
+	case node.DoRescue:
+		job.Phase, job.Target = node.PhaseRescue, node.Rescue
+		job.Steps, err = e.rescueSteps(n, node.PhaseRescue)
+	case node.Unrescue:
+		job.Phase, job.Target = node.PhaseUnresc, node.Active
+		job.Steps, err = e.rescueSteps(n, node.PhaseUnresc)
 	default:
 		return nil, invalidf("%s is not supported", r.Verb)
 	}
@@ -76,19 +85,31 @@ func (e *Engine) cleanSteps(n *node.Node) []node.JobStep {
 	})
 }
 
-// agentPhase is a phase in which the agent is booted, does the steps that have a priority, and is turned off. There is nothing to
-// do for a node whose interface of that kind is a fake.
+// agentPhase is a phase in which the agent is booted, does the steps that have a priority, and is turned off. A node whose interface
+// of that kind is a fake has no agent, and only the steps that its interfaces bring.
 func (e *Engine) agentPhase(n *node.Node, kind string, phase node.Phase, priority func(AgentStep) int) []node.JobStep {
 	if e.drivers.Interface(n, kind) == "fake" {
-		return nil
+		return ordered(e.plugSteps(n, phase))
 	}
-	steps := conductorPhase(phase)
+	steps := append(conductorPhase(phase), e.plugSteps(n, phase)...)
 	for _, s := range e.cfg.AgentSteps {
 		if p := priority(s); p > 0 {
 			steps = append(steps, inBand(s, nil, p))
 		}
 	}
 	return ordered(steps)
+}
+
+// rescueSteps are the steps that bring a node into rescue, or back. All of them are the rescue interface's.
+func (e *Engine) rescueSteps(n *node.Node, phase node.Phase) ([]node.JobStep, error) {
+	switch name := e.drivers.Interface(n, "rescue"); name {
+	case "", "no-rescue":
+		return nil, invalidf("Driver %s does not support rescue (disabled or not implemented).", n.Driver)
+	case "fake":
+	default:
+		return nil, invalidf("rescue interface %s of node %s can't be used by this version of Ingot", name, n.UUID)
+	}
+	return ordered(e.plugSteps(n, phase)), nil
 }
 
 func inBand(s AgentStep, args json.RawMessage, priority int) node.JobStep {
@@ -102,21 +123,47 @@ func ordered(steps []node.JobStep) []node.JobStep {
 	return steps
 }
 
-// manualClean is the client's own list, in the client's order.
-func (e *Engine) manualClean(asked []node.JobStep) ([]node.JobStep, error) {
+// listedSteps is the client's own list for cleaning or service, in the client's order, with the agent booted around it unless the node
+// has none or the client does without.
+func (e *Engine) listedSteps(n *node.Node, phase node.Phase, asked []node.JobStep, noRamdisk bool) ([]node.JobStep, error) {
 	if len(asked) == 0 {
-		return nil, invalidf("clean_steps is empty: name the steps to run")
+		return nil, invalidf("%s_steps is empty: name the steps to run", phase)
 	}
-	frame := conductorPhase(node.PhaseClean)
-	steps := []node.JobStep{frame[0]}
+	agentless := noRamdisk || e.drivers.Interface(n, "deploy") == "fake"
+	var steps []node.JobStep
 	for _, a := range asked {
-		s, err := e.agentStep(a)
-		if err != nil {
-			return nil, err
+		if _, ok := reservedSteps()[a.Name]; ok {
+			s, err := e.askReserved(n, a)
+			if err != nil {
+				return nil, err
+			}
+			steps = append(steps, s)
+			continue
 		}
-		steps = append(steps, inBand(s, a.Args, s.Priority.Clean))
+		if s, ok, err := e.askPlug(n, phase, a); err != nil {
+			return nil, err
+		} else if ok {
+			steps = append(steps, s)
+			continue
+		}
+		s, err := e.agentStep(a)
+		switch {
+		case err != nil:
+			return nil, err
+		case agentless && noRamdisk:
+			return nil, invalidf("step %s.%s runs in the agent, so it can't run with disable_ramdisk", a.Interface, a.Name)
+		case agentless:
+			return nil, invalidf("step %s.%s runs in the agent, which a node with deploy interface fake has not", a.Interface, a.Name)
+		case phase == node.PhaseService && s.Priority.Service == 0:
+			return nil, invalidf("step %s.%s can't run on a node with an instance: the agent has no step of that name for service", a.Interface, a.Name)
+		}
+		steps = append(steps, inBand(s, a.Args, max(s.Priority.Clean, s.Priority.Service)))
 	}
-	return append(steps, frame[1:]...), nil
+	if agentless {
+		return steps, nil
+	}
+	frame := conductorPhase(phase)
+	return append(append([]node.JobStep{frame[0]}, steps...), frame[1:]...), nil
 }
 
 // nodeOnly are arguments that say whom to trust, and where they are set. An operator sets them in driver_info to bind who deploys, so they
@@ -178,9 +225,9 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 			return nil, err
 		}
 	}
-	steps := conductorPhase(node.PhaseDeploy)
+	steps := append(conductorPhase(node.PhaseDeploy), e.plugSteps(n, node.PhaseDeploy)...)
 	if fake {
-		steps = slices.DeleteFunc(steps, func(s node.JobStep) bool { return s.Name == stepBootAgent || s.Name == stepTearDown })
+		steps = slices.DeleteFunc(steps, func(s node.JobStep) bool { return bootsAgent(s) || s.Name == stepTearDown && !s.Plug })
 	} else {
 		if err := e.checkAgent(n); err != nil {
 			return nil, err
@@ -196,7 +243,28 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 		if a.Name == "write_configdrive" && a.Priority > 0 && noArgs(a.Args) && !hasConfigDrive(n) {
 			return nil, invalidf("step write_configdrive is asked for, but there is no config drive")
 		}
+		if _, ok := reservedSteps()[a.Name]; ok {
+			s, err := e.askReserved(n, a)
+			if err != nil {
+				return nil, err
+			}
+			if s.Priority > 0 {
+				steps = append(steps, s)
+			}
+			continue
+		}
 		i := slices.IndexFunc(steps, func(s node.JobStep) bool { return s.Interface == a.Interface && s.Name == a.Name })
+		if s, ok, err := e.askPlug(n, node.PhaseDeploy, a); err != nil {
+			return nil, err
+		} else if ok {
+			if i >= 0 {
+				steps = slices.Delete(steps, i, i+1)
+			}
+			if s.Priority > 0 {
+				steps = append(steps, s)
+			}
+			continue
+		}
 		if i >= 0 && !steps[i].InBand {
 			if a.Priority == 0 {
 				return nil, invalidf("step %s.%s can't be left out", a.Interface, a.Name)
@@ -211,6 +279,9 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 		if err != nil {
 			return nil, err
 		}
+		if fake {
+			return nil, invalidf("step %s.%s runs in the agent, which a node with deploy interface fake has not", a.Interface, a.Name)
+		}
 		if i >= 0 {
 			steps = slices.Delete(steps, i, i+1)
 		}
@@ -222,10 +293,10 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 	// The agent's steps must lie where there is an agent.
 	up, down := -1, len(steps)
 	for i, s := range steps {
-		switch s.Name {
-		case stepBootAgent:
+		switch {
+		case bootsAgent(s):
 			up = i
-		case stepTearDown:
+		case s.Name == stepTearDown:
 			down = i
 		}
 	}
@@ -252,7 +323,15 @@ func checkOrder(steps []node.JobStep) error {
 		}
 	}
 	last, before := -1, node.JobStep{}
+	written, committed := slices.Index(deployOrder, "write_image"), slices.Index(deployOrder, "prepare_instance_boot")
 	for _, s := range steps {
+		switch s.Name {
+		case stepPowerOff, stepPowerOn, stepReboot:
+			// What the agent holds back of the disk until the table is committed is in its memory only.
+			if last >= written && last < committed && !s.InBand && !s.Plug {
+				return invalidf("step %s with priority %d would restart the agent between deploy.write_image and deploy.prepare_instance_boot, which loses the end of the image: move it before the one or behind the other", s.Name, s.Priority)
+			}
+		}
 		at := slices.Index(deployOrder, s.Name)
 		if s.Interface != "deploy" || at < 0 {
 			continue

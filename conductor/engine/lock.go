@@ -49,6 +49,18 @@ func (t *lockTable) try(key, id string, call func()) bool {
 	return false
 }
 
+// tryNow takes the lock of key for id if it is free, and does not stand in line for it.
+func (t *lockTable) tryNow(key, id string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.held[key] != nil {
+		return false
+	}
+	t.held[key] = &lock{holder: id}
+	t.mine[id] = append(t.mine[id], key)
+	return true
+}
+
 // release gives all locks of id to the next in line, including any that was handed to it and not used.
 func (t *lockTable) release(id string) {
 	t.mu.Lock()

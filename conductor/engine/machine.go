@@ -77,12 +77,12 @@ func (p *pass) power(ctx context.Context) (power.State, error) {
 		return st, err
 	}
 	if p.n.Power != string(st) {
-		_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+		p.edit(func(n *node.Node, also *node.Also) error {
 			p.e.recordPower(n, also, st)
 			return nil
 		})
 	}
-	return st, err
+	return st, nil
 }
 
 // recordPower stores what the controller says of the power.
@@ -145,6 +145,13 @@ func (p *pass) reach(ctx context.Context, name string, want power.State, action 
 		}
 		if err != nil {
 			return false, verdict{}, err
+		}
+		// Many controllers have done it by now.
+		if st, err = p.power(ctx); err != nil {
+			return false, verdict{}, err
+		}
+		if st == want {
+			return true, verdict{}, p.calm(ctx)
 		}
 	}
 	return false, again(e.cfg.PowerPoll), p.calm(ctx)
@@ -215,10 +222,13 @@ func (p *pass) bootMode() string {
 	return mode
 }
 
+// viaAgent tells whether the machine has no controller but its agent.
+func (p *pass) viaAgent() bool { return p.e.drivers.Interface(p.n, "power") == agentPower }
+
 // setBoot chooses the boot device. A machine without a controller has a person for that.
 func (p *pass) setBoot(ctx context.Context, b power.Boot) error {
 	err := p.call(ctx, "set boot device "+string(b.Device), func(ctx context.Context, d power.Driver) error { return d.SetBoot(ctx, b) })
-	if power.KindOf(err) == power.Unsupported && p.n.Power == string(power.Unknown) {
+	if power.KindOf(err) == power.Unsupported && (p.n.Power == string(power.Unknown) || p.viaAgent()) {
 		p.e.log.Warn("the node has no controller to choose the boot device with", "node", p.n.UUID, "err", err)
 		return nil
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"sync"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -25,12 +27,35 @@ func (e *HeldError) Error() string {
 	return fmt.Sprintf("the node belongs to conductor %s until %s", e.Owner, e.Until.Format(time.RFC3339))
 }
 
-// change reads, changes and stores a node that this conductor owns, claiming it if nobody else does. Every write of the engine
-// goes through it.
+// claims lets a node be claimed once, without having claims of different nodes wait for each other.
+type claims struct {
+	seed  maphash.Seed
+	locks [64]sync.Mutex
+}
+
+func (c *claims) of(id string) *sync.Mutex {
+	return &c.locks[maphash.String(c.seed, id)%uint64(len(c.locks))]
+}
+
+// fence is the fencing number under which this engine owns a node.
+func (e *Engine) fence(id string) (uint64, bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f, ok := e.owned[id]
+	return f, ok
+}
+
+// change reads, changes and stores a node that this conductor owns, claiming it in the same transaction if nobody else does. Every
+// write of the engine goes through it.
 func (e *Engine) change(ctx context.Context, id string, f func(*node.Node, *node.Also) error) (*node.Node, error) {
-	fence, err := e.claim(ctx, id)
-	if err != nil {
-		return nil, err
+	fence, ok := e.fence(id)
+	if !ok {
+		l := e.claims.of(id)
+		l.Lock()
+		defer l.Unlock()
+		if fence, ok = e.fence(id); !ok {
+			return e.claimWith(ctx, id, f)
+		}
 	}
 	n, err := e.db.Change(ctx, id, func(n *node.Node, also *node.Also) error {
 		if n.Conductor != e.cfg.Hostname {
@@ -51,49 +76,55 @@ func (e *Engine) change(ctx context.Context, id string, f func(*node.Node, *node
 	return n, err
 }
 
-// claim makes this conductor the node's owner, once per node and life of the engine, and returns the fencing number.
-func (e *Engine) claim(ctx context.Context, id string) (uint64, error) {
-	e.mu.Lock()
-	fence, ok := e.owned[id]
-	e.mu.Unlock()
-	if ok {
-		return fence, nil
-	}
-	e.claimMu.Lock()
-	defer e.claimMu.Unlock()
-	e.mu.Lock()
-	fence, ok = e.owned[id]
-	e.mu.Unlock()
-	if ok {
-		return fence, nil
-	}
-	n, err := e.db.Change(ctx, id, func(n *node.Node, _ *node.Also) error {
+// claimWith makes this conductor the node's owner and changes the node. The caller holds the node's claim lock.
+func (e *Engine) claimWith(ctx context.Context, id string, f func(*node.Node, *node.Also) error) (*node.Node, error) {
+	n, err := e.db.Change(ctx, id, func(n *node.Node, also *node.Also) error {
 		now := time.Now().UTC()
 		if n.Conductor != "" && n.Conductor != e.cfg.Hostname && n.LeaseUntil.After(now) {
 			return &HeldError{n.Conductor, n.LeaseUntil}
 		}
-		n.Conductor, n.LeaseUntil = e.cfg.Hostname, now.Add(e.cfg.Lease)
-		n.Fence++
-		if n.Reservation != "" {
-			n.Reservation, n.ReservedAt = e.cfg.Hostname, now
-		}
-		// Whoever was connected was connected to the owner before: its time to come back starts now. So does that of a machine
-		// that could not boot because nobody answered.
-		if b := n.Boot; b != nil && !b.Ended {
-			if b.Connected || !b.LostAt.IsZero() {
-				b.Connected, b.LostAt = false, now
-			}
-			b.ClosesAt = now.Add(e.cfg.BootTimeout)
-		}
-		return nil
+		e.takeOver(n, now)
+		return f(n, also)
 	})
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	e.mu.Lock()
 	e.owned[id] = n.Fence
 	e.mu.Unlock()
-	return n.Fence, nil
+	return n, nil
+}
+
+// claim makes this conductor the node's owner, once per node and life of the engine, and returns the node as it then is; nil when
+// the node was this conductor's before.
+func (e *Engine) claim(ctx context.Context, id string) (*node.Node, error) {
+	if _, ok := e.fence(id); ok {
+		return nil, nil
+	}
+	l := e.claims.of(id)
+	l.Lock()
+	defer l.Unlock()
+	if _, ok := e.fence(id); ok {
+		return nil, nil
+	}
+	return e.claimWith(ctx, id, func(*node.Node, *node.Also) error { return nil })
+}
+
+// takeOver writes this conductor's name, lease and fencing number into a node.
+func (e *Engine) takeOver(n *node.Node, now time.Time) {
+	n.Conductor, n.LeaseUntil = e.cfg.Hostname, now.Add(e.cfg.Lease)
+	n.Fence++
+	if n.Reservation != "" {
+		n.Reservation, n.ReservedAt = e.cfg.Hostname, now
+	}
+	// Whoever was connected was connected to the owner before: its time to come back starts now. So does that of a machine
+	// that could not boot because nobody answered.
+	if b := n.Boot; b != nil && !b.Ended {
+		if b.Connected || !b.LostAt.IsZero() {
+			b.Connected, b.LostAt = false, now
+		}
+		b.ClosesAt = now.Add(e.cfg.BootTimeout)
+	}
 }
 
 // disown forgets what is kept in memory about a node.
@@ -106,5 +137,4 @@ func (e *Engine) disown(id string) {
 	delete(e.alive, id)
 	delete(e.holds, id)
 	delete(e.asked, id)
-	delete(e.badReads, id)
 }

@@ -247,7 +247,7 @@ func (p *pass) bootAnew(ctx context.Context, why string) error {
 		j := n.Job
 		boot := -1
 		for i, s := range j.Steps {
-			if !s.InBand && s.Interface == "deploy" && (s.Name == stepBoot || s.Name == stepBootAgent) {
+			if bootsAgent(s) {
 				boot = i
 			}
 		}

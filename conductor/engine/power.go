@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"strconv"
 	"time"
 
@@ -50,18 +49,10 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
 		case n.DisablePowerOff && (target == "power off" || target == "soft power off"):
 			return invalidf("node %s has disable_power_off set: its power can't be turned off", n.UUID)
+		case e.drivers.Interface(n, "power") == agentPower && len(steps) == 1:
+			return invalidf("node %s has no controller but its agent (power interface agent), which can restart the machine, not turn it on or off: ask for rebooting", n.UUID)
 		}
-		j := &node.Job{ID: uuid.NewString(), Phase: node.PhasePower, StartedAt: time.Now().UTC(), Requester: user}
-		for _, s := range steps {
-			j.Steps = append(j.Steps, node.JobStep{Interface: "power", Name: s, Args: args})
-		}
-		if n.DisablePowerOff && len(steps) == 2 {
-			j.Steps = []node.JobStep{{Interface: "power", Name: "reset", Args: args}}
-		}
-		n.Job, n.TargetPower, n.LastError = j, target, ""
-		e.reserve(n, true)
-		e.mark(n, also, node.MarkRequested, string(j.Phase)+": "+target)
-		e.history(n, also, "power", "INFO", target+" requested", user)
+		e.beginPower(n, also, target, args, user)
 		return nil
 	})
 	if err != nil {
@@ -71,13 +62,29 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 	return nil
 }
 
-// reset restarts a machine that must not be turned off.
+// beginPower gives a node the job of a power action.
+func (e *Engine) beginPower(n *node.Node, also *node.Also, target string, args json.RawMessage, user string) {
+	j := &node.Job{ID: uuid.NewString(), Phase: node.PhasePower, StartedAt: time.Now().UTC(), Requester: user}
+	steps := powerTargets[target]
+	if e.staysOn(n) && len(steps) == 2 {
+		steps = []string{"reset"}
+	}
+	for _, s := range steps {
+		j.Steps = append(j.Steps, node.JobStep{Interface: "power", Name: s, Args: args, Abortable: true})
+	}
+	n.Job, n.TargetPower, n.LastError = j, target, ""
+	e.reserve(n, true)
+	e.mark(n, also, node.MarkRequested, string(j.Phase)+": "+target)
+	e.history(n, also, "power", "INFO", target+" requested", user)
+}
+
+// reset restarts a machine that is never turned off.
 func reset(ctx context.Context, p *pass) (verdict, error) {
 	st, err := p.power(ctx)
 	if err != nil {
 		return verdict{}, err
 	}
-	if st != power.On {
+	if st == power.Off {
 		return powerOn(ctx, p)
 	}
 	if p.n.Job.Note == "" {
@@ -88,75 +95,4 @@ func reset(ctx context.Context, p *pass) (verdict, error) {
 	}
 	// The conductor died between asking and recording. Restarting a machine twice would be worse than once too few.
 	return stepDone, nil
-}
-
-// syncLoop has every machine's power read from time to time.
-func (e *Engine) syncLoop(ctx context.Context) {
-	e.every(ctx, e.cfg.PowerSync, false, func(ids []string) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		for _, id := range ids {
-			e.syncing[id] = true
-		}
-	})
-}
-
-// badReadsBeforeFault is how many readings of a machine's power must fail in a row before that is a fault.
-const badReadsBeforeFault = 3
-
-// syncOne reads the power of a node on which nothing is under way and corrects the record. It never changes the power: whoever
-// pressed the button had a reason.
-func (e *Engine) syncOne(ctx context.Context, n *node.Node) (time.Duration, error) {
-	e.mu.Lock()
-	asked := e.syncing[n.UUID]
-	delete(e.syncing, n.UUID)
-	e.mu.Unlock()
-	if !asked || n.Maintenance || n.Provision == node.Enroll || n.Provision == node.AdoptFailed {
-		return never, nil
-	}
-	p := &pass{e: e, n: n}
-	defer p.close()
-	var st power.State
-	err := p.call(ctx, "read power state", func(ctx context.Context, d power.Driver) (err error) {
-		st, err = d.Power(ctx)
-		return err
-	})
-	if ctx.Err() != nil || err == errLineUp {
-		return never, nil // the next round comes
-	}
-	e.mu.Lock()
-	if err != nil {
-		e.badReads[n.UUID]++
-	} else {
-		delete(e.badReads, n.UUID)
-	}
-	bad := e.badReads[n.UUID]
-	e.mu.Unlock()
-	switch {
-	case err != nil && (bad < badReadsBeforeFault || n.Fault == faultPower):
-		e.log.Debug("power can't be read", "node", n.UUID, "err", err, "times", bad)
-		return never, nil
-	case err == nil && string(st) == n.Power && n.Fault != faultPower:
-		return never, nil
-	}
-	_, cerr := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
-		if n.Job != nil {
-			return errMoved
-		}
-		if err != nil {
-			n.Fault, n.Power, n.LastError = faultPower, string(power.Unknown), sentence(err.Error())
-			e.history(n, also, "monitoring", "ERROR", fmt.Sprintf("power could not be read %d times in a row: %v", bad, err), "")
-			return nil
-		}
-		if n.Fault == faultPower {
-			n.Fault = ""
-			e.history(n, also, "monitoring", "INFO", "power can be read again", "")
-		}
-		if n.Power != string(st) {
-			e.history(n, also, "power", "WARNING", fmt.Sprintf("power was %q and is now %q, which was not asked for here", n.Power, st), "")
-			e.recordPower(n, also, st)
-		}
-		return nil
-	})
-	return never, cerr
 }

@@ -3,6 +3,8 @@ package engine
 import (
 	"context"
 	"fmt"
+	"maps"
+	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -96,6 +98,8 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	switch r.Verb {
 	case node.Abort:
 		if n.Job == nil { // service failed: nothing runs
+			clearFault(n, node.FaultService)
+			n.LastError = ""
 			return e.setState(n, also, r.Verb)
 		}
 		n.Job.Abort = true
@@ -110,14 +114,22 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 		}
 		n.InstanceInfo["configdrive"] = r.ConfigDrive
 	}
+	if r.Verb == node.DoRescue {
+		if strings.TrimSpace(r.RescuePassword) == "" {
+			return invalidf("rescue needs a rescue_password that is not empty")
+		}
+		if n.InstanceInfo == nil {
+			n.InstanceInfo = map[string]any{}
+		}
+		n.InstanceInfo[rescuePassword] = r.RescuePassword // sealed by the store, masked by the API
+	}
 	job, err := e.newJob(ctx, n, r)
 	if err != nil {
 		return err
 	}
 	n.LastError = ""
-	if n.Fault == faultClean {
-		n.Fault = ""
-	}
+	clearFault(n, node.FaultClean)
+	clearFault(n, node.FaultService)
 	if n.Boot != nil {
 		n.Boot.Ended = true // of the job before this one
 	}
@@ -143,23 +155,36 @@ func (e *Engine) allowed(n *node.Node, r Request) error {
 	switch r.Verb {
 	case node.Delete, node.Rebuild:
 		if n.Protected {
-			return invalidf("node %s is protected and can't be %s: clear its protected flag first", n.UUID,
-				map[node.Verb]string{node.Delete: "torn down", node.Rebuild: "rebuilt"}[r.Verb])
+			return invalidf("Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
 		}
 	case node.Provide:
 		if n.Retired {
-			return invalidf("node %s is retired and can't be provided: clear its retired flag first", n.UUID)
+			return invalidf("The providing operation can't be performed on node %s because it is retired.", n.UUID)
 		}
-	case node.DoRescue, node.Unrescue, node.Service:
-		return invalidf("%s is not supported by the interfaces of node %s", r.Verb, n.UUID)
 	}
-	switch r.Verb {
-	case node.Deploy, node.Rebuild, node.Provide:
-		if n.Maintenance {
-			return invalidf("node %s is in maintenance mode, in which %s is not possible: take it out of maintenance first", n.UUID, verbName(r.Verb))
-		}
+	// As in Ironic: what begins work on an idle machine may begin in maintenance, and pauses; what disturbs an instance, or is a list of
+	// somebody's own, may not.
+	doing := map[node.Verb]string{node.DoRescue: "rescuing", node.Unrescue: "unrescuing", node.Clean: "cleaning", node.Service: "service"}[r.Verb]
+	if r.Verb == node.Abort && n.Provision == node.ServiceFailed {
+		doing = "abort"
+	}
+	if n.Maintenance && doing != "" {
+		return invalidf("The %s operation can't be performed on node %s because it's in maintenance mode.", doing, n.UUID)
+	}
+	if q := n.Quarantine; q != nil && (r.Verb == node.Provide || r.Verb == node.Deploy) {
+		return invalidf("node %s is in quarantine since %s (%s), in which %s is not possible: end the quarantine first", n.UUID, q.At.Format(time.RFC3339), q.Reason, verbName(r.Verb))
 	}
 	return nil
+}
+
+// rescuePassword is the key of instance_info that holds it while the machine is being rescued.
+const rescuePassword = "rescue_password"
+
+func forgetRescuePassword(n *node.Node) {
+	if _, ok := n.InstanceInfo[rescuePassword]; ok {
+		n.InstanceInfo = maps.Clone(n.InstanceInfo)
+		delete(n.InstanceInfo, rescuePassword)
+	}
 }
 
 func verbName(v node.Verb) string {

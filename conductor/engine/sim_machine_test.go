@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -46,7 +47,8 @@ type machine struct {
 	pxeBoots  int    // how often the agent was booted
 
 	// Faults.
-	callErr    func(op string) error // of the controller
+	hang       atomic.Pointer[func()] // what a call does first, without the lock
+	callErr    func(op string) error  // of the controller
 	staysOff   bool
 	noNetBoot  bool
 	digest     string // of the agent's steps
@@ -67,6 +69,9 @@ type bmc struct {
 }
 
 func (b *bmc) enter(ctx context.Context, op string) (func(), error) {
+	if hang := b.m.hang.Load(); hang != nil {
+		(*hang)()
+	}
 	if b.c.isDead() {
 		return nil, errDead
 	}

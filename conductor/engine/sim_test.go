@@ -28,6 +28,8 @@ type world struct {
 	cond     *conductor
 	wg       sync.WaitGroup
 	logs     bool
+	plugs    plugs
+	seen     map[node.Transition]bool
 }
 
 // conductor is one life of an engine. Once it is dead nothing that it does has any effect.
@@ -65,7 +67,7 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, store: s, cfg: testConfig(), machines: map[string]*machine{}, logs: os.Getenv("INGOT_TEST_LOG") != ""}
+	w := &world{t: t, store: s, cfg: testConfig(), machines: map[string]*machine{}, seen: map[node.Transition]bool{}, logs: os.Getenv("INGOT_TEST_LOG") != ""}
 	t.Cleanup(func() {
 		w.kill()
 		w.mu.Lock()
@@ -96,6 +98,12 @@ func (w *world) start(c *crash) *conductor {
 	}
 	co.eng = New(&crashStore{w.store, co}, drivers{co}, nil, nil, w.cfg, log)
 	co.eng.SetLink(link{co})
+	co.eng.SetPlugs(&w.plugs)
+	co.eng.onState = func(t node.Transition) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.seen[t] = true
+	}
 	w.mu.Lock()
 	w.cond = co
 	w.mu.Unlock()

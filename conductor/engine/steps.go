@@ -33,11 +33,11 @@ func conductorSteps() []conductorStep {
 		{"power", "verify", map[node.Phase]int{node.PhaseVerify: 100, node.PhaseAdopt: 100}, verify},
 
 		{"deploy", stepBootAgent, map[node.Phase]int{node.PhaseDeploy: 100}, bootAgent},
-		{"deploy", stepTearDown, map[node.Phase]int{node.PhaseDeploy: 40}, tearDownAgent},
-		{"deploy", stepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30}, switchToTenantNetwork},
-		{"deploy", stepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20}, powerOn},
+		{"deploy", stepTearDown, map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1}, tearDownAgent},
+		{"deploy", stepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2}, switchToTenantNetwork},
+		{"deploy", stepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3}, powerOn},
 
-		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000}, bootAgent},
+		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000}, bootAgent},
 		{"deploy", "power_off_agent", map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1}, powerOffAgent},
 
 		{"power", "power_off_instance", map[node.Phase]int{node.PhaseDelete: 100}, powerOffForGood},
@@ -51,13 +51,20 @@ func conductorSteps() []conductorStep {
 	}
 }
 
-func findConductorStep(iface, name string) (conductorStep, bool) {
-	for _, s := range conductorSteps() {
-		if s.Interface == iface && s.Name == name {
-			return s, true
+// findStep finds what does a step that is not the agent's.
+func (e *Engine) findStep(n *node.Node, s *node.JobStep) (run func(context.Context, *pass) (verdict, error), ok bool) {
+	if s.Plug {
+		return e.plugStep(n, s)
+	}
+	if r, ok := reservedSteps()[s.Name]; ok && !isPowerJob(n.Job) {
+		return r.Run, true
+	}
+	for _, c := range conductorSteps() {
+		if c.Interface == s.Interface && c.Name == s.Name {
+			return c.Run, true
 		}
 	}
-	return conductorStep{}, false
+	return nil, false
 }
 
 // conductorPhase returns the conductor's steps of a phase in their order.

@@ -69,12 +69,7 @@ func TestRefusals(t *testing.T) {
 	}
 	set(func(n *node.Node) {
 		n.InstanceInfo = info("image_source", "http://h/i", "image_checksum", "abc")
-		n.Maintenance = true
 	})
-	if err := w.ask(m, node.Deploy); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "maintenance") {
-		t.Errorf("deploy in maintenance = %v", err)
-	}
-	set(func(n *node.Node) { n.Maintenance = false })
 	if err := eng.Provision(ctx, m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{{Interface: "deploy", Name: "write_configdrive", Priority: 70}}}); !errors.As(err, &invalid) ||
 		!strings.Contains(err.Error(), "no config drive") {
 		t.Errorf("deploy with a step write_configdrive and no config drive = %v", err)

@@ -250,7 +250,7 @@ func TestPowerSync(t *testing.T) {
 		return &power.Error{Kind: power.Unreachable, Op: "read power state", Err: errors.New("no answer")}
 	}
 	m.mu.Unlock()
-	n := w.until(m, "a fault", func(n *node.Node) bool { return n.Fault == faultPower })
+	n := w.until(m, "a fault", func(n *node.Node) bool { return n.Fault == node.FaultPower })
 	if n.Power != "" || n.Maintenance || n.Provision != node.Active {
 		t.Errorf("with a dead controller: power %q, maintenance %v, state %s", n.Power, n.Maintenance, n.Provision)
 	}

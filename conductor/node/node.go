@@ -53,6 +53,7 @@ type Node struct {
 	RetiredReason   string
 	AutomatedClean  *bool // nil: the configuration's choice
 	DisablePowerOff bool
+	Quarantine      *Quarantine // nil: none
 	ChassisUUID     string
 	ParentNode      string
 	Shard           string
@@ -179,6 +180,7 @@ type JobStep struct {
 	Args      json.RawMessage `json:"args,omitempty"`
 	Priority  int             `json:"priority"`
 	InBand    bool            `json:"in_band"`
+	Plug      bool            `json:"plug,omitempty"` // done by what is behind the node's interface of that name, see conductor/hardware
 	Abortable bool            `json:"abortable,omitempty"`
 	Stall     time.Duration   `json:"stall,omitempty"`
 	Status    StepStatus      `json:"status"`

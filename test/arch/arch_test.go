@@ -51,7 +51,7 @@ var may = map[string][]string{
 	"conductor/cmd/ingotd":   {"conductor/app"},
 	"conductor/config":       {},
 	"conductor/node":         {},
-	"conductor/engine":       {"conductor/node", "conductor/power", "proto/rootdevice"},
+	"conductor/engine":       {"conductor/node", "conductor/power", "conductor/hardware", "proto/rootdevice"},
 	"conductor/store":        {"conductor/node"},
 	"conductor/store/...":    {"conductor/node", "conductor/store"},
 	"conductor/power":        {},

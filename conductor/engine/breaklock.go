@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Lock is who holds a node, for what, and since when. Holder is empty when nobody does.
+type Lock struct {
+	Holder  string
+	Purpose string
+	Since   time.Time
+}
+
+// LockOf tells what a node's lock is held for.
+func LockOf(n *node.Node) Lock {
+	l := Lock{Holder: n.Reservation, Since: n.ReservedAt}
+	j := n.Job
+	switch {
+	case l.Holder == "":
+		return Lock{}
+	case j == nil:
+		l.Purpose = "not known"
+	case isPowerJob(j):
+		l.Purpose = "power action " + n.TargetPower
+	default:
+		l.Purpose = fmt.Sprintf("%s in state %s", j.Phase, n.Provision)
+	}
+	if s := j.Current(); s != nil {
+		l.Purpose += ", step " + s.Name
+	}
+	if j != nil && j.Detail != "" {
+		l.Purpose += " (" + j.Detail + ")"
+	}
+	return l
+}
+
+// BreakLock takes a node's lock from whoever holds it, be it another conductor that is still alive. What was under way ends as failed
+// where it is: nothing is done to the machine. The fencing number makes sure that what the former holder still finds out or does
+// can't be stored. Errors are *InvalidError when nobody holds the lock, or the store's.
+func (e *Engine) BreakLock(ctx context.Context, ident, user string) (Lock, error) {
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return Lock{}, err
+	}
+	l := e.claims.of(n.UUID)
+	l.Lock()
+	defer l.Unlock()
+	var broken Lock
+	n, err = e.db.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		if broken = LockOf(n); broken.Holder == "" {
+			return invalidf("node %s is not locked", n.UUID)
+		}
+		why := fmt.Sprintf("the lock of %s, held since %s for %s, was broken by %s", broken.Holder, broken.Since.Format(time.RFC3339), broken.Purpose, userName(user))
+		e.history(n, also, "conductor", "ERROR", why, user)
+		e.takeOver(n, time.Now().UTC())
+		n.LastError = sentence(why + "; the state of the machine is not known")
+		if j := n.Job; j != nil {
+			if s := j.Current(); s != nil {
+				s.Status, s.EndedAt = node.StepFailed, time.Now().UTC()
+				e.mark(n, also, node.MarkStepFailed, s.Name+": "+why)
+			}
+			j.Failure = n.LastError
+			return e.finishFailed(n, also)
+		}
+		if n.Provision.IsWorking() {
+			return e.setState(n, also, node.Fail)
+		}
+		n.TargetPower = ""
+		e.reserve(n, false)
+		return nil
+	})
+	if err != nil {
+		return Lock{}, err
+	}
+	e.disown(n.UUID)
+	e.mu.Lock()
+	e.owned[n.UUID] = n.Fence
+	e.mu.Unlock()
+	e.agents().CloseSession(n.UUID)
+	e.wake(n.UUID)
+	return broken, nil
+}

@@ -1,0 +1,39 @@
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// pausable tells whether a job waits at the beginning of a step until its node is out of maintenance. A tear-down, and what cleans up
+// behind failed work, goes on: neither leaves a machine on that was off.
+func pausable(n *node.Node, s *node.JobStep) bool {
+	j := n.Job
+	if s.Status != node.StepPending || j.Failure != "" || s.InBand && j.PlanID != "" && !j.PlanSent.IsZero() {
+		return false
+	}
+	switch j.Phase {
+	case node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseService, node.PhaseRescue:
+		return true
+	}
+	return false
+}
+
+const pausedDetail = "paused: the node is in maintenance mode"
+
+// pause leaves a job waiting, with nothing touched and nothing locked. Nobody tells the engine when maintenance ends, so it looks.
+func (e *Engine) pause(ctx context.Context, p *pass) (time.Duration, error) {
+	if p.n.Job.Detail == pausedDetail && p.n.Provision.IsWaiting() {
+		return e.pausePoll(), nil
+	}
+	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		n.Job.Detail = pausedDetail
+		return e.waitForAgent(n, also)
+	})
+	return e.pausePoll(), err
+}
+
+// pausePoll is short enough for a person who just lifted the maintenance.
+func (e *Engine) pausePoll() time.Duration { return min(5*time.Second, 5*e.cfg.RetryBase) }

@@ -1,0 +1,220 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+// powerSync is what is remembered between two rounds of reading every machine's power. A round asks the store for a few columns of the
+// nodes that are due and keeps of each what opens its controller, by the version it was read at, so that a machine whose power is as
+// recorded costs no more than the question.
+type powerSync struct {
+	mu     sync.Mutex
+	known  map[string]*node.Node // what Open and the lease need of a node; Version says how old it is
+	bad    map[string]int        // failed reads in a row
+	pushed map[string]int        // times in a row that the power was set back
+}
+
+func newPowerSync() *powerSync {
+	return &powerSync{known: map[string]*node.Node{}, bad: map[string]int{}, pushed: map[string]int{}}
+}
+
+// forget drops what is kept of nodes that are not watched any more.
+func (s *powerSync) forget(watched []node.Idle) {
+	ids := make(map[string]bool, len(watched))
+	for _, n := range watched {
+		ids[n.UUID] = true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id := range s.known {
+		if !ids[id] {
+			delete(s.known, id)
+			delete(s.bad, id) // not pushed: a node whose power is being set back is not watched meanwhile
+		}
+	}
+}
+
+// syncPower is one round. It ends when every machine has been asked, or is in other hands.
+func (e *Engine) syncPower(ctx context.Context) error {
+	begun := time.Now()
+	due, err := e.db.Idle(ctx)
+	if err != nil {
+		return err
+	}
+	e.sync.forget(due)
+	work := make(chan node.Idle)
+	var wg sync.WaitGroup
+	for range min(e.cfg.Workers, len(due)) {
+		wg.Go(func() {
+			for n := range work {
+				e.syncOne(ctx, n)
+			}
+		})
+	}
+feed:
+	for _, n := range due {
+		select {
+		case work <- n:
+		case <-ctx.Done():
+			break feed
+		}
+	}
+	close(work)
+	wg.Wait()
+	if took := time.Since(begun); took > 3*e.cfg.PowerSync {
+		e.log.Warn("reading the power of all machines takes longer than three times the interval for it", "took", took, "nodes", len(due))
+	}
+	return nil
+}
+
+// handle is what opens the controller of a node.
+func (e *Engine) handle(ctx context.Context, r node.Idle) (*node.Node, error) {
+	s := e.sync
+	s.mu.Lock()
+	h := s.known[r.UUID]
+	s.mu.Unlock()
+	if h != nil && h.Version == r.Version {
+		return h, nil
+	}
+	n, err := e.db.Node(ctx, r.UUID)
+	if err != nil {
+		return nil, err
+	}
+	h = &node.Node{UUID: n.UUID, Name: n.Name, Version: n.Version, Driver: n.Driver, DriverInfo: n.DriverInfo, Interfaces: n.Interfaces,
+		DisablePowerOff: n.DisablePowerOff, Conductor: n.Conductor, LeaseUntil: n.LeaseUntil}
+	s.mu.Lock()
+	s.known[r.UUID] = h
+	s.mu.Unlock()
+	return h, nil
+}
+
+// syncOne reads the power of a node on which nothing is under way and corrects the record, or the power if the configuration says so.
+func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
+	log := e.log.With("node", r.UUID)
+	h, err := e.handle(ctx, r)
+	if err != nil {
+		log.Debug("read power", "err", err)
+		return
+	}
+	if h.Conductor != "" && h.Conductor != e.cfg.Hostname && time.Until(h.LeaseUntil) > 0 || e.drivers.Interface(h, "power") == agentPower {
+		return
+	}
+	st, err := power.Unknown, error(nil)
+	d, err := e.drivers.Open(h)
+	if err == nil {
+		// Whoever has the controller learns more of the machine than is looked for here.
+		me := "power sync of " + r.UUID
+		if !e.bmcs.tryNow(d.Key(), me) {
+			d.Close()
+			return
+		}
+		// The lock outlasts the storing, so that what is stored is not older than what somebody else finds out.
+		defer e.bmcs.release(me)
+		cctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
+		st, err = d.Power(cctx)
+		cancel()
+		if cerr := d.Close(); cerr != nil {
+			log.Debug("close driver", "err", cerr)
+		}
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	bad := e.sync.count(r.UUID, err != nil)
+	switch {
+	case err != nil && (bad < e.cfg.PowerSyncTries || r.Fault == node.FaultPower):
+		log.Debug("power can't be read", "err", err, "times", bad)
+		return
+	case err == nil && string(st) == r.Power && r.Fault != node.FaultPower:
+		e.sync.settled(r.UUID)
+		return
+	}
+	n, cerr := e.change(ctx, r.UUID, func(n *node.Node, also *node.Also) error {
+		if n.Job != nil || n.Maintenance || n.Reservation != "" {
+			return errMoved // the next round comes
+		}
+		if err != nil {
+			e.powerFault(n, also, fmt.Sprintf("power could not be read %d times in a row: %v", bad, err))
+			n.Power = string(power.Unknown)
+			return nil
+		}
+		return e.powerSeen(n, also, st)
+	})
+	switch {
+	case cerr != nil:
+		log.Debug("record power", "err", cerr)
+	case n.Job != nil:
+		e.wake(n.UUID)
+	}
+}
+
+// powerFault marks a node whose power is not in hand. The operator's maintenance is left alone: a fault is another thing.
+func (e *Engine) powerFault(n *node.Node, also *node.Also, why string) {
+	n.Fault, n.LastError = node.FaultPower, powerFaultWords+sentence(why)
+	e.history(n, also, "monitoring", "ERROR", why, "")
+}
+
+// powerFaultWords begin last_error while there is a power failure, so that it can be taken back with it.
+const powerFaultWords = "Power failure: "
+
+// powerSeen takes in a reading of the power.
+func (e *Engine) powerSeen(n *node.Node, also *node.Also, st power.State) error {
+	if n.Fault == node.FaultPower {
+		n.Fault = n.StandingFault()
+		if strings.HasPrefix(n.LastError, powerFaultWords) {
+			n.LastError = ""
+		}
+		e.history(n, also, "monitoring", "INFO", "power can be read again", "")
+	}
+	if n.Power == string(st) {
+		return nil
+	}
+	known := func(s string) bool { return s == string(power.On) || s == string(power.Off) }
+	if e.cfg.ForcePower && known(n.Power) && known(string(st)) && (n.Power == string(power.On) || !e.staysOn(n)) {
+		if times := e.sync.push(n.UUID); times <= e.cfg.PowerSyncTries {
+			e.history(n, also, "power", "WARNING", fmt.Sprintf("power is %q instead of %q, which was not asked for here; it is set back (%d of %d)", st, n.Power, times, e.cfg.PowerSyncTries), "")
+			e.beginPower(n, also, n.Power, nil, "power sync")
+			return nil
+		}
+		why := fmt.Sprintf("power was set back to %q %d times and is %q again: from now on that is taken to be wanted", n.Power, e.cfg.PowerSyncTries, st)
+		n.LastError = sentence(why)
+		e.history(n, also, "power", "ERROR", why, "")
+		e.recordPower(n, also, st)
+		return nil
+	}
+	e.history(n, also, "power", "WARNING", fmt.Sprintf("power was %q and is now %q, which was not asked for here", n.Power, st), "")
+	e.recordPower(n, also, st)
+	return nil
+}
+
+// count counts failed reads in a row.
+func (s *powerSync) count(id string, failed bool) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !failed {
+		delete(s.bad, id)
+		return 0
+	}
+	s.bad[id]++
+	return s.bad[id]
+}
+
+func (s *powerSync) push(id string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pushed[id]++
+	return s.pushed[id]
+}
+
+func (s *powerSync) settled(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.pushed, id)
+}

@@ -1,0 +1,150 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+// TestPowerSyncSkips: the power of nodes that are in somebody's hands is not looked at.
+func TestPowerSyncSkips(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*node.Node)
+		read bool
+	}{
+		{"active", func(*node.Node) {}, true},
+		{"maintenance", func(n *node.Node) { n.Maintenance = true }, false},
+		{"reserved", func(n *node.Node) { n.Reservation, n.ReservedAt = "somebody", time.Now() }, false},
+		{"power action", func(n *node.Node) { n.TargetPower = "power on" }, false},
+		{"enroll", func(n *node.Node) { n.Provision = node.Enroll }, false},
+		{"adopt failed", func(n *node.Node) { n.Provision = node.AdoptFailed }, false},
+		{"another's", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(time.Hour) }, false},
+		{"nobody's any more", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(-time.Hour) }, true},
+		{"agent", func(n *node.Node) { n.Interfaces["power"] = agentPower }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			w.start(nil)
+			m := w.addFake("n1")
+			w.walk(m, node.Active)
+			w.edit(m, c.set)
+			calls := 0
+			m.mu.Lock()
+			m.callErr = func(string) error { calls++; return nil }
+			m.mu.Unlock()
+			eng := w.current().eng
+			if err := eng.bmcs.wait(t.Context(), m.key, "test"); err != nil {
+				t.Fatal(err)
+			}
+			eng.bmcs.release("test")
+			if err := eng.syncPower(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if calls > 1 || (calls == 1) != c.read {
+				t.Errorf("the controller was asked %d times", calls)
+			}
+		})
+	}
+}
+
+// TestPowerSyncForced: told so, the conductor sets the power back; after three times in a row it takes the machine's word.
+func TestPowerSyncForced(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.ForcePower = true
+	w.start(nil)
+	m := w.addFake("n1")
+	w.walk(m, node.Active)
+	eng := w.current().eng
+	round := func() {
+		t.Helper()
+		if err := eng.bmcs.wait(t.Context(), m.key, "test"); err != nil { // a worker lets go a moment after it has stored the end
+			t.Fatal(err)
+		}
+		eng.bmcs.release("test")
+		if err := eng.syncPower(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 4 {
+		m.pull()
+		round()
+		n := w.until(m, "the end of the correction", func(n *node.Node) bool { return n.Job == nil })
+		want := "power on"
+		if i == 3 {
+			want = "power off"
+			wantError(t, n, "set back", "3 times")
+		}
+		m.mu.Lock()
+		if n.Power != want || m.on != (want == "power on") {
+			t.Errorf("correction %d: recorded %q, on %v", i+1, n.Power, m.on)
+		}
+		m.mu.Unlock()
+	}
+	// Then it is in step again, and the count begins anew.
+	for range 2 {
+		round()
+	}
+	m.mu.Lock()
+	m.turnOn()
+	m.mu.Unlock()
+	round()
+	w.until(m, "off", func(n *node.Node) bool { return n.Job == nil && n.Power == "power off" })
+	h, err := w.store.History(t.Context(), m.id, 0)
+	if err != nil || !slices.ContainsFunc(h, func(e node.HistoryEntry) bool { return strings.Contains(e.Event, "it is set back (1 of 3)") }) {
+		t.Errorf("the history does not tell of it (%v)", err)
+	}
+	// One whose power must not be turned off is left on.
+	w.edit(m, func(n *node.Node) { n.DisablePowerOff = true })
+	m.mu.Lock()
+	m.turnOn()
+	m.mu.Unlock()
+	round()
+	if n := w.node(m); n.Job != nil || n.Power != "power on" {
+		t.Errorf("with disable_power_off: power %q, job %+v", n.Power, n.Job)
+	}
+}
+
+// TestPowerFaultApart: a controller that can't be read is a fault after three times, beside maintenance and quarantine and not in their
+// place; what comes back is what was before.
+func TestPowerFaultApart(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.addFake("n1")
+	w.walk(m, node.Active)
+	eng := w.current().eng
+	if _, err := eng.Quarantine(t.Context(), m.id, "smells", "tester"); err != nil {
+		t.Fatal(err)
+	}
+	m.mu.Lock()
+	m.callErr = func(string) error {
+		return &power.Error{Kind: power.Unreachable, Op: "read power state", Err: errors.New("no answer")}
+	}
+	m.mu.Unlock()
+	for i := range 5 {
+		if err := eng.syncPower(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		n := w.node(m)
+		if bad := i >= 2; (n.Fault == node.FaultPower) != bad || (n.Power == "") != bad || n.Maintenance {
+			t.Errorf("after %d failed reads: fault %q, power %q, maintenance %v", i+1, n.Fault, n.Power, n.Maintenance)
+		}
+	}
+	wantError(t, w.node(m), "Power failure", "3 times in a row", "no answer")
+	m.mu.Lock()
+	m.callErr = nil
+	m.mu.Unlock()
+	if err := eng.syncPower(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.node(m); n.Fault != node.FaultQuarantined || n.Power != "power on" || n.LastError != "" {
+		t.Errorf("after recovery: fault %q, power %q, last error %q", n.Fault, n.Power, n.LastError)
+	}
+}

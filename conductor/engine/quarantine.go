@@ -1,0 +1,77 @@
+package engine
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// maxReason is the longest reason of a quarantine, in bytes.
+const maxReason = 1024
+
+// quarantinable tells whether a node in a state has an instance, or what is left of one, that goes on while the node is marked.
+func quarantinable(s node.State) bool {
+	switch s {
+	case node.Active, node.Deploying, node.DeployWait, node.DeployHold, node.DeployFailed, node.Error,
+		node.Rescuing, node.RescueWait, node.RescueFailed, node.Rescue, node.Unrescuing, node.UnrescueFailed,
+		node.Servicing, node.ServiceWait, node.ServiceHold, node.ServiceFailed:
+		return true
+	}
+	return false
+}
+
+// Quarantine marks a node that is in use as broken, or gives the mark another reason. Nothing is done to the machine, but when it is
+// torn down it does not become available. Errors are *InvalidError, *HeldError, or the store's.
+func (e *Engine) Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error) {
+	reason = strings.TrimSpace(reason)
+	switch {
+	case reason == "":
+		return nil, invalidf("a quarantine needs a reason: say what is wrong with the machine")
+	case len(reason) > maxReason:
+		return nil, invalidf("the reason has %d bytes; %d are allowed", len(reason), maxReason)
+	}
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return nil, err
+	}
+	return e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		if n.Quarantine == nil && !quarantinable(n.Provision) {
+			return invalidf("node %s is in state %q, without an instance: use its maintenance or retired flag to keep it out of use", n.UUID, n.Provision)
+		}
+		q := &node.Quarantine{Reason: reason, At: time.Now().UTC(), By: user}
+		if n.Quarantine != nil {
+			q.At = n.Quarantine.At
+		}
+		n.Quarantine = q
+		if n.Fault == "" {
+			n.Fault = node.FaultQuarantined
+		}
+		e.history(n, also, "monitoring", "ERROR", "the node was put in quarantine: "+reason, user)
+		return nil
+	})
+}
+
+// Unquarantine takes the mark away; a node without one is left as it is.
+func (e *Engine) Unquarantine(ctx context.Context, ident, user string) (*node.Node, error) {
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return nil, err
+	}
+	return e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		if n.Quarantine == nil {
+			return nil
+		}
+		n.Quarantine = nil
+		clearFault(n, node.FaultQuarantined)
+		if strings.HasPrefix(n.LastError, quarantineWords) {
+			n.LastError = ""
+		}
+		e.history(n, also, "monitoring", "INFO", "the quarantine of the node was ended", user)
+		return nil
+	})
+}
+
+// quarantineWords begin the last_error of a node that stayed manageable because of its quarantine.
+const quarantineWords = "The node is in quarantine since "

@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+// reservedStep is a step that can be asked for by its name alone, whatever the interface, in cleaning, deployment and service.
+type reservedStep struct {
+	Args string // the one argument it takes; "" is none
+	Run  func(context.Context, *pass) (verdict, error)
+}
+
+// Names of reserved steps, which are Ironic's.
+const (
+	stepHold     = "hold"
+	stepWait     = "wait"
+	stepPowerOn  = "power_on"
+	stepPowerOff = "power_off"
+	stepReboot   = "reboot"
+)
+
+func reservedSteps() map[string]reservedStep {
+	return map[string]reservedStep{
+		stepHold:     {"", hold},
+		stepWait:     {"seconds", wait},
+		stepPowerOn:  {"", turnOn},
+		stepPowerOff: {"", turnOff},
+		stepReboot:   {"", reboot},
+	}
+}
+
+// maxWait is a day: whoever needs longer uses hold.
+const maxWait = 24 * time.Hour
+
+// askReserved checks a reserved step that a client asks for.
+func (e *Engine) askReserved(n *node.Node, a node.JobStep) (node.JobStep, error) {
+	r := reservedSteps()[a.Name]
+	given := map[string]any{}
+	if len(a.Args) > 0 {
+		if err := json.Unmarshal(a.Args, &given); err != nil {
+			return a, invalidf("arguments of step %s are not a JSON object: %v", a.Name, err)
+		}
+	}
+	for name := range given {
+		if name != r.Args {
+			return a, invalidf("step %s has no argument %s", a.Name, name)
+		}
+	}
+	if a.Name == stepWait {
+		if _, err := waitFor(a.Args); err != nil {
+			return a, err
+		}
+	}
+	if a.Name == stepPowerOff && e.staysOn(n) {
+		return a, invalidf("step power_off is not possible: the power of node %s is never turned off (disable_power_off, or no controller)", n.UUID)
+	}
+	return node.JobStep{Interface: a.Interface, Name: a.Name, Args: a.Args, Priority: a.Priority, Abortable: true}, nil
+}
+
+// waitFor reads the argument of a step wait; zero is none.
+func waitFor(args json.RawMessage) (time.Duration, error) {
+	if len(args) == 0 {
+		return 0, nil
+	}
+	var given struct {
+		Seconds json.Number `json:"seconds"`
+	}
+	if err := json.Unmarshal(args, &given); err != nil {
+		return 0, invalidf("argument seconds of step wait is not a number")
+	}
+	if given.Seconds == "" {
+		return 0, nil
+	}
+	s, err := given.Seconds.Int64()
+	if err != nil || s < 0 || s > int64(maxWait/time.Second) {
+		return 0, invalidf("argument seconds of step wait is %s: give a whole number from 0 to %d, or use the step hold", given.Seconds, int64(maxWait/time.Second))
+	}
+	return time.Duration(s) * time.Second, nil
+}
+
+// hold parks the node until somebody sends unhold. With the parking the step is done, so that unhold goes on behind it.
+func hold(ctx context.Context, p *pass) (verdict, error) {
+	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		j := n.Job
+		c := j.Current()
+		c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
+		p.e.mark(n, also, node.MarkStepDone, c.Name)
+		p.e.toNext(j)
+		j.Detail = "held by step hold; unhold goes on, abort ends it"
+		return p.e.leave(n, also, node.Hold)
+	})
+	return again(never), err
+}
+
+// wait does nothing for a while. Ironic waits for the next heartbeat if no time is given; here agents are connected all the time, so
+// that is now.
+func wait(ctx context.Context, p *pass) (verdict, error) {
+	d, err := waitFor(p.n.Job.Current().Args)
+	if err != nil {
+		return verdict{}, failf("%s", err)
+	}
+	if d == 0 {
+		return stepDone, nil
+	}
+	if p.n.Job.Note == "" {
+		err := p.note(ctx, "waiting", func(n *node.Node, also *node.Also) error {
+			n.Job.Detail = fmt.Sprintf("waiting for %s, as step wait asks", d)
+			return p.e.waitForAgent(n, also)
+		})
+		if err != nil {
+			return verdict{}, err
+		}
+	}
+	if left := time.Until(p.n.Job.BegunAt.Add(d)); left > 0 {
+		return again(left), nil
+	}
+	return stepDone, nil
+}
+
+// bootsAgent tells whether the job works with an agent, which is then what a machine that is turned on boots.
+func (p *pass) bootsAgent() bool { return slices.ContainsFunc(p.n.Job.Steps, bootsAgent) }
+
+// bootAgain ends the step by having the agent booted for what follows.
+func (p *pass) bootAgain(ctx context.Context) (verdict, error) {
+	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		c := n.Job.Current()
+		c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
+		p.e.mark(n, also, node.MarkStepDone, c.Name)
+		return p.e.rebootThenGoOn(n, also, c.Name)
+	})
+	return again(0), err
+}
+
+// turnOn is the step power_on.
+func turnOn(ctx context.Context, p *pass) (verdict, error) {
+	if !p.bootsAgent() {
+		return powerOn(ctx, p)
+	}
+	if b := p.n.Boot; b != nil && b.Connected && !b.Ended {
+		return stepDone, nil
+	}
+	return p.bootAgain(ctx)
+}
+
+// turnOff is the step power_off.
+func turnOff(ctx context.Context, p *pass) (verdict, error) {
+	if !p.bootsAgent() {
+		return powerOff(ctx, p)
+	}
+	ok, v, err := endAgent(ctx, p)
+	if !ok || err != nil {
+		return v, err
+	}
+	p.e.agents().CloseSession(p.n.UUID)
+	return verdict{done: true, apply: func(n *node.Node, _ *node.Also) error {
+		p.e.closeBoot(n)
+		n.Job.Boots = max(0, n.Job.Boots-1) // that it has to be booted again is not its fault
+		return nil
+	}}, nil
+}
+
+// reboot is the step of that name.
+func reboot(ctx context.Context, p *pass) (verdict, error) {
+	e := p.e
+	switch {
+	case p.bootsAgent():
+		return p.bootAgain(ctx)
+	case e.staysOn(p.n):
+		return reset(ctx, p)
+	}
+	if note := p.n.Job.Note; note == "" || note == "off asked" {
+		ok, v, err := p.reach(ctx, "off", power.Off, power.TurnOff, e.cfg.PowerTimeout)
+		if !ok || err != nil {
+			return v, err
+		}
+		e.forgetAsked(p.n.UUID)
+		if err := p.note(ctx, "on"); err != nil {
+			return verdict{}, err
+		}
+	}
+	ok, v, err := p.reach(ctx, "on", power.On, power.TurnOn, e.cfg.PowerTimeout)
+	if !ok || err != nil {
+		return v, err
+	}
+	return stepDone, nil
+}
+
+func isPowerJob(j *node.Job) bool { return j != nil && j.Phase == node.PhasePower }

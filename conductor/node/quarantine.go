@@ -1,0 +1,26 @@
+package node
+
+import "time"
+
+// Faults of a node, in Ironic's words, and one of ours.
+const (
+	FaultPower       = "power failure"
+	FaultClean       = "clean failure"
+	FaultService     = "service failure"
+	FaultQuarantined = "quarantined"
+)
+
+// Quarantine marks a node with an instance as broken: it goes on as it is, and when it is torn down it does not become available.
+type Quarantine struct {
+	Reason string
+	At     time.Time
+	By     string // who asked for it; empty when nobody knows
+}
+
+// StandingFault is the fault that a node has besides those that come and go by themselves.
+func (n *Node) StandingFault() string {
+	if n.Quarantine != nil {
+		return FaultQuarantined
+	}
+	return ""
+}
