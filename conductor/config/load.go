@@ -23,6 +23,9 @@ const DefaultFile = "/etc/ingot/ingotd.yaml"
 // ErrHelp means that help was asked for and has been printed.
 var ErrHelp = flag.ErrHelp
 
+// ErrInvalid means that the configuration was read, and is returned, but can't be used as it is.
+var ErrInvalid = errors.New("the configuration is not valid")
+
 // Load reads the configuration from file, environment and arguments (without the program's name), and validates it. environ is what
 // os.Environ gives. print tells that the effective configuration was asked for, rather than a start.
 func Load(args, environ []string, out io.Writer) (c Config, print bool, err error) {
@@ -76,7 +79,7 @@ func Load(args, environ []string, out io.Writer) (c Config, print bool, err erro
 		}
 	}
 	if err := c.Validate(); err != nil {
-		return c, print, fmt.Errorf("the configuration is not valid:\n%w", err)
+		return c, print, fmt.Errorf("%w:\n%w", ErrInvalid, err)
 	}
 	return c, print, nil
 }

@@ -1,0 +1,178 @@
+package importer
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// What the API shows of the resources beside nodes and ports, as far as it is taken over.
+type (
+	shownHead struct {
+		UUID  string         `json:"uuid"`
+		Name  rest.Null      `json:"name"`
+		Node  rest.Null      `json:"node_uuid"`
+		Owner rest.Null      `json:"owner"`
+		Extra map[string]any `json:"extra"`
+	}
+	shownChassis struct {
+		shownHead
+		Description rest.Null `json:"description"`
+	}
+	shownPortgroup struct {
+		shownHead
+		Address    rest.Null      `json:"address"`
+		Mode       rest.Null      `json:"mode"`
+		Properties map[string]any `json:"properties"`
+		Standalone bool           `json:"standalone_ports_supported"`
+		Network    rest.Null      `json:"physical_network"`
+		Category   rest.Null      `json:"category"`
+	}
+	shownPort struct {
+		shownHead
+		Address     string         `json:"address"`
+		Description rest.Null      `json:"description"`
+		PXE         *bool          `json:"pxe_enabled"`
+		Network     rest.Null      `json:"physical_network"`
+		Group       rest.Null      `json:"portgroup_uuid"`
+		SmartNIC    bool           `json:"is_smartnic"`
+		Link        map[string]any `json:"local_link_connection"`
+		Internal    map[string]any `json:"internal_info"`
+	}
+	shownConnector struct {
+		shownHead
+		Type        string `json:"type"`
+		ConnectorID string `json:"connector_id"`
+	}
+	shownTarget struct {
+		shownHead
+		VolumeType string         `json:"volume_type"`
+		VolumeID   string         `json:"volume_id"`
+		BootIndex  json.Number    `json:"boot_index"`
+		Properties map[string]any `json:"properties"`
+	}
+	shownAllocation struct {
+		shownHead
+		State         string    `json:"state"`
+		LastError     rest.Null `json:"last_error"`
+		ResourceClass rest.Null `json:"resource_class"`
+		Traits        []string  `json:"traits"`
+		Candidates    []string  `json:"candidate_nodes"`
+	}
+	shownSteps struct {
+		shownHead
+		Description rest.Null           `json:"description"`
+		Public      bool                `json:"public"`
+		NoRamdisk   bool                `json:"disable_ramdisk"`
+		Traits      []string            `json:"traits"`
+		Steps       []node.TemplateStep `json:"steps"`
+	}
+)
+
+func (h shownHead) head() node.Head {
+	return node.Head{UUID: h.UUID, Name: string(h.Name), NodeUUID: string(h.Node), Owner: string(h.Owner)}
+}
+
+// belongs counts what belongs to a node that was refused as refused with it: there is nothing to say about it.
+func (r *run) belongs(h shownHead) bool { return h.Node == "" || !r.gone[string(h.Node)] }
+
+func (r *run) chassis(s shownChassis) error {
+	v := &node.Chassis{Head: s.head(), Description: string(s.Description), Extra: s.Extra}
+	return r.outcome("chassis", "chassis "+s.UUID, r.st.Chassis().Create(r.ctx, v))
+}
+
+func (r *run) portgroup(s shownPortgroup) error {
+	if !r.belongs(s.shownHead) {
+		return nil
+	}
+	v := &node.Portgroup{Head: s.head(), Address: strings.ToLower(string(s.Address)), Mode: string(s.Mode), StandalonePortsSupported: s.Standalone,
+		PhysicalNetwork: string(s.Network), Category: string(s.Category), Properties: s.Properties, Extra: s.Extra}
+	return r.outcome("port groups", "port group "+s.UUID, r.st.Portgroups().Create(r.ctx, v))
+}
+
+func (r *run) port(s shownPort) error {
+	if !r.belongs(s.shownHead) {
+		return nil
+	}
+	if _, err := r.st.Port(r.ctx, s.UUID); err == nil {
+		r.rep.Kept["ports"]++
+		return nil
+	} else if !errors.Is(err, store.ErrNotFound) {
+		return err
+	}
+	v := &node.Port{UUID: s.UUID, Name: string(s.Name), NodeUUID: string(s.Node), Address: strings.ToLower(s.Address), Description: string(s.Description),
+		PXEEnabled: s.PXE == nil || *s.PXE, PhysicalNetwork: string(s.Network), PortgroupUUID: string(s.Group), IsSmartNIC: s.SmartNIC,
+		LocalLinkConnection: s.Link, Extra: s.Extra, InternalInfo: s.Internal}
+	return r.outcome("ports", "port "+s.UUID, r.st.CreatePort(r.ctx, v))
+}
+
+func (r *run) connector(s shownConnector) error {
+	if !r.belongs(s.shownHead) {
+		return nil
+	}
+	v := &node.VolumeConnector{Head: s.head(), Type: s.Type, ConnectorID: s.ConnectorID, Extra: s.Extra}
+	return r.outcome("volume connectors", "volume connector "+s.UUID, r.st.VolumeConnectors().Create(r.ctx, v))
+}
+
+func (r *run) target(s shownTarget) error {
+	if !r.belongs(s.shownHead) {
+		return nil
+	}
+	index, err := s.BootIndex.Int64()
+	if err != nil {
+		r.refuse("volume target %s: its boot index is %q", s.UUID, s.BootIndex)
+		return nil
+	}
+	properties, hidden := drop(s.Properties)
+	v := &node.VolumeTarget{Head: s.head(), VolumeType: s.VolumeType, VolumeID: s.VolumeID, BootIndex: int(index), Properties: properties, Extra: s.Extra}
+	made := r.rep.Made["volume targets"]
+	if err := r.outcome("volume targets", "volume target "+s.UUID, r.st.VolumeTargets().Create(r.ctx, v)); err != nil {
+		return err
+	}
+	if len(hidden) > 0 && r.rep.Made["volume targets"] > made {
+		r.note("volume target %s: the API does not tell %s: set them again", s.UUID, strings.Join(hidden, ", "))
+	}
+	return nil
+}
+
+// allocation takes over those that have a node, and those that ended in an error. One that still looks for a node would get one here as well
+// as there.
+func (r *run) allocation(s shownAllocation) error {
+	switch {
+	case !r.belongs(s.shownHead):
+		return nil
+	case s.State == node.AllocationAllocating:
+		r.refuse("allocation %s: it still looks for a node: wait until that is over, then import again", s.UUID)
+		return nil
+	}
+	v := &node.Allocation{Head: s.head(), State: s.State, LastError: string(s.LastError), ResourceClass: string(s.ResourceClass), Traits: s.Traits,
+		CandidateNodes: s.Candidates, Extra: s.Extra}
+	if err := r.outcome("allocations", "allocation "+s.UUID, r.st.Allocations().Create(r.ctx, v)); err != nil || s.Node == "" {
+		return err
+	}
+	_, err := r.st.UpdateNode(r.ctx, string(s.Node), func(n *node.Node) error {
+		if n.AllocationUUID == "" && n.InstanceUUID == s.UUID {
+			n.AllocationUUID = s.UUID
+		}
+		return nil
+	})
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return fmt.Errorf("allocation %s: %w", s.UUID, err)
+	}
+	return nil
+}
+
+func (r *run) template(s shownSteps) error {
+	v := &node.DeployTemplate{Head: s.head(), Description: string(s.Description), Steps: s.Steps, Extra: s.Extra}
+	return r.outcome("deploy templates", "deploy template "+s.UUID, r.st.DeployTemplates().Create(r.ctx, v))
+}
+
+func (r *run) runbook(s shownSteps) error {
+	v := &node.Runbook{Head: s.head(), Description: string(s.Description), Public: s.Public, DisableRamdisk: s.NoRamdisk, Traits: s.Traits, Steps: s.Steps, Extra: s.Extra}
+	return r.outcome("runbooks", "runbook "+s.UUID, r.st.Runbooks().Create(r.ctx, v))
+}

@@ -1,0 +1,105 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+)
+
+// DatabaseFile is the database in a data directory, KeyFile the key that its secrets are sealed with.
+const (
+	DatabaseFile = "ingot.db"
+	KeyFile      = "key"
+)
+
+// Snapshot copies the database in dir to the file dest, which must not exist: all of one moment, whoever is writing meanwhile, in
+// this process or another. Every write that was answered before the call is in it. Nobody waits for it.
+func Snapshot(ctx context.Context, dir, dest string) error {
+	path := filepath.Join(dir, DatabaseFile)
+	if _, err := os.Stat(path); err != nil {
+		return fmt.Errorf("find the database: %w", err)
+	}
+	db, err := openFile(path)
+	if err != nil {
+		return err
+	}
+	// The file is made here, so that nobody else can read it; SQLite fills one that is empty.
+	f, err := os.OpenFile(dest, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return errors.Join(fmt.Errorf("copy the database: %w", err), db.Close())
+	}
+	if err := f.Close(); err != nil {
+		return errors.Join(fmt.Errorf("copy the database: %w", err), db.Close())
+	}
+	if _, err := db.ExecContext(ctx, `VACUUM INTO ?`, dest); err != nil {
+		return errors.Join(fmt.Errorf("copy the database in %s: %w", dir, err), db.Close())
+	}
+	return db.Close()
+}
+
+// openFile opens a database file as it is, without changing how it keeps its journal.
+func openFile(path string) (*sql.DB, error) {
+	q := url.Values{"_pragma": {"busy_timeout(10000)"}}
+	db, err := openDB((&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String())
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", path, err)
+	}
+	db.SetMaxOpenConns(1)
+	return db, nil
+}
+
+// ErrKey means that a key is not the one that a database was made with.
+var ErrKey = errors.New("the key is not the one that the database was made with")
+
+// Verify makes sure that a database file is whole and that key fits it; ErrKey if it does not.
+func Verify(ctx context.Context, file string, key []byte) (err error) {
+	db, err := openFile(file)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	var verdict string
+	if err := db.QueryRowContext(ctx, `PRAGMA integrity_check(1)`).Scan(&verdict); err != nil {
+		return fmt.Errorf("check database: %w", err)
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("check database: it is damaged: %s", verdict)
+	}
+	var check []byte
+	if err := db.QueryRowContext(ctx, `SELECT sealed FROM key_check WHERE id = 1`).Scan(&check); err != nil {
+		return fmt.Errorf("check database: read key check: %w", err)
+	}
+	s, err := newSealer(key)
+	if err != nil {
+		return err
+	}
+	if _, err := s.open("key check", check); err != nil {
+		return ErrKey
+	}
+	return nil
+}
+
+// ReadKey reads a key file.
+func ReadKey(path string) ([]byte, error) { return keyFile(path, false) }
+
+// Seal encrypts data that is kept outside of the database with the database's key. purpose is what Unseal must be told again.
+func Seal(key []byte, purpose string, data []byte) ([]byte, error) {
+	s, err := newSealer(key)
+	if err != nil {
+		return nil, err
+	}
+	return s.seal(purpose, data)
+}
+
+// Unseal undoes Seal.
+func Unseal(key []byte, purpose string, sealed []byte) ([]byte, error) {
+	s, err := newSealer(key)
+	if err != nil {
+		return nil, err
+	}
+	return s.open(purpose, sealed)
+}
