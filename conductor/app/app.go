@@ -22,6 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/netboot"
+	"github.com/ingot-metal/ingot/conductor/power/fake"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -32,13 +33,9 @@ const stopLimit = 10 * time.Second
 // Run is ingotd: it reads its configuration and serves until ctx ends. args comes without the program's name; environ is what
 // os.Environ gives. Asking for help or for the configuration prints it and is no error.
 func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
-	if c, ok := find(args); ok {
-		return c.run(ctx, args[1:], environ, stdout, stderr)
-	}
 	cfg, print, err := config.Load(args, environ, stdout)
 	switch {
 	case errors.Is(err, config.ErrHelp):
-		help(stdout)
 		return nil
 	case err != nil:
 		return err
@@ -91,8 +88,10 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 
-	plugs := networkPlugs()
-	en := engine.New(st, drivers{powerDrivers(), log}, nil, plugs, engineConfig(cfg, addr, ramdisk), log)
+	nets := networkPlugs()
+	machines := new(fake.Machines)
+	behind := plugs(machines)
+	en := engine.New(st, drivers{powerDrivers(machines), log}, nil, nets, engineConfig(cfg, addr, ramdisk), log)
 	reachHost, _, err := net.SplitHostPort(reach)
 	if err != nil {
 		return fmt.Errorf("agents.advertise: %w", err)
@@ -106,7 +105,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 	en.SetLink(ag)
 
-	boot, err := bootServer(cfg, st, plugs, addr, reach, ca)
+	boot, err := bootServer(cfg, st, nets, addr, reach, ca)
 	if err != nil {
 		return err
 	}
@@ -122,7 +121,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, Allocate: allocator.Wake, Logs: func(node string, after uint64) []rest.LogLine {
+	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
 		var out []rest.LogLine
 		for _, l := range ag.Logs(node, after) {
 			out = append(out, logLine(l))
@@ -132,6 +131,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
+	defer handler.Wait()
 
 	apiListener, err := inherited(os.Getenv)
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	fakeparts "github.com/ingot-metal/ingot/conductor/hardware/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
@@ -15,11 +17,11 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power/manual"
 )
 
-// powerDrivers is the table of power drivers, by hardware type.
-func powerDrivers() map[string]power.Opener {
+// powerDrivers is the table of power drivers, by hardware type. machines are those that exist in memory only.
+func powerDrivers(machines *fake.Machines) map[string]power.Opener {
 	return map[string]power.Opener{
 		"ipmi":              ipmi.Open,
-		"fake-hardware":     new(fake.Machines).Open,
+		"fake-hardware":     machines.Open,
 		"manual-management": manual.Open,
 	}
 }
@@ -46,6 +48,11 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 		}
 	}
 	return open(info, d.log.With("node", n.UUID))
+}
+
+// plugs is what stands behind the nodes' interfaces beside their power.
+func plugs(machines *fake.Machines) *hardware.Set {
+	return hardware.New(func(n *node.Node, kind string) string { return driver.Interfaces(n)[kind] }, fakeparts.New(machines, nil).Plugs())
 }
 
 // Interface tells which interface of a kind the node uses.
