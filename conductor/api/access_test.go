@@ -1,8 +1,10 @@
 package api
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -263,6 +265,9 @@ func TestSeeing(t *testing.T) {
 	if st := f.want(200, "GET", "/v1/nodes/owned/states", ""); strings.Contains(fmt.Sprint(st), "10.0.0.1") {
 		t.Errorf("a lessee sees states %v", st)
 	}
+	if p := f.want(200, "GET", "/ingot/v1/nodes/owned/progress", ""); strings.Contains(fmt.Sprint(p), "10.0.0.1") {
+		t.Errorf("a lessee sees progress %v", p)
+	}
 	f.want(404, "GET", "/v1/nodes/other", "")
 	f.want(403, "GET", "/v1/nodes/owned/history", "")
 	f.as(owner)
@@ -334,4 +339,20 @@ func TestChanging(t *testing.T) {
 	f.as(in("lessee", access.Admin)).want(403, "POST", "/v1/ports", `{"node_uuid":"`+ownedNode+`","address":"52:54:00:00:00:0a"}`)
 	f.want(403, "DELETE", "/v1/ports/"+port, "")
 	f.as(in("lessee", access.Manager)).want(202, "PUT", "/v1/nodes/owned/states/provision", `{"target":"active"}`)
+}
+
+// TestLogSaysWhoAsked: each change has a line with who asked for it, and so has each attempt at what one may not do.
+func TestLogSaysWhoAsked(t *testing.T) {
+	f := accessFixture(t)
+	var log bytes.Buffer
+	f.srv.log = slog.New(slog.NewTextHandler(&log, nil))
+	f.as(access.Actor{UserName: "olga", ProjectID: "owner", ProjectName: "web", Role: access.Member})
+	f.want(200, "PATCH", "/v1/nodes/owned", `[{"op":"add","path":"/extra/a","value":"hush"}]`)
+	f.want(403, "DELETE", "/v1/nodes/owned", "")
+	f.want(200, "GET", "/v1/nodes", "")
+	lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+	if len(lines) != 2 || !strings.Contains(lines[0], `user="olga (project web)" method=PATCH path=/v1/nodes/owned status=200`) ||
+		!strings.Contains(lines[1], `user="olga (project web)" method=DELETE`) || strings.Contains(log.String(), "hush") {
+		t.Errorf("log = %s", log.String())
+	}
 }

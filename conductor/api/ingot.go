@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -17,8 +18,11 @@ func (s *Server) getProgress(ctx context.Context, c *call) (*reply, error) {
 	}
 	out := rest.Progress{
 		NodeUUID: n.UUID, ProvisionState: string(n.Provision), TargetProvisionState: rest.Null(n.TargetProvision),
-		PowerState: rest.Null(n.Power), LastError: rest.Null(n.LastError), Job: showJob(n.Job),
+		PowerState: rest.Null(n.Power), LastError: rest.Null(n.LastError), DeployedBy: rest.Null(n.DeployedBy), Job: showJob(n.Job),
 		AgentConnected: n.Boot != nil && n.Boot.Connected && !n.Boot.Ended,
+	}
+	if !c.actor.May(access.NodeGetLastError, access.Of(n)) {
+		out.LastError = redactedError
 	}
 	if p, ok := s.engine.Progress(n.UUID); ok && current(n.Job, p) {
 		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}}

@@ -272,7 +272,11 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 	}
 	if rt.Access != Public {
 		if err := s.admit(r.Context(), c, rt); err != nil {
-			return nil, s.translate(err, c, id)
+			answer := s.translate(err, c, id)
+			if answer.Status == http.StatusForbidden {
+				s.log.Info("somebody asked for what they may not do", "user", c.user, "method", r.Method, "path", r.URL.Path, "request", id)
+			}
+			return nil, answer
 		}
 	}
 	if r.Method != http.MethodGet {
@@ -284,11 +288,22 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 			return nil, err
 		}
 	}
+	began := time.Now()
 	rep, herr := rt.handle(node.WithRequester(r.Context(), node.Requester{User: c.user, Project: who.ProjectID}), c)
-	if herr == nil {
-		return rep, nil
+	var answer *rest.Error
+	if herr != nil {
+		rep, answer = nil, s.translate(herr, c, id)
 	}
-	return nil, s.translate(herr, c, id)
+	if c.user != "" && r.Method != http.MethodGet {
+		status := 0
+		if answer != nil {
+			status = answer.Status
+		} else {
+			status = rep.status
+		}
+		s.log.Info("somebody asked for a change", "user", c.user, "method", r.Method, "path", r.URL.Path, "status", status, "took", time.Since(began).Round(time.Microsecond), "request", id)
+	}
+	return rep, answer
 }
 
 // fail sends an error. HEAD has no body, but the length it would have.

@@ -21,6 +21,9 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 			return err
 		}
 		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, the node is %s", j.Phase, took, n.Provision), j.Requester)
+		if j.Phase == node.PhaseDeploy || j.Phase == node.PhaseAdopt {
+			n.DeployedBy = j.Requester
+		}
 		n.Job = nil
 		return nil
 	}
@@ -55,7 +58,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 		return ended(node.Done)
 	case node.PhaseDelete:
 		e.closeBoot(n)
-		n.InstanceInfo, n.InstanceUUID, n.InstanceName = nil, "", ""
+		n.InstanceInfo, n.InstanceUUID, n.InstanceName, n.DeployedBy = nil, "", "", ""
 		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took), j.Requester)
 		n.Job = e.cleanJob(n, j.Requester)
 		if err := e.setState(n, also, node.Clean); err != nil {

@@ -25,6 +25,8 @@ type Node struct {
 	InstanceInfo map[string]any // may hold "configdrive": encrypted at rest, masked on the API
 	InstanceUUID string         // unique when not empty
 	InstanceName string
+	// DeployedBy is who asked for the deployment that is on the node, as histories name people; empty when there is none.
+	DeployedBy string
 
 	Provision          State
 	TargetProvision    State // None when nothing is under way

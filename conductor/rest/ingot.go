@@ -10,6 +10,7 @@ type Progress struct {
 	TargetProvisionState Null      `json:"target_provision_state"`
 	PowerState           Null      `json:"power_state"`
 	LastError            Null      `json:"last_error"`
+	DeployedBy           Null      `json:"deployed_by"` // who asked for the deployment that is on the node
 	Job                  *Job      `json:"job"`
 	Running              *Transfer `json:"running"`
 	AgentConnected       bool      `json:"agent_connected"`
