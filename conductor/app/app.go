@@ -33,9 +33,13 @@ const stopLimit = 10 * time.Second
 // Run is ingotd: it reads its configuration and serves until ctx ends. args comes without the program's name; environ is what
 // os.Environ gives. Asking for help or for the configuration prints it and is no error.
 func Run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	if c, ok := find(args); ok {
+		return c.run(ctx, args[1:], environ, stdout, stderr)
+	}
 	cfg, print, err := config.Load(args, environ, stdout)
 	switch {
 	case errors.Is(err, config.ErrHelp):
+		help(stdout)
 		return nil
 	case err != nil:
 		return err
