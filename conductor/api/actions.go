@@ -46,6 +46,7 @@ var verbs = map[string]struct {
 	"manage": {node.Manage, rest.VersionManageVerbs}, "provide": {node.Provide, rest.VersionManageVerbs},
 	"inspect": {node.Inspect, rest.VersionInspect}, "abort": {node.Abort, rest.VersionAbort}, "clean": {node.Clean, rest.VersionClean},
 	"adopt": {node.Adopt, rest.VersionAdopt}, "rescue": {node.DoRescue, rest.VersionRescue}, "unrescue": {node.Unrescue, rest.VersionRescue},
+	"unhold": {node.Unhold, rest.VersionUnhold}, "service": {node.Service, rest.VersionService},
 }
 
 var stepInterfaces = []any{"power", "management", "deploy", "bios", "raid"}
@@ -77,7 +78,7 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 	if err := c.allow(); err != nil {
 		return nil, err
 	}
-	b, err := c.arguments("target", "configdrive", "clean_steps", "deploy_steps", "rescue_password", "disable_ramdisk")
+	b, err := c.arguments("target", "configdrive", "clean_steps", "deploy_steps", "service_steps", "runbook", "rescue_password", "disable_ramdisk")
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +119,9 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 		return nil, err
 	}
 	req.User = c.user
+	if err := s.useRunbook(ctx, c, b, &req); err != nil {
+		return nil, err
+	}
 	if err := s.engine.Provision(ctx, n.UUID, req); err != nil {
 		return nil, err
 	}
@@ -143,10 +147,17 @@ func request(c *call, b map[string]any, verb node.Verb) (engine.Request, *rest.E
 	if err != nil {
 		return req, err
 	}
-	if verb == node.Clean && len(steps) == 0 {
+	if verb == node.Clean && len(steps) == 0 && b["runbook"] == nil {
 		return req, rest.BadRequest(`"clean_steps" is required when setting target provision state to clean`)
 	}
 	req.CleanSteps = steps
+	req.ServiceSteps, err = stepList(c, b, "service_steps", verb == node.Service, "service", rest.VersionService, cleanSteps)
+	if err != nil {
+		return req, err
+	}
+	if verb == node.Service && len(req.ServiceSteps) == 0 && b["runbook"] == nil {
+		return req, rest.BadRequest(`"service_steps" is required when setting target provision state to service`)
+	}
 	req.DeploySteps, err = stepList(c, b, "deploy_steps", verb == node.Deploy || verb == node.Rebuild, "active or rebuild", rest.VersionDeploySteps, deploySteps)
 	if err != nil {
 		return req, err

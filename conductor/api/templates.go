@@ -11,6 +11,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -349,4 +350,38 @@ func patchRoots(body any) []string {
 		roots = append(roots, root)
 	}
 	return roots
+}
+
+// useRunbook puts the runbook that the body of a PUT names into the request, if whoever asks may use it. That it suits the node is for
+// the engine to say.
+func (s *Server) useRunbook(ctx context.Context, c *call, b map[string]any, req *engine.Request) error {
+	v, ok := b["runbook"]
+	if !ok || v == nil {
+		return nil
+	}
+	if c.v < rest.VersionRunbooks {
+		return rest.NotAcceptable()
+	}
+	ident, ok := v.(string)
+	if !ok || ident == "" {
+		return rest.BadRequest("Expected UUID or name for runbook: %s", rest.Repr(v))
+	}
+	if req.Verb != node.Clean && req.Verb != node.Service {
+		return rest.BadRequest(`"runbooks" is only valid when setting target provision state to any of ['clean', 'service']`)
+	}
+	if len(req.CleanSteps)+len(req.ServiceSteps) > 0 {
+		return rest.BadRequest(`Please provide either "%s_steps" or a runbook, but not both.`, req.Verb)
+	}
+	k := s.runbooks()
+	r, err := k.byIdent(ctx, c, ident)
+	if err != nil {
+		return err
+	}
+	if !r.Public || c.actor.Role < access.Member && !c.actor.Service { // public ones are every member's to use
+		if err := c.mayFor(access.RunbookUse, owns(r)); err != nil {
+			return err
+		}
+	}
+	req.Runbook = r.UUID
+	return nil
 }
