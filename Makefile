@@ -8,7 +8,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down test test-full test-fast fuzz lint generate generate-check bench bench-image clean
+.PHONY: help deps build ramdisk images demo demo-down test test-full test-fast fuzz lint generate generate-check bench bench-api bench-image dev clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -41,6 +41,12 @@ demo: ## The main job in a virtual rack, live: power-on to a running Debian (FIR
 demo-down: ## End what `make demo` left running and remove it
 	@if [ -x bin/ingot ] && bin/ingot lab status --name demo >/dev/null 2>&1; then bin/ingot lab down --name demo; else echo 'No demo is up.'; fi
 
+AUTH ?= none
+LISTEN ?= 127.0.0.1:6385
+dev: ## ingotd with fake machines on LISTEN, in the foreground, to try clients out (AUTH=none, http_basic or keystone)
+	@$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
+	@bin/ingotd dev --auth $(AUTH) --listen $(LISTEN)
+
 test: ## Install what they need and run all tests
 	@sh tools/deps.sh build lab images test
 	@CGO_ENABLED=1 sh tools/test.sh
@@ -71,6 +77,11 @@ bench: ## Benchmarks, as ratios against what one would use instead
 	@sh tools/deps.sh build bench
 	$(GO) test -run '^$$' -bench . -benchtime 5x ./agent/image
 	$(GO) test -run '^$$' -bench . ./conductor/store
+
+bench-api: ## How fast the API is and how little it needs, against a real Ironic (some three minutes)
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
+	$(GO) build -o bin/bench-api ./test/bench/api
+	bin/bench-api -ingotd bin/ingotd -report build
 
 bench-image: build ## How fast an image gets onto a disk, against what one would use instead (some ten minutes)
 	@sh tools/deps.sh build bench
