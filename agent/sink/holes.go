@@ -6,15 +6,22 @@ import (
 )
 
 const (
-	maxHoles = 64      // ranges that still may grow: far more than there are pieces in flight
-	maxHole  = 1 << 30 // beyond it a range gains nothing by growing
+	maxHoles = 64       // ranges that still may grow: far more than there are pieces in flight
+	maxHole  = 1 << 30  // beyond it a range gains nothing by growing
+	settling = 32 << 20 // of data that was written since a range grew: what was in flight beside it then has come
 )
 
 // holes gathers neighbouring zeros into few and large ranges, the one that grew last at the end.
-type holes struct{ spans []span }
+type holes struct{ spans []hole }
 
-// add takes in a range. When there are too many, or one is large enough, it gives one back to be made a hole.
-func (h *holes) add(s span) (old span, full bool) {
+// hole is a range that may grow, and how much data had been written when it last did.
+type hole struct {
+	span
+	at int64
+}
+
+// add takes in a range, when so much data has been written. When there are too many, or one is large enough, it gives one back to be made a hole.
+func (h *holes) add(s span, at int64) (old span, full bool) {
 	for i := len(h.spans) - 1; i >= 0; i-- {
 		if o := h.spans[i]; o.end() == s.off || s.end() == o.off {
 			s = span{min(o.off, s.off), o.n + s.n}
@@ -24,18 +31,33 @@ func (h *holes) add(s span) (old span, full bool) {
 	if s.n >= maxHole {
 		return s, true
 	}
-	h.spans = append(h.spans, s)
+	h.spans = append(h.spans, hole{s, at})
 	if len(h.spans) <= maxHoles {
 		return span{}, false
 	}
-	old = h.spans[0]
+	return h.oldest(), true
+}
+
+// settled gives back the range that has not grown for longest, when that is long ago.
+func (h *holes) settled(at int64) (span, bool) {
+	if len(h.spans) == 0 || at-h.spans[0].at < settling {
+		return span{}, false
+	}
+	return h.oldest(), true
+}
+
+func (h *holes) oldest() span {
+	old := h.spans[0].span
 	h.spans = slices.Delete(h.spans, 0, 1)
-	return old, true
+	return old
 }
 
 // rest gives all that is left, in the order of the disk.
 func (h *holes) rest() []span {
-	left := h.spans
+	var left []span
+	for _, s := range h.spans {
+		left = append(left, s.span)
+	}
 	h.spans = nil
 	slices.SortFunc(left, func(a, b span) int { return cmp.Compare(a.off, b.off) })
 	return left

@@ -220,7 +220,25 @@ func (s *Sink) Put(ctx context.Context, off int64, data []byte) error {
 		zero = z
 		at += n
 	}
-	return s.place(ctx, run, data[run-off:high-off], zero)
+	if err := s.place(ctx, run, data[run-off:high-off], zero); err != nil {
+		return err
+	}
+	return s.settle(ctx)
+}
+
+// settle makes a hole that will not grow any more, while others write, so that few are left for the end.
+func (s *Sink) settle(ctx context.Context) error {
+	if !s.zeroing.TryLock() {
+		return nil // somebody is at it
+	}
+	defer s.zeroing.Unlock()
+	s.mu.Lock()
+	old, ok := s.holes.settled(s.landed.Load())
+	s.mu.Unlock()
+	if !ok {
+		return nil
+	}
+	return s.zeroLocked(ctx, old)
 }
 
 // place writes a run of blocks, or notes it as a hole.
@@ -343,7 +361,7 @@ func (s *Sink) hold(off int64, data []byte) {
 func (s *Sink) addHole(ctx context.Context, h span) error {
 	s.zeroed.Add(h.n)
 	s.mu.Lock()
-	old, full := s.holes.add(h)
+	old, full := s.holes.add(h, s.landed.Load())
 	s.mu.Unlock()
 	if !full {
 		return nil
@@ -355,6 +373,11 @@ func (s *Sink) addHole(ctx context.Context, h span) error {
 func (s *Sink) zero(ctx context.Context, h span) error {
 	s.zeroing.Lock()
 	defer s.zeroing.Unlock()
+	return s.zeroLocked(ctx, h)
+}
+
+// zeroLocked is zero for those who have the lock.
+func (s *Sink) zeroLocked(ctx context.Context, h span) error {
 	s.busy.enter()
 	defer s.busy.leave()
 	if ctx.Err() != nil {

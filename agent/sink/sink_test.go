@@ -372,7 +372,7 @@ func TestHolesAreFewAndLarge(t *testing.T) {
 	var h holes
 	var out []span
 	add := func(off, n int64) {
-		if s, full := h.add(span{off, n}); full {
+		if s, full := h.add(span{off, n}, 0); full {
 			out = append(out, s)
 		}
 	}
@@ -402,6 +402,62 @@ func TestHolesAreFewAndLarge(t *testing.T) {
 	add(0, maxHole)
 	if len(out) != 1 || len(h.spans) != 0 {
 		t.Errorf("out %v", out)
+	}
+}
+
+func TestHolesThatGrowNoMoreAreMadeMeanwhile(t *testing.T) {
+	const size = 96 * mib
+	b := newBench(t, fake.DiskSpec{Size: size}, Options{})
+	img := content(5, 2*mib)
+	if err := b.Begin(t.Context(), img[:mib], size); err != nil {
+		t.Fatal(err)
+	}
+	zeroAt := func(off int64) bool {
+		t.Helper()
+		got := disk.Aligned(Block)
+		if _, err := b.dev.ReadAt(got, off); err != nil {
+			t.Fatal(err)
+		}
+		return isZero(got)
+	}
+	if err := b.Put(t.Context(), 0, img[:mib]); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Hole(t.Context(), 4*mib, 8*mib); err != nil {
+		t.Fatal(err)
+	}
+	data := disk.Aligned(mib)
+	copy(data, bytes.Repeat([]byte{7}, mib))
+	put := func(from, to int64) {
+		t.Helper()
+		for ; from < to; from += mib {
+			if err := b.Put(t.Context(), from, data); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	put(16*mib, 16*mib+settling-mib)
+	if zeroAt(4 * mib) {
+		t.Error("the hole was made while it could still grow")
+	}
+	put(16*mib+settling-mib, 16*mib+settling)
+	if !zeroAt(4*mib) || !zeroAt(12*mib-Block) {
+		t.Error("the hole waits for the end")
+	}
+	if zeroAt(12*mib) || zeroAt(4*mib-Block) {
+		t.Error("more than the hole is zero")
+	}
+	// It grows after all.
+	for _, h := range []span{{mib, 3 * mib}, {12 * mib, 4 * mib}, {16*mib + settling, size - 16*mib - settling}} {
+		if err := b.Hole(t.Context(), h.off, h.n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.Finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !zeroAt(4*mib-Block) || !zeroAt(12*mib) {
+		t.Error("what came later is not zero")
 	}
 }
 

@@ -183,8 +183,8 @@ func (r *Reader) next(buf []byte) (Extent, error) {
 		return r.give(len(buf)), nil
 	}
 	if r.plain.n == 0 {
-		// Holes come as fast as data does, so that making them and waiting for data take turns.
-		if float64(r.holeDone)*float64(r.m.dataSum) <= float64(r.dataDone)*float64(r.m.holeSum) {
+		// Holes come a bit faster than data does: making them and waiting for data take turns, and none is left for the end.
+		if float64(r.holeDone)*float64(r.m.dataSum)*3 <= float64(r.dataDone)*float64(r.m.holeSum)*4 {
 			if e, ok := r.hole(); ok {
 				return e, nil
 			}
