@@ -160,11 +160,11 @@ func (s *Server) listDrivers(_ context.Context, c *call) (*reply, error) {
 		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
 	}
 	items := []rest.Object{}
-	for _, name := range driver.Names() {
+	for _, name := range s.drivers.Names() {
 		if kind != nil && *kind == "classic" {
 			break // there are no drivers but hardware types
 		}
-		t, _ := driver.ByName(name)
+		t, _ := s.drivers.ByName(name)
 		o := s.showDriver(c, t, detail || fields != nil)
 		if fields != nil {
 			var err *rest.Error
@@ -204,7 +204,7 @@ func (s *Server) getDriver(_ context.Context, c *call) (*reply, error) {
 	if err := c.allow("fields"); err != nil {
 		return nil, err
 	}
-	t, ok := driver.ByName(c.path["driver"])
+	t, ok := s.drivers.ByName(c.path["driver"])
 	if !ok {
 		return nil, rest.NotFound("Could not find the following driver(s) or hardware type(s): %s.", c.path["driver"])
 	}
@@ -222,7 +222,7 @@ func (s *Server) getDriver(_ context.Context, c *call) (*reply, error) {
 }
 
 func (s *Server) getDriverProperties(_ context.Context, c *call) (*reply, error) {
-	t, ok := driver.ByName(c.path["driver"])
+	t, ok := s.drivers.ByName(c.path["driver"])
 	if !ok {
 		return nil, rest.NotFound("The driver '%s' is unknown.", c.path["driver"])
 	}
@@ -245,7 +245,7 @@ func (s *Server) showConductor(c *call, detail bool) rest.Object {
 	}
 	o = append(o, rest.Member{Name: "hostname", Value: s.cfg.Hostname}, rest.Member{Name: "conductor_group", Value: ""})
 	if detail {
-		o = append(o, rest.Member{Name: "drivers", Value: driver.Names()})
+		o = append(o, rest.Member{Name: "drivers", Value: s.drivers.Names()})
 	}
 	return append(o, rest.Member{Name: "links", Value: rest.Links(c.base, "conductors/"+s.cfg.Hostname)}, rest.Member{Name: "alive", Value: true})
 }

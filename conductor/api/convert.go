@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -30,7 +29,7 @@ func (s *Server) showNode(c *call, n *node.Node, names ...string) rest.Node {
 	}
 	var used map[string]string
 	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, "_interface") }) {
-		used = driver.Interfaces(n)
+		used = s.drivers.Interfaces(n)
 	}
 	iface := func(kind string) rest.Null { return rest.Null(used[kind]) }
 	conductor := n.Conductor

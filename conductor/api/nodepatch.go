@@ -84,7 +84,7 @@ func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
 	}
 	n.Driver = text("driver")
 	n.ConductorGroup = strings.ToLower(text("conductor_group"))
-	hw, ok := driver.ByName(n.Driver)
+	hw, ok := s.drivers.ByName(n.Driver)
 	if !ok || n.ConductorGroup != "" {
 		return rest.BadRequest("No valid host was found. Reason: No conductor service registered which supports driver %s for conductor group %q.", n.Driver, n.ConductorGroup)
 	}
@@ -98,7 +98,10 @@ func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
 		}
 	}
 	var wrong *driver.InterfaceError
-	if errors.As(hw.Check(n.Interfaces), &wrong) {
+	var notHere *driver.IncompatibleError
+	if cerr := hw.Check(n.Interfaces); errors.As(cerr, &notHere) {
+		return rest.BadRequest("%v", notHere)
+	} else if errors.As(cerr, &wrong) {
 		valid := make([]any, len(wrong.Valid))
 		for i, v := range wrong.Valid {
 			valid[i] = v

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"slices"
 
-	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -250,7 +249,7 @@ func (s *Server) changeTraits(ctx context.Context, c *call, change func(*node.No
 const vifKey = "tenant_vif_port_id"
 
 // plugsVIFs tells whether a node's network interface knows virtual interfaces: noop takes them and does nothing.
-func plugsVIFs(n *node.Node) bool { return driver.Interfaces(n)["network"] != "noop" }
+func (s *Server) plugsVIFs(n *node.Node) bool { return s.drivers.Interface(n, "network") != "noop" }
 
 func (s *Server) listVIFs(ctx context.Context, c *call) (*reply, error) {
 	n, err := s.node(ctx, c)
@@ -258,7 +257,7 @@ func (s *Server) listVIFs(ctx context.Context, c *call) (*reply, error) {
 		return nil, err
 	}
 	items := []rest.Object{}
-	if plugsVIFs(n) {
+	if s.plugsVIFs(n) {
 		ports, err := s.store.Ports(ctx, store.PortQuery{NodeUUID: &n.UUID})
 		if err != nil {
 			return nil, err
@@ -290,7 +289,7 @@ func (s *Server) attachVIF(ctx context.Context, c *call) (*reply, error) {
 	if nerr != nil {
 		return nil, nerr
 	}
-	if !plugsVIFs(n) {
+	if !s.plugsVIFs(n) {
 		return &reply{status: http.StatusNoContent}, nil
 	}
 	wanted, _ := b["port_uuid"].(string)
@@ -332,7 +331,7 @@ func (s *Server) detachVIF(ctx context.Context, c *call) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !plugsVIFs(n) {
+	if !s.plugsVIFs(n) {
 		return &reply{status: http.StatusNoContent}, nil
 	}
 	id := c.path["vif"]

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/hardware"
@@ -95,6 +96,8 @@ type Config struct {
 	Allocate func(uuid string)
 	// NoRamdisk leaves out the routes that stock agents call without authentication.
 	NoRamdisk bool
+	// Drivers are the enabled hardware types; with nil all are.
+	Drivers *driver.Table
 	// Events is what the stream of events comes from; with nil there is none.
 	Events *events.Hub
 	// Progresses tells how far running work is, by node UUID, for the stream of events.
@@ -112,6 +115,7 @@ type Server struct {
 	cfg     Config
 	log     *slog.Logger
 	routes  *router
+	drivers *driver.Table
 	started time.Time
 
 	background sync.WaitGroup // what goes on after its request was answered
@@ -127,6 +131,9 @@ func New(st nodes, en machines, cfg Config, log *slog.Logger) (*Server, error) {
 		cfg.MaxVersion = rest.MaxVersion
 	}
 	s := &Server{store: st, engine: en, cfg: cfg, log: log, started: time.Now()}
+	if s.drivers = cfg.Drivers; s.drivers == nil {
+		s.drivers = driver.All()
+	}
 	r, err := newRouter(s.table())
 	if err != nil {
 		return nil, fmt.Errorf("make routes of the API: %w", err)

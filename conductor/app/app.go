@@ -21,6 +21,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -92,10 +93,15 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 
-	nets := networkPlugs()
+	types, err := hardwareTypes(cfg.Hardware)
+	if err != nil {
+		return err
+	}
 	machines := new(fake.Machines)
-	behind := plugs(machines)
-	en := engine.New(st, drivers{powerDrivers(machines), log}, nil, nets, engineConfig(cfg, addr, ramdisk), log)
+	hub := events.New(st)
+	hub.Start(st.Announce(hub.Publish))
+	nets, behind := networkPlugs(types), plugs(types, machines)
+	en := engine.New(st, drivers{powerDrivers(machines), types, log}, nil, nets, engineConfig(cfg, addr, ramdisk), log)
 	reachHost, _, err := net.SplitHostPort(reach)
 	if err != nil {
 		return fmt.Errorf("agents.advertise: %w", err)
@@ -108,6 +114,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 	en.SetLink(ag)
+	en.SetPlugs(behind)
 
 	boot, err := bootServer(cfg, st, nets, addr, reach, ca)
 	if err != nil {
@@ -125,7 +132,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
+	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Drivers: types, Events: hub, Progresses: en.Progresses, Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
 		var out []rest.LogLine
 		for _, l := range ag.Logs(node, after) {
 			out = append(out, logLine(l))
@@ -193,6 +200,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		}
 		last, cancel := context.WithTimeout(context.WithoutCancel(gctx), stopLimit)
 		defer cancel()
+		hub.Close() // those who follow would keep it waiting
 		err := web.Shutdown(last)
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = web.Close()

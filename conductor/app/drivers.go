@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
-	fakeparts "github.com/ingot-metal/ingot/conductor/hardware/fake"
+	hardwarefake "github.com/ingot-metal/ingot/conductor/hardware/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
@@ -17,27 +17,37 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power/manual"
 )
 
-// powerDrivers is the table of power drivers, by hardware type. machines are those that exist in memory only.
+// powerDrivers is the table of power drivers, by power interface. One that a hardware type has a meaning of its own for stands there as
+// type/interface: a machine of manual-management is as real as a fake one is not.
 func powerDrivers(machines *fake.Machines) map[string]power.Opener {
 	return map[string]power.Opener{
-		"ipmi":              ipmi.Open,
-		"fake-hardware":     machines.Open,
-		"manual-management": manual.Open,
+		"ipmitool":               ipmi.Open,
+		"fake":                   machines.Open,
+		"manual-management/fake": manual.Open,
 	}
 }
 
 // drivers opens machines for the engine.
 type drivers struct {
 	openers map[string]power.Opener
+	types   *driver.Table
 	log     *slog.Logger
 }
 
 // Open makes the node's power driver.
 func (d drivers) Open(n *node.Node) (power.Driver, error) {
-	open, ok := d.openers[n.Driver]
-	if !ok {
+	if _, ok := d.types.ByName(n.Driver); !ok {
 		return nil, &power.Error{Kind: power.Config, Op: "open power driver", Err: fmt.Errorf("there is no hardware type %q", n.Driver),
-			Hint: "set the node's driver to one of " + strings.Join(slices.Sorted(maps.Keys(d.openers)), ", ")}
+			Hint: "set the node's driver to one of " + strings.Join(d.types.Names(), ", ") + ", or enable the type (hardware.enabled_types)"}
+	}
+	name := d.types.Interface(n, "power")
+	open, ok := d.openers[n.Driver+"/"+name]
+	if !ok {
+		open, ok = d.openers[name]
+	}
+	if !ok {
+		return nil, &power.Error{Kind: power.Config, Op: "open power driver", Err: fmt.Errorf("there is no power interface %q", name),
+			Hint: "set the node's power_interface to one that GET /v1/drivers/" + n.Driver + " lists"}
 	}
 	info := power.Info{}
 	maps.Copy(info, n.DriverInfo)
@@ -50,10 +60,19 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 	return open(info, d.log.With("node", n.UUID))
 }
 
-// plugs is what stands behind the nodes' interfaces beside their power.
-func plugs(machines *fake.Machines) *hardware.Set {
-	return hardware.New(func(n *node.Node, kind string) string { return driver.Interfaces(n)[kind] }, fakeparts.New(machines, nil).Plugs())
+// Interface tells which interface of a kind the node uses.
+func (d drivers) Interface(n *node.Node, kind string) string { return d.types.Interface(n, kind) }
+
+// hardwareTypes makes the table of what the configuration enables.
+func hardwareTypes(cfg config.Hardware) (*driver.Table, error) {
+	t, err := driver.New(driver.Config{Types: cfg.EnabledTypes, Enabled: cfg.Enabled(), Default: cfg.Default()})
+	if err != nil {
+		return nil, fmt.Errorf("the configuration is not valid, section hardware:\n%w", err)
+	}
+	return t, nil
 }
 
-// Interface tells which interface of a kind the node uses.
-func (d drivers) Interface(n *node.Node, kind string) string { return driver.Interfaces(n)[kind] }
+// plugs is what stands behind nodes' interfaces beside power and network.
+func plugs(types *driver.Table, machines *fake.Machines) *hardware.Set {
+	return hardware.New(types.Interface, hardwarefake.New(machines, nil).Plugs())
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
@@ -11,7 +12,7 @@ import (
 
 // A node of fake hardware has everything, one whose controller speaks IPMI no console.
 func TestWhatIsBehindNodes(t *testing.T) {
-	set := plugs(new(fake.Machines))
+	set := plugs(driver.All(), new(fake.Machines))
 	faked, real := &node.Node{UUID: "1", Driver: "fake-hardware"}, &node.Node{UUID: "2", Driver: "ipmi"}
 	if _, err := set.Console(faked).Info(t.Context(), faked); err != nil {
 		t.Errorf("console of a fake: %v", err)

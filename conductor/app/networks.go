@@ -20,22 +20,25 @@ type networkPlug interface {
 }
 
 // networkPlugs is the table of network plugs, by the name of the node's network interface.
-func networkPlugs() networks {
-	return networks{
+func networkPlugs(types *driver.Table) networks {
+	return networks{types: types, plugs: map[string]networkPlug{
 		"noop": sharedNetwork{},
 		"flat": sharedNetwork{serves: true},
-	}
+	}}
 }
 
 // networks picks each node's plug; to the engine it is the one network.
-type networks map[string]networkPlug
+type networks struct {
+	types *driver.Table
+	plugs map[string]networkPlug
+}
 
 func (t networks) of(n *node.Node) (networkPlug, error) {
-	name := driver.Interfaces(n)["network"]
-	if p, ok := t[name]; ok {
+	name := t.types.Interface(n, "network")
+	if p, ok := t.plugs[name]; ok {
 		return p, nil
 	}
-	return nil, fmt.Errorf("there is no network interface %q: set the node's network_interface to one of %s", name, strings.Join(slices.Sorted(maps.Keys(t)), ", "))
+	return nil, fmt.Errorf("there is no network interface %q: set the node's network_interface to one of %s", name, strings.Join(slices.Sorted(maps.Keys(t.plugs)), ", "))
 }
 
 // Attach connects the node's ports to a network.

@@ -29,12 +29,13 @@ type Config struct {
 	// LogFormat is text or json.
 	LogFormat string `yaml:"log_format"`
 
-	API     API     `yaml:"api"`
-	Agents  Agents  `yaml:"agents"`
-	Netboot Netboot `yaml:"netboot"`
-	Deploy  Deploy  `yaml:"deploy"`
-	Power   Power   `yaml:"power"`
-	Swarm   Swarm   `yaml:"swarm"`
+	API      API      `yaml:"api"`
+	Agents   Agents   `yaml:"agents"`
+	Netboot  Netboot  `yaml:"netboot"`
+	Deploy   Deploy   `yaml:"deploy"`
+	Power    Power    `yaml:"power"`
+	Hardware Hardware `yaml:"hardware"`
+	Swarm    Swarm    `yaml:"swarm"`
 }
 
 // Swarm is what agents that write the same published image do for each other.
