@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -170,19 +171,84 @@ var shownFields = map[string]string{
 	"driver_info": "driver_info", "instance_info": "instance_info",
 }
 
-// changedFields compares documents by their members.
+// changedFields names what differs between two documents of the same kind. Every write asks, so it does not decode them.
 func changedFields(before, after []byte) []string {
-	var a, b map[string]json.RawMessage
-	if json.Unmarshal(before, &a) != nil || json.Unmarshal(after, &b) != nil {
-		return nil
-	}
 	var names []string
-	for key, name := range shownFields {
-		if string(a[key]) != string(b[key]) {
+	add := func(key []byte) {
+		if name, ok := shownFields[string(key)]; ok {
 			names = append(names, name)
 		}
 	}
-	return names
+	for {
+		ka, va, restA := nextMember(before)
+		kb, vb, restB := nextMember(after)
+		switch {
+		case ka == nil && kb == nil:
+			return names
+		case bytes.Equal(ka, kb):
+			if !bytes.Equal(va, vb) {
+				add(ka)
+			}
+			before, after = restA, restB
+		case ka != nil && !hasMember(after, ka): // left out in the one that has nothing there
+			add(ka)
+			before = restA
+		case kb != nil && !hasMember(before, kb):
+			add(kb)
+			after = restB
+		default: // in another order, which documents of one kind are not
+			return names
+		}
+	}
+}
+
+// nextMember splits the next member off what is left of a JSON object, as encoding/json writes it. The key is nil at the end.
+func nextMember(b []byte) (key, value, rest []byte) {
+	if len(b) < 2 || b[0] != '{' && b[0] != ',' || b[1] != '"' {
+		return nil, nil, nil
+	}
+	end := 2
+	for end < len(b) && b[end] != '"' {
+		end++
+	}
+	if end+2 > len(b) {
+		return nil, nil, nil
+	}
+	key, b = b[2:end], b[end+2:]
+	depth := 0
+	for i := 0; i < len(b); i++ {
+		switch b[i] {
+		case '"':
+			for i++; i < len(b) && b[i] != '"'; i++ {
+				if b[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			depth++
+		case '}', ']', ',':
+			if depth == 0 {
+				return key, b[:i], b[i:]
+			}
+			if b[i] != ',' {
+				depth--
+			}
+		}
+	}
+	return nil, nil, nil
+}
+
+func hasMember(b, key []byte) bool {
+	for {
+		k, _, rest := nextMember(b)
+		if k == nil {
+			return false
+		}
+		if bytes.Equal(k, key) {
+			return true
+		}
+		b = rest
+	}
 }
 
 func nodeEvent(n *node.Node) node.Event {

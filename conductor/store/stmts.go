@@ -7,9 +7,9 @@ import (
 	"io"
 )
 
-// maxStatements is how many prepared statements a connection keeps. There are about a hundred in this package; lists with filters
-// make more of their own, of which those that come too late are prepared each time.
-const maxStatements = 200
+// maxStatements is how many prepared statements a connection keeps. There are some three hundred in this package (events are written in
+// groups of one to a hundred); lists with filters make more of their own, of which those that come too late are prepared each time.
+const maxStatements = 500
 
 // preparing is a connector whose connections keep the statements they have prepared: parsing SQL costs more than running it here.
 type preparing struct{ driver.Connector }

@@ -127,8 +127,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if s.r, err = openDB(dsn(path, false)); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), s.w.Close())
 	}
-	s.r.SetMaxOpenConns(8)
-	s.r.SetMaxIdleConns(8)
+	s.r.SetMaxOpenConns(4) // each keeps pages of its own, and a read takes a fraction of a millisecond
+	s.r.SetMaxIdleConns(4)
 	if err := s.prepare(ctx, o); err != nil {
 		return nil, errors.Join(err, s.r.Close(), s.w.Close())
 	}
