@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -36,33 +37,60 @@ func (s *Server) getStates(ctx context.Context, c *call) (*reply, error) {
 	return &reply{status: http.StatusOK, body: rest.StatesFields.Render(&st, c.v, nil)}, nil
 }
 
-// verbs are the targets of PUT states/provision with the version that brought each.
-var verbs = map[string]struct {
-	verb  node.Verb
-	since rest.Version
-}{
-	"active": {node.Deploy, 1}, "rebuild": {node.Rebuild, 1}, "deleted": {node.Delete, 1},
-	"deploy": {node.Deploy, rest.VersionVerbAliases}, "undeploy": {node.Delete, rest.VersionVerbAliases},
-	"manage": {node.Manage, rest.VersionManageVerbs}, "provide": {node.Provide, rest.VersionManageVerbs},
-	"inspect": {node.Inspect, rest.VersionInspect}, "abort": {node.Abort, rest.VersionAbort}, "clean": {node.Clean, rest.VersionClean},
-	"adopt": {node.Adopt, rest.VersionAdopt}, "rescue": {node.DoRescue, rest.VersionRescue}, "unrescue": {node.Unrescue, rest.VersionRescue},
-	"unhold": {node.Unhold, rest.VersionUnhold}, "service": {node.Service, rest.VersionService},
+// verbs are the targets of PUT states/provision that are not the verb's own name. Which version brought each is in rest.Verbs.
+var verbs = map[string]node.Verb{"deploy": node.Deploy, "undeploy": node.Delete}
+
+func verbOf(target string) (node.Verb, bool) {
+	if v, ok := verbs[target]; ok {
+		return v, true
+	}
+	_, ok := rest.Verbs[target]
+	return node.Verb(target), ok
 }
 
-var stepInterfaces = []any{"power", "management", "deploy", "bios", "raid"}
+// stepInterfaces are those that steps belong to; newInterfaces are those of versions that know firmware.
+var (
+	stepInterfaces = []any{"power", "management", "deploy", "bios", "raid"}
+	newInterfaces  = append(slices.Clone(stepInterfaces), "firmware", "vendor", "network")
+)
 
-var cleanSteps = &rest.Schema{Types: []string{"array"}, Items: &rest.Schema{
-	Types: []string{"object"}, Closed: true, Required: []string{"interface", "step"},
-	Props: map[string]*rest.Schema{
-		"interface": {Enum: stepInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}},
-	},
-}}
+// listedSteps is the schema of the steps of cleaning and service, in the order in which they are to run.
+func listedSteps(v rest.Version) *rest.Schema {
+	s := &rest.Schema{
+		Types: []string{"object"}, Closed: true, Required: []string{"interface", "step"},
+		Props: map[string]*rest.Schema{
+			"interface": {Enum: newInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}},
+		},
+	}
+	if v < rest.VersionFirmware {
+		s.Props["interface"] = &rest.Schema{Enum: stepInterfaces}
+	}
+	if v >= rest.VersionChildren {
+		s.Props["order"] = &rest.Schema{Types: []string{"integer", "string"}, Pattern: wholeNumber}
+		s.Props["execute_on_child_nodes"] = &rest.Schema{Types: []string{"boolean"}}
+		s.Props["limit_child_node_execution"] = &rest.Schema{Types: []string{"array"}}
+	}
+	return &rest.Schema{Types: []string{"array"}, Items: s}
+}
+
+// prioritySteps is the schema of the steps of a deployment.
+func prioritySteps(v rest.Version) *rest.Schema {
+	if v < rest.VersionFirmware {
+		return deploySteps
+	}
+	item := *deploySteps.Items
+	item.Props = maps.Clone(item.Props)
+	item.Props["interface"] = &rest.Schema{Enum: newInterfaces[:7]}
+	return &rest.Schema{Types: deploySteps.Types, Items: &item}
+}
+
+var wholeNumber = regexp.MustCompile(`^[0-9]+$`)
 
 var deploySteps = &rest.Schema{Types: []string{"array"}, Items: &rest.Schema{
 	Types: []string{"object"}, Closed: true, Required: []string{"interface", "step", "args", "priority"},
 	Props: map[string]*rest.Schema{
 		"interface": {Enum: stepInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}},
-		"priority": {Types: []string{"integer", "string"}, Pattern: regexp.MustCompile(`^[0-9]+$`)},
+		"priority": {Types: []string{"integer", "string"}, Pattern: wholeNumber},
 	},
 }}
 
@@ -78,7 +106,13 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 	if err := c.allow(); err != nil {
 		return nil, err
 	}
-	b, err := c.arguments("target", "configdrive", "clean_steps", "deploy_steps", "service_steps", "runbook", "rescue_password", "disable_ramdisk")
+	names := []string{"target"}
+	for name, since := range rest.ProvisionParameters {
+		if since <= s.cfg.MaxVersion {
+			names = append(names, name)
+		}
+	}
+	b, err := c.arguments(names...)
 	if err != nil {
 		return nil, err
 	}
@@ -95,33 +129,39 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 		word = "None"
 	}
 	refused := rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, n.UUID, n.Provision)
-	known, ok := verbs[word]
+	verb, ok := verbOf(word)
 	if !ok {
 		return nil, refused
 	}
-	if c.v < known.since {
+	if c.v < rest.Verbs[word] {
 		return nil, rest.NotAcceptable()
+	}
+	if n.Maintenance && (verb == node.Deploy || verb == node.Rebuild) {
+		return nil, rest.BadRequest("The provisioning operation can't be performed on node %s because it's in maintenance mode.", n.UUID)
 	}
 	if n.Reservation != "" {
 		return nil, lockedBy(n) // by whoever has the next move; what state that leads to is not known yet
 	}
-	if _, _, err := node.Next(n.Provision, n.TargetProvision, known.verb); err != nil {
+	if _, _, err := node.Next(n.Provision, n.TargetProvision, verb); err != nil {
 		return nil, refused
 	}
 	switch {
-	case n.Protected && (known.verb == node.Delete || known.verb == node.Rebuild):
+	case n.Protected && (verb == node.Delete || verb == node.Rebuild):
 		return nil, rest.Fault(http.StatusForbidden, "Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
-	case n.Retired && known.verb == node.Provide:
+	case n.Retired && verb == node.Provide:
 		return nil, rest.BadRequest("The providing operation can't be performed on node %s because it is retired.", n.UUID)
 	}
-	req, err := request(c, b, known.verb)
+	if verb == node.Abort && c.v < rest.AbortIn[string(n.Provision)] {
+		return nil, rest.NotAcceptable()
+	}
+	req, err := request(c, b, verb)
 	if err != nil {
 		return nil, err
 	}
-	req.User = c.user
 	if err := s.useRunbook(ctx, c, b, &req); err != nil {
 		return nil, err
 	}
+	req.User = c.user
 	if err := s.engine.Provision(ctx, n.UUID, req); err != nil {
 		return nil, err
 	}
@@ -131,6 +171,11 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 // request checks what comes with a verb and makes the engine's request of it.
 func request(c *call, b map[string]any, verb node.Verb) (engine.Request, *rest.Error) {
 	req := engine.Request{Verb: verb}
+	for name, since := range rest.ProvisionParameters {
+		if b[name] != nil && c.v < since {
+			return req, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
+		}
+	}
 	if drive := b["configdrive"]; drive != nil {
 		if verb != node.Deploy && verb != node.Rebuild {
 			return req, rest.BadRequest(`Adding a config drive is only supported when setting provision state to active or rebuild`)
@@ -143,58 +188,51 @@ func request(c *call, b map[string]any, verb node.Verb) (engine.Request, *rest.E
 			return req, err
 		}
 	}
-	steps, err := stepList(c, b, "clean_steps", verb == node.Clean, "clean", rest.VersionClean, cleanSteps)
-	if err != nil {
-		return req, err
+	for _, l := range []struct {
+		name string
+		verb node.Verb
+		to   *[]node.JobStep
+	}{{"clean_steps", node.Clean, &req.CleanSteps}, {"service_steps", node.Service, &req.ServiceSteps}} {
+		steps, err := stepList(b, l.name, verb == l.verb, string(l.verb), listedSteps(c.v))
+		if err != nil {
+			return req, err
+		}
+		if verb == l.verb && len(steps) == 0 && b["runbook"] == nil {
+			return req, rest.BadRequest("%q is required when setting target provision state to %s", l.name, l.verb)
+		}
+		*l.to = steps
 	}
-	if verb == node.Clean && len(steps) == 0 && b["runbook"] == nil {
-		return req, rest.BadRequest(`"clean_steps" is required when setting target provision state to clean`)
-	}
-	req.CleanSteps = steps
-	req.ServiceSteps, err = stepList(c, b, "service_steps", verb == node.Service, "service", rest.VersionService, cleanSteps)
-	if err != nil {
-		return req, err
-	}
-	if verb == node.Service && len(req.ServiceSteps) == 0 && b["runbook"] == nil {
-		return req, rest.BadRequest(`"service_steps" is required when setting target provision state to service`)
-	}
-	req.DeploySteps, err = stepList(c, b, "deploy_steps", verb == node.Deploy || verb == node.Rebuild, "active or rebuild", rest.VersionDeploySteps, deploySteps)
+	var err *rest.Error
+	req.DeploySteps, err = stepList(b, "deploy_steps", verb == node.Deploy || verb == node.Rebuild, "active or rebuild", prioritySteps(c.v))
 	if err != nil {
 		return req, err
 	}
 	pw, has := b["rescue_password"]
-	if has && verb != node.DoRescue {
+	if has && pw != nil && verb != node.DoRescue {
 		return req, rest.BadRequest(`"rescue_password" is only valid when setting target provision state to rescue`)
 	}
-	if text, _ := pw.(string); verb == node.DoRescue && strings.TrimSpace(text) == "" {
+	if req.RescuePassword, _ = pw.(string); verb == node.DoRescue && strings.TrimSpace(req.RescuePassword) == "" {
 		return req, rest.BadRequest(`A non-empty "rescue_password" is required when setting target provision state to rescue`)
 	}
 	if v, ok := b["disable_ramdisk"]; ok && v != nil {
-		off, err := boolean("disable_ramdisk", v)
-		if err != nil {
+		if req.DisableRamdisk, err = boolean("disable_ramdisk", v); err != nil {
 			return req, err
 		}
-		if c.v < 70 {
-			return req, rest.NotAcceptable()
-		}
-		if verb != node.Clean {
-			return req, rest.BadRequest(`"disable_ramdisk" is only valid when setting target provision state to clean`)
-		}
-		if off {
-			return req, rest.BadRequest("Cleaning without the ramdisk is not supported: every clean step of this server runs in the agent.")
+		switch {
+		case verb != node.Clean && verb != node.Service:
+			return req, rest.BadRequest("disable_ramdisk is supported only with manual cleaning or servicing")
+		case verb == node.Service && c.v < rest.VersionServiceNoAgent:
+			return req, rest.Fault(http.StatusNotAcceptable, "disable_ramdisk is not acceptable in this API version")
 		}
 	}
 	return req, nil
 }
 
 // stepList reads a list of steps that only goes with certain verbs.
-func stepList(c *call, b map[string]any, name string, fits bool, targets string, since rest.Version, schema *rest.Schema) ([]node.JobStep, *rest.Error) {
+func stepList(b map[string]any, name string, fits bool, targets string, schema *rest.Schema) ([]node.JobStep, *rest.Error) {
 	v, ok := b[name]
 	if !ok || v == nil {
 		return nil, nil
-	}
-	if c.v < since {
-		return nil, rest.NotAcceptable()
 	}
 	if !fits {
 		return nil, rest.BadRequest("%q is only valid when setting target provision state to %s", name, targets)
@@ -202,23 +240,32 @@ func stepList(c *call, b map[string]any, name string, fits bool, targets string,
 	if fault := schema.Check(v); fault != "" {
 		return nil, rest.BadRequest("Invalid %s: %s", name, fault)
 	}
-	var steps []node.JobStep
+	var (
+		steps  []node.JobStep
+		orders []int // where each wants to be; those that don't say stay in front
+	)
 	for _, item := range v.([]any) {
 		o := item.(map[string]any)
 		st := node.JobStep{Interface: o["interface"].(string), Name: o["step"].(string)}
-		switch p := o["priority"].(type) {
-		case float64:
-			st.Priority = int(p)
-		case string:
-			n, err := strconv.Atoi(p)
-			if err != nil {
-				return nil, rest.BadRequest("Invalid %s: priority %s is too large", name, p)
+		if on, _ := o["execute_on_child_nodes"].(bool); on {
+			return nil, rest.BadRequest("Invalid %s: step %s can't be run on child nodes from their parent; ask each child for it", name, st.Name)
+		}
+		order := 0
+		for member, to := range map[string]*int{"priority": &st.Priority, "order": &order} {
+			v, ok := o[member]
+			if !ok {
+				continue
 			}
-			st.Priority = n
+			n, err := integer(v)
+			if err != nil || n > 1<<31 {
+				return nil, rest.BadRequest("Invalid %s: %s %v is too large", name, member, v)
+			}
+			if n < 0 {
+				return nil, rest.BadRequest("Invalid %s: %d is less than the minimum of 0", name, n)
+			}
+			*to = n
 		}
-		if st.Priority < 0 {
-			return nil, rest.BadRequest("Invalid %s: %d is less than the minimum of 0", name, st.Priority)
-		}
+		orders = append(orders, order)
 		if args, ok := o["args"]; ok {
 			raw, err := json.Marshal(args)
 			if err != nil {
@@ -228,7 +275,16 @@ func stepList(c *call, b map[string]any, name string, fits bool, targets string,
 		}
 		steps = append(steps, st)
 	}
-	return steps, nil
+	at := make([]int, len(steps))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortStableFunc(at, func(a, b int) int { return orders[a] - orders[b] })
+	sorted := make([]node.JobStep, len(steps))
+	for i, j := range at {
+		sorted[i] = steps[j]
+	}
+	return sorted, nil
 }
 
 // configDrive checks a config drive: an object to make one from, the text of such an object, a URL, or the image itself as base64.
@@ -258,11 +314,6 @@ func configDrive(v rest.Version, drive any) (any, *rest.Error) {
 		return nil, rest.NotAcceptable()
 	}
 	return drive, nil
-}
-
-// powerTargets are the targets of PUT states/power with the version that brought each.
-var powerTargets = map[string]rest.Version{
-	"power on": 1, "power off": 1, "rebooting": 1, "soft power off": rest.VersionSoftPower, "soft rebooting": rest.VersionSoftPower,
 }
 
 func (s *Server) putPower(ctx context.Context, c *call) (*reply, error) {
@@ -296,7 +347,7 @@ func (s *Server) putPower(ctx context.Context, c *call) (*reply, error) {
 		return nil, nerr
 	}
 	word, _ := target.(string)
-	since, ok := powerTargets[word]
+	since, ok := rest.PowerTargets[word]
 	if !ok {
 		state := n.Power
 		if state == "" {
@@ -312,6 +363,9 @@ func (s *Server) putPower(ctx context.Context, c *call) (*reply, error) {
 	}
 	if n.Reservation != "" {
 		return nil, lockedBy(n)
+	}
+	if n.DisablePowerOff && (word == "power off" || word == "soft power off") {
+		return nil, rest.Conflict("Failed to set node power state to %s.", word)
 	}
 	if err := s.engine.SetPower(ctx, n.UUID, word, timeout, c.user); err != nil {
 		return nil, err
