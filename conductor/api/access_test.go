@@ -356,3 +356,28 @@ func TestLogSaysWhoAsked(t *testing.T) {
 		t.Errorf("log = %s", log.String())
 	}
 }
+
+func TestPublicURL(t *testing.T) {
+	f := newFixture(t, Config{PublicURL: "https://ingot.example/bm"}, node.Node{Name: "a"}, node.Node{Name: "b"})
+	out := f.want(200, "GET", "/v1/nodes?limit=1", "")
+	if next, _ := out["next"].(string); !strings.HasPrefix(next, "https://ingot.example/bm/v1/nodes?") {
+		t.Errorf("next = %q", next)
+	}
+}
+
+func TestRamdisksCanBeShutOut(t *testing.T) {
+	open := 0
+	for _, shut := range []bool{false, true} {
+		s := &Server{cfg: Config{NoRamdisk: shut}}
+		n := 0
+		for _, rt := range s.table() {
+			if rt.Access == Public {
+				n++
+			}
+		}
+		if shut && (n != 2 || open < n) {
+			t.Errorf("%d routes are public, want the two version documents", n)
+		}
+		open = n
+	}
+}

@@ -94,6 +94,8 @@ type Config struct {
 	Authenticate func(r *http.Request) (*access.Actor, error)
 	// Allocate has an allocation that was stored processed soon; it does not wait for that. With nil it waits for a conductor.
 	Allocate func(uuid string)
+	// PublicURL is the address that links in answers begin with, without a slash at its end; empty: as the request had it.
+	PublicURL string
 	// NoRamdisk leaves out the routes that stock agents call without authentication.
 	NoRamdisk bool
 	// Drivers are the enabled hardware types; with nil all are.
@@ -244,7 +246,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 		}
 		who = a
 	}
-	c := &call{r: r, v: s.cfg.MaxVersion, base: base(r), path: values, actor: who, user: who.String()}
+	c := &call{r: r, v: s.cfg.MaxVersion, base: s.base(r), path: values, actor: who, user: who.String()}
 	if len(path) > 0 && !ours {
 		v, ranged, err := rest.Negotiate(r.Header, s.cfg.MaxVersion)
 		if ranged {
@@ -334,7 +336,10 @@ func requestID() string {
 }
 
 // base is the scheme and host by which the client knows this server.
-func base(r *http.Request) string {
+func (s *Server) base(r *http.Request) string {
+	if s.cfg.PublicURL != "" {
+		return s.cfg.PublicURL
+	}
 	scheme := "http"
 	if r.TLS != nil {
 		scheme = "https"

@@ -132,7 +132,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Drivers: types, Events: hub, Progresses: en.Progresses, Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
+	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Drivers: types, Events: hub, Progresses: en.Progresses, Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
 		var out []rest.LogLine
 		for _, l := range ag.Logs(node, after) {
 			out = append(out, logLine(l))
@@ -152,6 +152,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		if apiListener, err = net.Listen("tcp", cfg.API.Listen); err != nil {
 			return fmt.Errorf("listen for the API: %w", err)
 		}
+	}
+	if err := guarded(cfg, apiListener.Addr()); err != nil {
+		return errors.Join(err, apiListener.Close())
 	}
 	if apiListener, err = encrypted(cfg, apiListener, log); err != nil {
 		return errors.Join(err, apiListener.Close())

@@ -52,6 +52,9 @@ type API struct {
 	Listen string `yaml:"listen"`
 	// InsecureListen allows a Listen beyond loopback although nobody has to authenticate: whoever reaches it owns all nodes.
 	InsecureListen bool `yaml:"insecure_listen"`
+	// PublicURL is the address by which clients know the API, when something in front of it encrypts or renames it; links in answers
+	// begin with it. Empty means as each request has it.
+	PublicURL string `yaml:"public_url"`
 	// TLSCert and TLSKey are files with a certificate (and those that signed it) and its key, in PEM, read again when they change.
 	// With them the API is served over TLS.
 	TLSCert string `yaml:"tls_cert"`
@@ -241,6 +244,9 @@ func (c Config) Validate() error {
 		bad("api.listen", "%s is reachable from other machines, and nobody has to authenticate; listen on 127.0.0.1, set api.auth to http_basic or keystone, or set api.insecure_listen if the network is closed to all but administrators", c.API.Listen)
 	}
 	oneOf("api.auth", c.API.Auth, "none", "http_basic", "keystone")
+	if u, err := url.Parse(c.API.PublicURL); c.API.PublicURL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		bad("api.public_url", "%q is not an address such as https://ingot.example:6385", c.API.PublicURL)
+	}
 	if (c.API.TLSCert == "") != (c.API.TLSKey == "") {
 		bad("api.tls_cert", "and api.tls_key go together: set both, or neither")
 	}

@@ -167,6 +167,8 @@ func TestAccessIsChecked(t *testing.T) {
 		{map[string]string{"api.auth": "http_basic"}, "htpasswd -B -c"},
 		{map[string]string{"api.auth": "basic"}, "api.auth"},
 		{map[string]string{"api.tls_cert": "/x"}, "go together"},
+		{map[string]string{"api.public_url": "ingot.example"}, "api.public_url"},
+		{map[string]string{"api.public_url": "https://ingot.example/baremetal/"}, ""},
 		{with(nil), ""},
 		{with(map[string]string{"api.listen": ":6385"}), ""},
 		{with(map[string]string{"api.keystone.auth_url": "k:5000"}), "api.keystone.auth_url"},
