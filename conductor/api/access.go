@@ -81,6 +81,30 @@ var rulings = map[string]ruling{
 	"GET /v1/ports/{port}":                                  {rule: access.PortGet},
 	"PATCH /v1/ports/{port}":                                {rule: access.PortUpdate},
 	"DELETE /v1/ports/{port}":                               {rule: access.PortDelete},
+	"GET /v1/portgroups":                                    {rule: access.PortgroupList},
+	"GET /v1/portgroups/detail":                             {rule: access.PortgroupList},
+	"POST /v1/portgroups":                                   {rule: access.PortgroupCreate, inBody: true},
+	"GET /v1/portgroups/{portgroup}":                        {rule: access.PortgroupGet},
+	"PATCH /v1/portgroups/{portgroup}":                      {rule: access.PortgroupUpdate},
+	"DELETE /v1/portgroups/{portgroup}":                     {rule: access.PortgroupDelete},
+	"GET /v1/portgroups/{portgroup}/ports":                  {rule: access.PortGet},
+	"GET /v1/portgroups/{portgroup}/ports/detail":           {rule: access.PortGet},
+	"GET /v1/volume":                                        {rule: access.VolumeList},
+	"GET /v1/volume/connectors":                             {rule: access.VolumeList},
+	"POST /v1/volume/connectors":                            {rule: access.VolumeCreate, inBody: true},
+	"GET /v1/volume/connectors/{connector}":                 {rule: access.VolumeGet},
+	"PATCH /v1/volume/connectors/{connector}":               {rule: access.VolumeUpdate},
+	"DELETE /v1/volume/connectors/{connector}":              {rule: access.VolumeDelete},
+	"GET /v1/volume/targets":                                {rule: access.VolumeList},
+	"POST /v1/volume/targets":                               {rule: access.VolumeCreate, inBody: true},
+	"GET /v1/volume/targets/{target}":                       {rule: access.VolumeGet},
+	"PATCH /v1/volume/targets/{target}":                     {rule: access.VolumeUpdate},
+	"DELETE /v1/volume/targets/{target}":                    {rule: access.VolumeDelete},
+	"GET /v1/inspection_rules":                              {rule: access.InspectionRuleGet},
+	"POST /v1/inspection_rules":                             {rule: access.InspectionRuleCreate},
+	"GET /v1/inspection_rules/{rule}":                       {rule: access.InspectionRuleGet},
+	"PATCH /v1/inspection_rules/{rule}":                     {rule: access.InspectionRuleUpdate},
+	"DELETE /v1/inspection_rules/{rule}":                    {rule: access.InspectionRuleDelete},
 	"GET /v1/chassis":                                       {rule: access.ChassisGet},
 	"GET /v1/chassis/detail":                                {rule: access.ChassisGet},
 	"POST /v1/chassis":                                      {rule: access.ChassisCreate},
@@ -227,6 +251,15 @@ func (s *Server) object(ctx context.Context, c *call) (access.Object, error) {
 		}
 		return access.Of(n), nil
 	}
+	if ident, ok := c.path["portgroup"]; ok {
+		return s.portgroups().object(ctx, c, ident)
+	}
+	if ident, ok := c.path["connector"]; ok {
+		return s.volumeConnectors().object(ctx, c, ident)
+	}
+	if ident, ok := c.path["target"]; ok {
+		return s.volumeTargets().object(ctx, c, ident)
+	}
 	return access.Object{}, nil
 }
 
@@ -283,6 +316,9 @@ func (s *Server) sees(ctx context.Context, c *call) (func(nodeUUID string) bool,
 	}
 	return func(nodeUUID string) bool { return seen[nodeUUID] }, nil
 }
+
+// redactedVolume stands for the properties of a volume, in Ironic's words.
+const redactedVolume = "** Value redacted: Requires permission baremetal:volume:view_target_properties access. Permission denied. **"
 
 // Marks that stand for what a lessee may not look at, in Ironic's words.
 const (

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -65,6 +66,9 @@ const (
 	otherNode = "2ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
 	ownedPort = "3ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
 	otherPort = "4ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
+	// Port groups, volume connectors and targets each:
+	ownedPart = "10000000-4f76-4e73-9c2f-fbb5eab89770"
+	otherPart = "20000000-4f76-4e73-9c2f-fbb5eab89770"
 )
 
 func accessFixture(t *testing.T) *fixture {
@@ -79,13 +83,22 @@ func accessFixture(t *testing.T) *fixture {
 			t.Fatal(err)
 		}
 	}
+	for _, of := range []string{ownedNode, otherNode} {
+		h := node.Head{UUID: strings.Replace(of, "ef6a2f6", "0000000", 1), NodeUUID: of}
+		err := errors.Join(f.st.Portgroups().Create(t.Context(), &node.Portgroup{Head: h}),
+			f.st.VolumeConnectors().Create(t.Context(), &node.VolumeConnector{Head: h, Type: "ip", ConnectorID: of}),
+			f.st.VolumeTargets().Create(t.Context(), &node.VolumeTarget{Head: h, Properties: map[string]any{"target_portal": "10.0.0.2"}}))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
 	return f
 }
 
 // TestEveryRouteForEverybody walks all routes with all roles. What comes out is read in review: testdata/access.golden.
 func TestEveryRouteForEverybody(t *testing.T) {
 	f := accessFixture(t)
-	values := map[string]string{"node": ownedNode, "port": ownedPort}
+	values := map[string]string{"node": ownedNode, "port": ownedPort, "portgroup": ownedPart, "connector": ownedPart, "target": ownedPart}
 	var b strings.Builder
 	b.WriteString("# Who gets through to which route, for a node that a project owns and another leases. Made by go test -update-access.\n")
 	b.WriteString("# + may, ? may by what the body or the query says (the handler asks again), - may not (403), . sees nothing there (404)\n")

@@ -34,7 +34,7 @@ func (s *Server) getRoot(_ context.Context, c *call) (*reply, error) {
 var resources = []struct {
 	name  string
 	since rest.Version
-}{{"chassis", 1}, {"nodes", 1}, {"ports", 1}, {"drivers", 1}, {"portgroups", 23}, {"volume", 32}, {"conductors", rest.VersionConductors}, {"allocations", rest.VersionAllocations}, {"deploy_templates", rest.VersionTemplates}, {"runbooks", rest.VersionRunbooks}, {"lookup", versionRamdisk}, {"heartbeat", versionRamdisk}, {"events", versionEvents}, {"continue_inspection", rest.VersionContinue}, {"shards", rest.VersionShards}}
+}{{"chassis", 1}, {"nodes", 1}, {"ports", 1}, {"drivers", 1}, {"portgroups", 23}, {"volume", 32}, {"conductors", rest.VersionConductors}, {"allocations", rest.VersionAllocations}, {"deploy_templates", rest.VersionTemplates}, {"runbooks", rest.VersionRunbooks}, {"lookup", versionRamdisk}, {"heartbeat", versionRamdisk}, {"events", versionEvents}, {"continue_inspection", rest.VersionContinue}, {"shards", rest.VersionShards}, {"inspection_rules", rest.VersionRules}}
 
 func (s *Server) getV1(_ context.Context, c *call) (*reply, error) {
 	o := rest.Object{
@@ -52,64 +52,6 @@ func (s *Server) getV1(_ context.Context, c *call) (*reply, error) {
 	}
 	o = append(o, rest.Member{Name: "version", Value: s.versionDocument(c)})
 	return &reply{status: http.StatusOK, body: o}, nil
-}
-
-// emptyCollections are resources of which there are none, and no way to make one: POST is not allowed, a list is empty, and a
-// member is not found. Clients list them beside others and must not stumble.
-func (s *Server) emptyCollections() []route {
-	var rs []route
-	add := func(path string, since rest.Version, handle func(context.Context, *call) (*reply, error)) {
-		rs = append(rs, route{Method: http.MethodGet, Path: path, Access: Read, Since: since, Hidden: true, handle: handle})
-	}
-	for _, e := range []struct {
-		path, name, one, param string
-		since                  rest.Version
-	}{
-		{"portgroups", "portgroups", "Portgroup", "portgroup_ident", 23},
-		{"volume/connectors", "connectors", "Volume connector", "connector_uuid", 32},
-		{"volume/targets", "targets", "Volume target", "target_uuid", 32},
-	} {
-		none := func(_ context.Context, c *call) (*reply, error) { return list(e.name, nil, ""), nil }
-		add("/v1/"+e.path, e.since, none)
-		if e.since < 30 { // volumes have no such address
-			add("/v1/"+e.path+"/detail", e.since, none)
-		}
-		add("/v1/"+e.path+"/{ident}", e.since, func(_ context.Context, c *call) (*reply, error) {
-			ident := c.path["ident"]
-			if strings.HasSuffix(e.param, "_uuid") && !isUUID(ident) {
-				return nil, rest.BadRequest("Expected UUID for %s: %s", e.param, ident)
-			}
-			return nil, rest.NotFound("%s %s could not be found.", e.one, ident)
-		})
-	}
-	of := func(handle func(c *call, path string) *reply) func(context.Context, *call) (*reply, error) {
-		return func(ctx context.Context, c *call) (*reply, error) {
-			path := ""
-			if _, ok := c.path["node"]; ok {
-				n, err := s.node(ctx, c)
-				if err != nil {
-					return nil, err
-				}
-				path = "nodes/" + n.UUID + "/"
-			}
-			return handle(c, path), nil
-		}
-	}
-	noGroups := of(func(*call, string) *reply { return list("portgroups", nil, "") })
-	add("/v1/nodes/{node}/portgroups", 24, noGroups)
-	add("/v1/nodes/{node}/portgroups/detail", 24, noGroups)
-	volume := of(func(c *call, path string) *reply {
-		return &reply{status: http.StatusOK, body: rest.Object{
-			{Name: "links", Value: rest.Links(c.base, path+"volume/")},
-			{Name: "connectors", Value: rest.Links(c.base, path+"volume/connectors")},
-			{Name: "targets", Value: rest.Links(c.base, path+"volume/targets")},
-		}}
-	})
-	add("/v1/volume", 32, volume)
-	add("/v1/nodes/{node}/volume", 32, volume)
-	add("/v1/nodes/{node}/volume/connectors", 32, of(func(*call, string) *reply { return list("connectors", nil, "") }))
-	add("/v1/nodes/{node}/volume/targets", 32, of(func(*call, string) *reply { return list("targets", nil, "") }))
-	return rs
 }
 
 // showDriver makes what the API shows of a hardware type.

@@ -158,25 +158,6 @@ func since(t, created time.Time) rest.NullTime {
 	return rest.NullTime{Time: t}
 }
 
-// showPort makes what the API shows of a port.
-func showPort(c *call, p *node.Port) rest.Port {
-	return rest.Port{
-		UUID:                p.UUID,
-		CreatedAt:           rest.NullTime{Time: p.CreatedAt},
-		UpdatedAt:           since(p.UpdatedAt, p.CreatedAt),
-		Address:             p.Address,
-		Extra:               p.Extra,
-		InternalInfo:        p.InternalInfo,
-		IsSmartNIC:          p.IsSmartNIC,
-		LocalLinkConnection: p.LocalLinkConnection,
-		PhysicalNetwork:     rest.Null(p.PhysicalNetwork),
-		PXEEnabled:          p.PXEEnabled,
-		NodeUUID:            p.NodeUUID,
-		PortgroupUUID:       rest.Null(p.PortgroupUUID),
-		Links:               rest.Links(c.base, "ports/"+p.UUID),
-	}
-}
-
 // showJob makes what /ingot/v1 shows of the work in progress. Arguments of steps are left out: they hold what the tenant sent.
 func showJob(j *node.Job) *rest.Job {
 	if j == nil {

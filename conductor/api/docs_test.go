@@ -23,7 +23,7 @@ func TestDocumentation(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := string(have)
-	for name, made := range map[string]string{"routes": routeTable(), "drivers": driverTable(), "fields": fieldTable()} {
+	for name, made := range map[string]string{"routes": routeTable(), "drivers": driverTable(), "fields": fieldTable(), "parts": partTable()} {
 		begin, end := "<!-- "+name+": made by go test ./conductor/api -update -->\n", "<!-- end of "+name+" -->"
 		before, rest, ok := strings.Cut(want, begin)
 		_, after, ok2 := strings.Cut(rest, end)
@@ -120,4 +120,32 @@ func fieldTable() string {
 	}
 	b.WriteString("\n")
 	return b.String()
+}
+
+// partTable lists what later versions added to the resources beside nodes and ports.
+func partTable() string {
+	var b strings.Builder
+	b.WriteString("\n| resource | since | fields |\n|---|---|---|\n")
+	partRows(&b, "chassis", rest.ChassisFields)
+	partRows(&b, "portgroups", rest.PortgroupFields)
+	partRows(&b, "volume/connectors", rest.VolumeConnectorFields)
+	partRows(&b, "volume/targets", rest.VolumeTargetFields)
+	partRows(&b, "inspection_rules", rest.InspectionRuleFields)
+	b.WriteString("\n")
+	return b.String()
+}
+
+func partRows[T any](b *strings.Builder, name string, fields rest.Fields[T]) {
+	for v := rest.MinVersion; v <= rest.NewestVersion; v++ {
+		var added []string
+		for _, f := range fields {
+			if f.Since == v {
+				added = append(added, f.Name)
+			}
+		}
+		if len(added) > 0 {
+			slices.Sort(added)
+			fmt.Fprintf(b, "| `%s` | %s | %s |\n", name, v, strings.Join(added, ", "))
+		}
+	}
 }

@@ -86,6 +86,8 @@ func duplicated(e *store.DuplicateError) *rest.Error {
 		return rest.Conflict("A node with UUID %s already exists.", e.Value)
 	case "address", "port address":
 		return rest.Conflict("A port with MAC address %s already exists.", e.Value)
+	case "port name":
+		return rest.Conflict("A port with name %s already exists.", e.Value)
 	case "port uuid":
 		return rest.Conflict("A port with UUID %s already exists.", e.Value)
 	case "instance_uuid":

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -32,7 +33,10 @@ type kind[T, R any] struct {
 	detailPath  bool         // there is a list under path + "/detail"
 	detailSince rest.Version // from which on ?detail= is known; 0: never
 	write       Access       // of whoever creates, changes and deletes
+	ofNode      *Server      // not nil: one belongs to a node, and is seen by those who see the node
 
+	// update is the table's Update unless a change has to do more than write the resource.
+	update func(ctx context.Context, uuid string, change func(*T) error) (*T, error)
 	table  func() *store.Table[T] // asked for with every request: the table of routes is made without a store, too
 	fields rest.Fields[R]
 	short  []string // fields of a list without detail
@@ -102,7 +106,7 @@ func (k *kind[T, R]) byIdent(ctx context.Context, c *call, ident string) (*T, er
 	v, err := k.table().Get(ctx, ident)
 	if errors.Is(err, store.ErrNotFound) {
 		// Like nodes: "x.json" is "x", with a wish for JSON.
-		if stem, ok := strings.CutSuffix(ident, ".json"); ok && stem != "" {
+		if stem, ok := strings.CutSuffix(ident, ".json"); ok && stem != "" && c.v < rest.VersionNoSuffix {
 			if v, err2 := k.table().Get(ctx, stem); err2 == nil && (k.sees == nil || k.sees(c, v)) {
 				return v, nil
 			}
@@ -117,6 +121,22 @@ func (k *kind[T, R]) byIdent(ctx context.Context, c *call, ident string) (*T, er
 
 func (k *kind[T, R]) missing(ident string) *rest.Error {
 	return rest.NotFound("%s %s could not be found.", k.title, ident)
+}
+
+// object tells whose the node is that a resource belongs to. One of a node that the actor may not see is not there.
+func (k *kind[T, R]) object(ctx context.Context, c *call, ident string) (access.Object, error) {
+	v, err := k.byIdent(ctx, c, ident)
+	if err != nil {
+		return access.Object{}, err
+	}
+	n, err := k.ofNode.visible(ctx, c, head(v).NodeUUID)
+	if errors.Is(err, store.ErrNotFound) {
+		return access.Object{}, k.missing(ident)
+	}
+	if err != nil {
+		return access.Object{}, err
+	}
+	return access.Of(n), nil
 }
 
 // show1 answers with one resource.
@@ -180,6 +200,13 @@ func (k *kind[T, R]) listWhere(ctx context.Context, c *call, path string, detail
 	vs, terr := k.table().List(ctx, nodeUUID)
 	if terr != nil {
 		return nil, terr
+	}
+	if k.ofNode != nil {
+		sees, err := k.ofNode.sees(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		vs = slices.DeleteFunc(vs, func(v *T) bool { return !sees(head(v).NodeUUID) })
 	}
 	vs = k.order(c, vs, p)
 	if p.marker != "" {
@@ -372,7 +399,11 @@ func (k *kind[T, R]) patchOnce(ctx context.Context, c *call, patch *rest.Patch) 
 		}
 	}
 	found := false
-	v, err := k.table().Update(ctx, head(was).UUID, func(v *T) error {
+	update := k.update
+	if update == nil {
+		update = k.table().Update
+	}
+	v, err := update(ctx, head(was).UUID, func(v *T) error {
 		found = true
 		if !reflect.DeepEqual(k.document(v), k.document(was)) {
 			return errChanged

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -13,12 +14,55 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
+// port finds the port that the address names, by UUID or, in versions that have names, by name.
 func (s *Server) port(ctx context.Context, c *call) (*node.Port, error) {
 	id := c.path["port"]
-	if !isUUID(id) {
+	switch {
+	case isUUID(id):
+		return s.store.Port(ctx, id)
+	case c.v < rest.VersionPortName:
 		return nil, rest.BadRequest("Expected UUID for port_uuid: %s", id)
+	case !urlName.MatchString(id):
+		return nil, rest.BadRequest("Expected UUID or name for port_ident: %s", id)
 	}
-	return s.store.Port(ctx, id)
+	ports, err := s.store.Ports(ctx, store.PortQuery{Name: &id})
+	if err == nil && len(ports) == 0 {
+		return nil, rest.NotFound("Port %s could not be found.", id)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return ports[0], nil
+}
+
+// showPort makes what the API shows of a port.
+func showPort(c *call, p *node.Port) rest.Port {
+	link := p.LocalLinkConnection
+	for _, key := range vtepKeys {
+		if _, ok := link[key]; ok && !hasVTEP(c.v) {
+			link = nil // this version does not know such links
+		}
+	}
+	return rest.Port{
+		UUID:                p.UUID,
+		CreatedAt:           rest.NullTime{Time: p.CreatedAt},
+		UpdatedAt:           since(p.UpdatedAt, p.CreatedAt),
+		Address:             p.Address,
+		AvailableForDynamic: !p.NoDynamicPortgroup,
+		Category:            rest.Null(p.Category),
+		Description:         rest.Null(p.Description),
+		Extra:               p.Extra,
+		InternalInfo:        p.InternalInfo,
+		IsSmartNIC:          p.IsSmartNIC,
+		LocalLinkConnection: link,
+		Name:                rest.Null(p.Name),
+		PhysicalNetwork:     rest.Null(p.PhysicalNetwork),
+		PXEEnabled:          p.PXEEnabled,
+		NodeUUID:            p.NodeUUID,
+		PortgroupUUID:       rest.Null(p.PortgroupUUID),
+		Vendor:              rest.Null(p.Vendor),
+		Links:               rest.Links(c.base, "ports/"+p.UUID),
+	}
 }
 
 func (s *Server) getPort(ctx context.Context, c *call) (*reply, error) {
@@ -38,11 +82,11 @@ func (s *Server) getPort(ctx context.Context, c *call) (*reply, error) {
 }
 
 func (s *Server) listPorts(ctx context.Context, c *call) (*reply, error) {
-	return s.portList(ctx, c, "ports", false, nil)
+	return s.portList(ctx, c, "ports", false, nil, nil)
 }
 
 func (s *Server) listPortsDetail(ctx context.Context, c *call) (*reply, error) {
-	return s.portList(ctx, c, "ports/detail", true, nil)
+	return s.portList(ctx, c, "ports", true, nil, nil)
 }
 
 func (s *Server) listNodePorts(ctx context.Context, c *call) (*reply, error) {
@@ -50,7 +94,7 @@ func (s *Server) listNodePorts(ctx context.Context, c *call) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.portList(ctx, c, "nodes/"+n.UUID+"/ports", false, n)
+	return s.portList(ctx, c, "nodes/"+n.UUID+"/ports", false, n, nil)
 }
 
 func (s *Server) listNodePortsDetail(ctx context.Context, c *call) (*reply, error) {
@@ -58,20 +102,36 @@ func (s *Server) listNodePortsDetail(ctx context.Context, c *call) (*reply, erro
 	if err != nil {
 		return nil, err
 	}
-	return s.portList(ctx, c, "nodes/"+n.UUID+"/ports/detail", true, n)
+	return s.portList(ctx, c, "nodes/"+n.UUID+"/ports", true, n, nil)
 }
 
-// portList lists ports: of one node if of is not nil, else of those that the filters name.
-func (s *Server) portList(ctx context.Context, c *call, path string, detail bool, of *node.Node) (*reply, error) {
+// portFilters are the filters of a list of ports with the version that brought each.
+var portFilters = map[string]rest.Version{
+	"node": 1, "node_uuid": 1, "address": 1, "portgroup": rest.VersionGroupParts, "shard": rest.VersionShards, "description_contains": 97,
+	"conductor_groups": rest.VersionGroupFilter,
+}
+
+// portList lists ports: of one node if of is not nil, of one port group if in is not nil, and that the filters name. path is the
+// list's own address below /v1/, without "/detail".
+func (s *Server) portList(ctx context.Context, c *call, path string, detail bool, of *node.Node, in *node.Portgroup) (*reply, error) {
 	allowed := slices.Clone(pageArguments)
-	if of == nil {
-		allowed = append(allowed, "node", "node_uuid", "address", "portgroup")
+	for name := range portFilters {
+		if (of == nil || name != "node" && name != "node_uuid") && (in == nil || name != "portgroup") {
+			allowed = append(allowed, name)
+		}
 	}
-	if !detail {
+	if detail {
+		path += "/detail"
+	} else {
 		allowed = append(allowed, "fields", "detail")
 	}
 	if err := c.allow(allowed...); err != nil {
 		return nil, err
+	}
+	for name, since := range portFilters {
+		if c.query.Has(name) && c.v < since {
+			return nil, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
+		}
 	}
 	var names []string
 	if !detail {
@@ -85,7 +145,10 @@ func (s *Server) portList(ctx context.Context, c *call, path string, detail bool
 	}
 	var q store.PortQuery
 	for _, arg := range []string{"node", "node_uuid"} {
-		if ident := c.text(arg); ident != nil && of == nil {
+		if ident := c.text(arg); ident != nil {
+			if !isUUID(*ident) && c.v < rest.VersionNames {
+				return nil, rest.NotAcceptable()
+			}
 			n, err := s.nodeByIdent(ctx, c, *ident)
 			if err != nil {
 				return nil, err
@@ -104,11 +167,33 @@ func (s *Server) portList(ctx context.Context, c *call, path string, detail bool
 		q.Address = &mac
 	}
 	if g := c.text("portgroup"); g != nil {
-		return nil, rest.NotFound("Portgroup %s could not be found.", *g) // there is no way to make one
+		group, err := s.portgroups().byIdent(ctx, c, *g)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := s.visible(ctx, c, group.NodeUUID); errors.Is(err, store.ErrNotFound) {
+			return nil, s.portgroups().missing(*g)
+		} else if err != nil {
+			return nil, err
+		}
+		in = group
+	}
+	if in != nil {
+		q.PortgroupUUID = &in.UUID
+	}
+	q.DescriptionContains = c.text("description_contains")
+	if sh := c.text("shard"); sh != nil {
+		q.Shards = strings.Split(*sh, ",")
+	}
+	if g := c.text("conductor_groups"); g != nil {
+		q.ConductorGroups = strings.Split(strings.ToLower(*g), ",")
 	}
 	p, err := c.page(func(k string) bool { _, ok := rest.PortFields.Since(k); return ok }, rest.PortFields.Sortable)
 	if err != nil {
 		return nil, err
+	}
+	if since, _ := rest.PortFields.Since(p.sort); since > c.v {
+		return nil, rest.NotAcceptable()
 	}
 	q.Limit, q.Marker, q.Sort, q.Desc = p.limit, p.marker, p.sort, p.desc
 	q.Project = c.scope()
@@ -131,111 +216,195 @@ func (s *Server) portList(ctx context.Context, c *call, path string, detail bool
 	return list("ports", items, next), nil
 }
 
-// portSchema is the body of POST ports.
+// portSchema is what a port is, in the body of POST and after a PATCH. A node is named by node_uuid or, in a new port, node_ident.
 var portSchema = &rest.Schema{
-	Types: []string{"object"}, Closed: true, Required: []string{"address", "node_uuid"},
+	Types: []string{"object"}, Closed: true, Required: []string{"address"},
 	Props: map[string]*rest.Schema{
-		"address": {Types: []string{"string"}}, "node_uuid": {Types: []string{"string"}}, "uuid": optionalText, "extra": optionalObject,
-		"is_smartnic": optionalFlag, "local_link_connection": optionalObject,
+		"address": {Types: []string{"string"}}, "node_uuid": {Types: []string{"string"}}, "node_ident": {Types: []string{"string"}},
+		"uuid": optionalText, "extra": optionalObject, "is_smartnic": optionalFlag, "local_link_connection": optionalObject,
 		"physical_network": {Types: []string{"string", "null"}, MaxLen: 64}, "portgroup_uuid": optionalText, "pxe_enabled": optionalFlag,
-	},
-}
-
-// linkSchema is a port's connection to a switch.
-var linkSchema = &rest.Schema{
-	Types: []string{"object"}, Closed: true,
-	Props: map[string]*rest.Schema{
-		"port_id": {Types: []string{"string"}}, "switch_id": {Types: []string{"string"}}, "switch_info": {Types: []string{"string"}},
-		"network_type": {Types: []string{"string"}, Enum: []any{"managed", "unmanaged"}}, "hostname": {Types: []string{"string"}},
+		"name": {Types: []string{"string", "null"}, MaxLen: 255}, "description": {Types: []string{"string", "null"}, MaxLen: 255},
+		"vendor": {Types: []string{"string", "null"}, MaxLen: 32}, "category": {Types: []string{"string", "null"}, MaxLen: 80},
+		"available_for_dynamic_portgroup": {Types: []string{"boolean"}},
 	},
 }
 
 // portPatchable are the attributes that PATCH may change.
-var portPatchable = []string{"address", "extra", "is_smartnic", "local_link_connection", "node_uuid", "physical_network", "portgroup_uuid", "pxe_enabled"}
+var portPatchable = []string{"address", "available_for_dynamic_portgroup", "category", "description", "extra", "is_smartnic", "local_link_connection",
+	"name", "node_uuid", "physical_network", "portgroup_uuid", "pxe_enabled", "vendor"}
 
-// assignPort sets the attributes of a port from a document. The node has been looked up by the caller.
+func portDocument(p *node.Port) map[string]any {
+	return map[string]any{
+		"address": p.Address, "available_for_dynamic_portgroup": !p.NoDynamicPortgroup, "category": textOrNull(p.Category),
+		"description": textOrNull(p.Description), "extra": rest.Clone(p.Extra), "is_smartnic": p.IsSmartNIC,
+		"local_link_connection": rest.Clone(p.LocalLinkConnection), "name": textOrNull(p.Name), "node_uuid": p.NodeUUID,
+		"physical_network": textOrNull(p.PhysicalNetwork), "portgroup_uuid": textOrNull(p.PortgroupUUID), "pxe_enabled": p.PXEEnabled,
+		"vendor": textOrNull(p.Vendor),
+	}
+}
+
+// assignPort sets the attributes of a port from a document that checkPort has found good.
 func assignPort(p *node.Port, d map[string]any) *rest.Error {
-	address, _ := d["address"].(string)
-	mac, ok := hardwareAddress(address)
-	if !ok {
-		return rest.BadRequest("Expected valid MAC address for address: %s", address)
+	pxe, err := flagIn(d, "pxe_enabled", true)
+	if err != nil {
+		return err
 	}
-	p.Address = mac
-	if g, ok := d["portgroup_uuid"].(string); ok && g != "" {
-		return rest.BadRequest("Portgroup %s could not be found.", g) // there is no way to make one
+	smart, err := flagIn(d, "is_smartnic", false)
+	if err != nil {
+		return err
 	}
-	p.PXEEnabled, p.IsSmartNIC = true, false
-	for name, to := range map[string]*bool{"pxe_enabled": &p.PXEEnabled, "is_smartnic": &p.IsSmartNIC} {
-		if d[name] == nil {
-			continue
-		}
-		b, err := boolean(name, d[name])
-		if err != nil {
-			return err
-		}
-		*to = b
+	dynamic, err := flagIn(d, "available_for_dynamic_portgroup", true)
+	if err != nil {
+		return err
 	}
-	link, _ := d["local_link_connection"].(map[string]any)
-	if fault := checkLink(link); fault != "" {
-		return rest.BadRequest("Schema error for local_link_connection: %s is not valid under any of the given schemas. Possible root cause: %s", rest.Repr(link), fault)
-	}
-	p.LocalLinkConnection = rest.Clone(link)
-	p.PhysicalNetwork, _ = d["physical_network"].(string)
-	extra, _ := d["extra"].(map[string]any)
-	p.Extra = rest.Clone(extra)
+	p.PXEEnabled, p.IsSmartNIC, p.NoDynamicPortgroup = pxe, smart, !dynamic
+	p.Address, p.NodeUUID, p.PortgroupUUID = textIn(d, "address"), textIn(d, "node_uuid"), strings.ToLower(textIn(d, "portgroup_uuid"))
+	p.Name, p.Description, p.Vendor, p.Category = textIn(d, "name"), textIn(d, "description"), textIn(d, "vendor"), textIn(d, "category")
+	p.PhysicalNetwork, p.LocalLinkConnection, p.Extra = textIn(d, "physical_network"), objectIn(d, "local_link_connection"), objectIn(d, "extra")
 	return nil
 }
 
-// checkLink wants both ends of a link, or an empty object, or one that only says that nobody manages the switch.
-func checkLink(link map[string]any) string {
-	if len(link) == 0 {
-		return ""
+// checkPort looks at what holds for new and changed ports alike: values, the port group, its networks. was is nil for a new port.
+func (s *Server) checkPort(ctx context.Context, c *call, was *node.Port, n *node.Node, d map[string]any) error {
+	if err := macIn(d, "address"); err != nil {
+		return err
 	}
-	if fault := linkSchema.Check(link); fault != "" {
-		return fault
+	link, _ := d["local_link_connection"].(map[string]any)
+	if err := checkLink(c.v, was, link); err != nil {
+		return err
 	}
-	if link["network_type"] == "unmanaged" && len(link) == 1 {
-		return ""
+	smart, err := flagIn(d, "is_smartnic", false)
+	if err != nil {
+		return err
 	}
-	for _, name := range []string{"switch_id", "port_id"} {
-		if _, ok := link[name]; !ok {
-			return rest.Repr(name) + " is a required property"
+	if smart && (was == nil || !was.IsSmartNIC) && (link["port_id"] == nil || link["hostname"] == nil) {
+		return rest.BadRequest("Smart NIC port must have port_id and hostname in local_link_connection")
+	}
+	if network, ok := d["physical_network"].(string); ok && network == "" {
+		return rest.BadRequest("A non-empty value is required when setting physical_network")
+	}
+	pxe, err := flagIn(d, "pxe_enabled", was != nil)
+	if err != nil {
+		return err
+	}
+	id := textIn(d, "portgroup_uuid")
+	if id == "" {
+		return nil
+	}
+	if !isUUID(id) {
+		return rest.BadRequest("Expected UUID for portgroup_uuid: %s", id)
+	}
+	g, gerr := s.store.Portgroups().Get(ctx, id)
+	if errors.Is(gerr, store.ErrNotFound) {
+		return rest.BadRequest("Portgroup %s could not be found.", id)
+	}
+	if gerr != nil {
+		return gerr
+	}
+	if g.NodeUUID != n.UUID {
+		return rest.BadRequest("Port can not be added to a portgroup belonging to a different node.")
+	}
+	if err := s.checkGroupNetwork(ctx, was, g, textIn(d, "physical_network")); err != nil {
+		return err
+	}
+	if g.StandalonePortsSupported {
+		return nil
+	}
+	if was == nil {
+		if pxe {
+			return rest.Conflict("Port group %s doesn't support standalone ports. This port cannot be created as a member of that portgroup as the port's 'pxe_enabled' field was set to True.", g.UUID)
 		}
+		return nil
 	}
-	return ""
+	vif, attached := was.InternalInfo[vifKey].(string)
+	if g.UUID == was.PortgroupUUID && pxe == was.PXEEnabled && !attached {
+		return nil
+	}
+	var why []string
+	if pxe {
+		why = append(why, "'pxe_enabled' was set to True")
+	}
+	if attached {
+		why = append(why, "VIF "+vif+" is attached to the port")
+	}
+	if len(why) > 0 {
+		return rest.Conflict("Port group %s doesn't support standalone ports. This port %s cannot be a member of that port group because of: %s", g.UUID, was.UUID, strings.Join(why, ", "))
+	}
+	return nil
+}
+
+// checkGroupNetwork wants all ports of a group in one physical network.
+func (s *Server) checkGroupNetwork(ctx context.Context, was *node.Port, g *node.Portgroup, network string) error {
+	if was != nil && was.PortgroupUUID == g.UUID && was.PhysicalNetwork == network {
+		return nil
+	}
+	ports, err := s.store.Ports(ctx, store.PortQuery{PortgroupUUID: &g.UUID})
+	if err != nil {
+		return err
+	}
+	if was != nil {
+		ports = slices.DeleteFunc(ports, func(p *node.Port) bool { return p.UUID == was.UUID })
+	}
+	want := g.PhysicalNetwork
+	if len(ports) > 0 {
+		want = ports[0].PhysicalNetwork
+	} else if want == "" {
+		return nil
+	}
+	if network != want {
+		return rest.Conflict("Port with physical network %s cannot become a member of port group %s which has ports in physical network %s.",
+			noneOr(network), g.UUID, noneOr(want))
+	}
+	return nil
+}
+
+// noneOr names the absence of a value as messages of this API do.
+func noneOr(s string) string {
+	if s == "" {
+		return "None"
+	}
+	return s
 }
 
 func (s *Server) createPort(ctx context.Context, c *call) (*reply, error) {
 	if err := c.allow(); err != nil {
 		return nil, err
 	}
-	b, err := c.object("port")
+	d, err := c.object("port")
 	if err != nil {
 		return nil, err
 	}
-	if fault := portSchema.Check(b); fault != "" {
+	if fault := portSchema.Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for port: %s", fault)
 	}
-	for name := range b {
+	if _, ok := d["node_ident"]; ok && c.v < rest.VersionPortNodeName {
+		return nil, rest.NotAcceptable()
+	}
+	for name := range d {
 		if since, _ := rest.PortFields.Since(name); since > c.v {
 			return nil, rest.NotAcceptable()
 		}
 	}
+	n, nerr := s.portOwner(ctx, c, d)
+	if nerr != nil {
+		return nil, nerr
+	}
 	p := &node.Port{}
-	if id, ok := b["uuid"].(string); ok {
+	if id := textIn(d, "uuid"); id != "" {
 		if !isUUID(id) {
 			return nil, rest.BadRequest("Expected UUID for uuid: %s", id)
 		}
 		p.UUID = strings.ToLower(id)
 	}
-	if err := assignPort(p, b); err != nil {
+	if err := s.checkPort(ctx, c, nil, n, d); err != nil {
 		return nil, err
 	}
-	var perr error
-	if p.NodeUUID, perr = s.portOwner(ctx, c, b["node_uuid"].(string)); perr != nil {
-		return nil, perr
+	if err := assignPort(p, d); err != nil {
+		return nil, err
 	}
-	if err := s.store.CreatePort(ctx, p); err != nil {
+	if err := s.store.CreatePort(ctx, p); errors.Is(err, store.ErrNotFound) {
+		return nil, rest.BadRequest("Node %s could not be found.", n.UUID) // deleted a moment ago
+	} else if err != nil {
 		return nil, err
 	}
 	shown := showPort(c, p)
@@ -245,19 +414,21 @@ func (s *Server) createPort(ctx context.Context, c *call) (*reply, error) {
 	}, nil
 }
 
-// portOwner finds the node that a port is to belong to, and asks whether the actor may give it ports.
-func (s *Server) portOwner(ctx context.Context, c *call, id string) (string, error) {
-	if !isUUID(id) {
-		return "", rest.BadRequest("Expected UUID for node_uuid: %s", id)
+// portOwner finds the node that a new port is to belong to, asks whether the actor may give it ports, and puts its UUID into the
+// document.
+func (s *Server) portOwner(ctx context.Context, c *call, d map[string]any) (*node.Node, error) {
+	ident, ok := d["node_ident"].(string)
+	if !ok {
+		if _, ok := d["node_uuid"]; !ok {
+			return nil, rest.BadRequest("Schema error for port: 'node_uuid' is a required property")
+		}
+		return s.nodeIn(ctx, c, d, access.PortCreate)
 	}
-	n, err := s.visible(ctx, c, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return "", rest.BadRequest("Node %s could not be found.", id)
+	if _, ok := d["node_uuid"]; ok {
+		return nil, rest.BadRequest("Schema error for port: 'node_uuid' and 'node_ident' exclude each other")
 	}
-	if err != nil {
-		return "", err
-	}
-	return n.UUID, c.may(access.PortCreate, n)
+	delete(d, "node_ident")
+	return s.nodeSent(ctx, c, d, ident, access.PortCreate)
 }
 
 // connectivityIn are the states in which a port's connection may be changed: the node is not on a tenant's network then.
@@ -276,61 +447,90 @@ func (s *Server) patchPort(ctx context.Context, c *call) (*reply, error) {
 			return nil, rest.NotAcceptable()
 		}
 	}
-	p, perr := s.port(ctx, c)
-	if perr != nil {
-		return nil, perr
+	for range 10 {
+		p, err := s.patchPortOnce(ctx, c, patch)
+		if errors.Is(err, errChanged) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		shown := showPort(c, p)
+		return &reply{status: http.StatusOK, body: rest.PortFields.Render(&shown, c.v, nil)}, nil
 	}
-	owner, perr := s.store.Node(ctx, p.NodeUUID)
-	if perr != nil {
-		return nil, perr
+	return nil, rest.Conflict("Port %s is being changed by others all the time; try again.", c.path["port"])
+}
+
+// patchPortOnce applies a patch to the port as it is now. What was checked is what is changed, or errChanged.
+func (s *Server) patchPortOnce(ctx context.Context, c *call, patch *rest.Patch) (*node.Port, error) {
+	was, err := s.port(ctx, c)
+	if err != nil {
+		return nil, err
 	}
-	if owner.Reservation != "" {
-		return nil, lockedBy(owner)
+	owner, err := s.unlocked(ctx, was.NodeUUID)
+	if err != nil {
+		return nil, err
 	}
-	d := portDocument(p)
+	d := portDocument(was)
 	if err := patch.Apply(d); err != nil {
 		return nil, err
 	}
 	if fault := portSchema.Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for patch: %s", fault)
 	}
-	if id := d["node_uuid"].(string); id != p.NodeUUID {
-		if _, err := s.portOwner(ctx, c, id); err != nil {
+	if _, ok := d["node_uuid"]; !ok {
+		return nil, rest.BadRequest("Schema error for patch: 'node_uuid' is a required property")
+	}
+	n := owner
+	if !strings.EqualFold(textIn(d, "node_uuid"), owner.UUID) {
+		if n, err = s.nodeIn(ctx, c, d, access.PortCreate); err != nil {
 			return nil, err
 		}
+		if n.Reservation != "" {
+			return nil, lockedBy(n)
+		}
 	}
-	p, perr = s.store.UpdatePort(ctx, p.UUID, func(p *node.Port) error {
-		was := *p
-		d := portDocument(p)
-		if err := patch.Apply(d); err != nil {
-			return err
+	if err := s.checkPort(ctx, c, was, n, d); err != nil {
+		return nil, err
+	}
+	if err := checkPortChange(c, was, owner, patch, d); err != nil {
+		return nil, err
+	}
+	return s.store.UpdatePort(ctx, was.UUID, func(p *node.Port) error {
+		if !reflect.DeepEqual(portDocument(p), portDocument(was)) {
+			return errChanged
 		}
 		if err := assignPort(p, d); err != nil {
 			return err
 		}
-		p.NodeUUID = strings.ToLower(d["node_uuid"].(string))
-		moved := was.PXEEnabled != p.PXEEnabled || was.PhysicalNetwork != p.PhysicalNetwork || !sameObject(was.LocalLinkConnection, p.LocalLinkConnection)
-		if moved && !owner.Maintenance && !slices.Contains(connectivityIn, owner.Provision) {
-			return rest.Conflict("Port %s can not have any connectivity attributes (physical_network, portgroup_id, local_link_connection, pxe_enabled) updated unless node %s is in a enroll, inspecting, inspect wait, manageable state or in maintenance mode. The current state is %s.", p.UUID, owner.UUID, owner.Provision)
-		}
 		return nil
 	})
-	if perr != nil {
-		return nil, perr
-	}
-	shown := showPort(c, p)
-	return &reply{status: http.StatusOK, body: rest.PortFields.Render(&shown, c.v, nil)}, nil
 }
 
-func portDocument(p *node.Port) map[string]any {
-	d := map[string]any{
-		"address": p.Address, "extra": rest.Clone(p.Extra), "is_smartnic": p.IsSmartNIC, "local_link_connection": rest.Clone(p.LocalLinkConnection),
-		"node_uuid": p.NodeUUID, "physical_network": nil, "portgroup_uuid": nil, "pxe_enabled": p.PXEEnabled,
+// checkPortChange refuses what the node's state does not allow. d is what the port is to become.
+func checkPortChange(c *call, was *node.Port, owner *node.Node, patch *rest.Patch, d map[string]any) *rest.Error {
+	p := *was
+	if err := assignPort(&p, d); err != nil {
+		return err
 	}
-	if p.PhysicalNetwork != "" {
-		d["physical_network"] = p.PhysicalNetwork
+	if owner.Provision == node.Inspecting && c.v >= rest.VersionInspectWait {
+		return rest.Conflict(`Cannot update port "%s" on "%s" while it is in state "%s".`, p.UUID, owner.UUID, owner.Provision)
 	}
-	return d
+	if c.v >= rest.VersionGroupNetwork && p.PortgroupUUID != "" && slices.Contains(patch.Roots(), "physical_network") {
+		return rest.BadRequest("physical_network cannot be changed while the port belongs to a portgroup.")
+	}
+	if owner.Maintenance {
+		return nil
+	}
+	if p.Address != was.Address && (owner.Provision == node.Active || owner.InstanceUUID != "") {
+		return rest.Conflict("Cannot update hardware address for port %s as node %s is active or has instance UUID assigned", p.UUID, owner.UUID)
+	}
+	moved := was.PXEEnabled != p.PXEEnabled || was.PhysicalNetwork != p.PhysicalNetwork || was.PortgroupUUID != p.PortgroupUUID ||
+		!sameObject(was.LocalLinkConnection, p.LocalLinkConnection)
+	if moved && !slices.Contains(connectivityIn, owner.Provision) {
+		return rest.Conflict("Port %s can not have any connectivity attributes (physical_network, portgroup_id, local_link_connection, pxe_enabled) updated unless node %s is in a %s state or in maintenance mode. The current state is %s.", p.UUID, owner.UUID, joinStates(connectivityIn), owner.Provision)
+	}
+	return nil
 }
 
 func sameObject(a, b map[string]any) bool {
@@ -342,15 +542,12 @@ func (s *Server) deletePort(ctx context.Context, c *call) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, err := s.store.Node(ctx, p.NodeUUID)
+	n, err := s.unlocked(ctx, p.NodeUUID)
 	if err != nil {
 		return nil, err
 	}
-	if n.Reservation != "" {
-		return nil, lockedBy(n)
-	}
 	if id, ok := p.InternalInfo[vifKey]; ok && !n.Maintenance {
-		return nil, rest.Conflict("Cannot delete the port %s because it has a VIF %v attached; detach it first.", p.UUID, id)
+		return nil, rest.Conflict("Cannot delete the port %s as it is bound to VIF %v for use.", p.UUID, id)
 	}
 	if err := s.store.DeletePort(ctx, p.UUID); err != nil {
 		return nil, err

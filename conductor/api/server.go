@@ -58,6 +58,7 @@ type tables interface {
 	Runbooks() *store.Table[node.Runbook]
 	InspectionRules() *store.Table[node.InspectionRule]
 	Allocations() *store.Table[node.Allocation]
+	UpdatePortgroup(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error)
 }
 
 // machines is all that the API asks of the engine.

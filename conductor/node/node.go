@@ -123,6 +123,9 @@ type Port struct {
 	PXEEnabled          bool
 	PhysicalNetwork     string
 	PortgroupUUID       string
+	Vendor              string
+	Category            string
+	NoDynamicPortgroup  bool // may not become a member of a port group that is made for one attachment
 	IsSmartNIC          bool
 	LocalLinkConnection map[string]any
 	Extra               map[string]any

@@ -2,6 +2,7 @@ package node
 
 import (
 	"encoding/json"
+	"strconv"
 	"time"
 )
 
@@ -43,7 +44,7 @@ type Portgroup struct {
 	StandalonePortsSupported bool
 	PhysicalNetwork          string
 	Category                 string
-	DynamicPortgroup         bool
+	DynamicPortgroup         bool // made for one attachment, and gone with it
 	Properties               map[string]any
 	Extra                    map[string]any
 	InternalInfo             map[string]any
@@ -73,6 +74,11 @@ type VolumeTarget struct {
 	BootIndex  int
 	Properties map[string]any
 	Extra      map[string]any
+}
+
+// Unique implements Resource.
+func (v *VolumeTarget) Unique() map[string]string {
+	return some("boot index", v.NodeUUID+" "+strconv.Itoa(v.BootIndex))
 }
 
 // TemplateStep is a step as a template or a runbook asks for it.
@@ -109,7 +115,7 @@ type InspectionRule struct {
 	Head
 	Description string
 	Phase       string // "main"
-	Priority    int
+	Priority    int    // 0 to 9999; higher ones come first
 	Sensitive   bool
 	Conditions  []map[string]any
 	Actions     []map[string]any

@@ -23,4 +23,4 @@ var ChassisFields = Fields[Chassis]{
 }
 
 // ChassisListFields are the fields of a list without detail.
-var ChassisListFields = []string{"uuid", "description", "links"}
+var ChassisListFields = []string{"uuid", "description"}

@@ -13,6 +13,11 @@ func TestTablesAndStructsHaveTheSameFields(t *testing.T) {
 	checkTable(t, NodeFields)
 	checkTable(t, PortFields)
 	checkTable(t, StatesFields)
+	checkTable(t, ChassisFields)
+	checkTable(t, PortgroupFields)
+	checkTable(t, VolumeConnectorFields)
+	checkTable(t, VolumeTargetFields)
+	checkTable(t, InspectionRuleFields)
 }
 
 func checkTable[T any](t *testing.T, table Fields[T]) {
@@ -27,7 +32,7 @@ func checkTable[T any](t *testing.T, table Fields[T]) {
 			t.Errorf("%s has no field for %q of its table", typ, f.Name)
 		}
 		delete(tags, f.Name)
-		if f.Since < MinVersion || f.Since > NewestVersion {
+		if f.Since < MinVersion || f.Since > max(NewestVersion, VersionDynamicGroups) {
 			t.Errorf("%s: %s since %s, which is not known", typ, f.Name, f.Since)
 		}
 	}

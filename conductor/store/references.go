@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -84,4 +85,43 @@ func together(tx *sql.Tx, kind, uuid, nodeUUID string) error {
 		return &ReferenceError{kind, uuid, fmt.Sprintf("Portgroup %s can not be given to another node while it contains ports.", uuid)}
 	}
 	return err
+}
+
+// UpdatePortgroup is Update of the table of port groups; its ports go with a group to another physical network, in the same
+// transaction.
+func (s *Store) UpdatePortgroup(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error) {
+	var out *node.Portgroup
+	err := s.write(ctx, func(tx *sql.Tx) error {
+		var was string
+		g, err := s.Portgroups().update(ctx, tx, uuid, func(g *node.Portgroup) error {
+			was = g.PhysicalNetwork
+			return change(g)
+		})
+		if err != nil {
+			return err
+		}
+		out = g
+		if g.PhysicalNetwork == was {
+			return nil
+		}
+		rows, err := tx.QueryContext(ctx, `SELECT doc FROM ports WHERE portgroup_uuid = ?`, g.UUID)
+		if err != nil {
+			return fmt.Errorf("read ports of port group %s: %w", g.UUID, err)
+		}
+		ports, err := collect(rows, scanPort)
+		if err != nil {
+			return fmt.Errorf("read ports of port group %s: %w", g.UUID, err)
+		}
+		for _, p := range ports {
+			p.PhysicalNetwork, p.UpdatedAt = g.PhysicalNetwork, s.now()
+			if err := s.putPort(tx, p); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
 }

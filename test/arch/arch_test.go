@@ -67,8 +67,9 @@ var may = map[string][]string{
 	"conductor/rest":         {},
 	"conductor/alloc":        {"conductor/node", "conductor/store"},
 	"conductor/access":       {"conductor/node"},
+	"conductor/inspect":      {"conductor/node"},
 	"conductor/access/...":   {}, // keystonetest: a Keystone for tests
-	"conductor/api":          {"conductor/hardware", "conductor/events", "conductor/access", "conductor/alloc", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
+	"conductor/api":          {"conductor/hardware", "conductor/events", "conductor/access", "conductor/alloc", "conductor/inspect", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
 	"conductor/client":       {"conductor/rest"},
 
 	"initramfs/archive": {},
