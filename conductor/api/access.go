@@ -144,6 +144,7 @@ var rulings = map[string]ruling{
 	"GET /v1/shards":                                        {rule: access.ShardsGet},
 	"GET /ingot/v1/nodes/{node}/progress":                   {rule: access.IngotProgress},
 	"GET /ingot/v1/nodes/{node}/timeline":                   {rule: access.IngotProgress},
+	"GET /ingot/v1/capabilities":                            {rule: access.DriverGet},
 	"GET /ingot/v1/log":                                     {rule: access.IngotEvents},
 	"GET /ingot/v1/events":                                  {rule: access.IngotEvents},
 	"GET /ingot/v1/nodes/{node}/logs":                       {rule: access.IngotLogs},

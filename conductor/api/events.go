@@ -19,9 +19,10 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// eventRoutes are the routes of the stream of events and the log, under /ingot/v1.
+// eventRoutes are the routes of the stream of events, the log and the capabilities, under /ingot/v1.
 func (s *Server) eventRoutes() []route {
 	return []route{
+		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: Read, handle: s.getCapabilities},
 		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: Read, handle: s.searchLog},
 		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: Read, Stream: true, handle: s.followEvents},
 	}

@@ -124,3 +124,21 @@ func TestConfig(t *testing.T) {
 		}
 	}
 }
+
+func TestEveryInterfaceSaysWhatItDoes(t *testing.T) {
+	used := map[string]bool{}
+	for _, name := range Names() {
+		typ, _ := ByName(name)
+		for _, kind := range Kinds {
+			for _, iface := range typ.Enabled(kind) {
+				used[kind+" "+iface] = true
+				if i, ok := Find(kind, iface); !ok || i.Description == "" {
+					t.Errorf("%s interface %s of %s does not say what it does", kind, iface, name)
+				}
+			}
+		}
+	}
+	if len(used) != len(interfaces) {
+		t.Errorf("%d interfaces are described, types have %d", len(interfaces), len(used))
+	}
+}

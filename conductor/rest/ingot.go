@@ -126,3 +126,41 @@ type Log struct {
 	Log  []LogEntry `json:"log"`
 	Next string     `json:"next,omitempty"`
 }
+
+// Capabilities is the answer of GET /ingot/v1/capabilities: what each hardware type and interface really does here.
+type Capabilities struct {
+	HardwareTypes []HardwareType      `json:"hardware_types"`
+	Interfaces    []HardwareInterface `json:"interfaces"`
+}
+
+// HardwareType is what a node's driver names.
+type HardwareType struct {
+	Name        string                     `json:"name"`
+	Description string                     `json:"description"`
+	Interfaces  map[string]InterfaceChoice `json:"interfaces"` // by kind
+}
+
+// InterfaceChoice is what nodes of a type may choose from.
+type InterfaceChoice struct {
+	Default string   `json:"default"`
+	Enabled []string `json:"enabled"`
+}
+
+// HardwareInterface is one interface of a kind.
+type HardwareInterface struct {
+	Kind          string          `json:"kind"`
+	Name          string          `json:"name"`
+	Description   string          `json:"description"`
+	HardwareTypes []string        `json:"hardware_types"` // that have it
+	Features      []string        `json:"features"`
+	Verbs         []string        `json:"verbs"`
+	Steps         []InterfaceStep `json:"steps"`
+}
+
+// InterfaceStep is a step that an interface brings along.
+type InterfaceStep struct {
+	Interface string         `json:"interface"`
+	Step      string         `json:"step"`
+	Args      []string       `json:"args"`   // those that are needed end in *
+	Phases    map[string]int `json:"phases"` // priority in each phase; 0: only when asked for
+}

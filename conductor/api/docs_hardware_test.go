@@ -1,0 +1,129 @@
+package api
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/hardware/fake"
+	powerfake "github.com/ingot-metal/ingot/conductor/power/fake"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// TestDocumentationOfHardware keeps docs/hardware.md true to the table of hardware types.
+func TestDocumentationOfHardware(t *testing.T) {
+	path := filepath.Join("..", "..", "docs", "hardware.md")
+	have, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := capabilities(driver.All(), hardware.New(driver.All().Interface, fake.New(new(powerfake.Machines), nil).Plugs()))
+	want := string(have)
+	for name, made := range map[string]string{"matrix": driverTable(), "types": typeTable(all), "interfaces": interfaceTable(all), "properties": propertyTables()} {
+		begin, end := "<!-- "+name+": made by go test ./conductor/api -update -->\n", "<!-- end of "+name+" -->"
+		before, rest, ok := strings.Cut(want, begin)
+		_, after, ok2 := strings.Cut(rest, end)
+		if !ok || !ok2 {
+			t.Fatalf("docs/hardware.md has no place for %s", name)
+		}
+		want = before + begin + made + end + after
+	}
+	if want == string(have) {
+		return
+	}
+	if *update {
+		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Error("docs/hardware.md differs from the code: run go test ./conductor/api -update and read the difference")
+}
+
+func typeTable(all rest.Capabilities) string {
+	var b strings.Builder
+	b.WriteString("\n")
+	for _, typ := range all.HardwareTypes {
+		fmt.Fprintf(&b, "- `%s`: %s\n", typ.Name, typ.Description)
+	}
+	return b.String() + "\n"
+}
+
+func interfaceTable(all rest.Capabilities) string {
+	var b strings.Builder
+	b.WriteString("\n| kind | interface | types | what it does | features, verbs | steps (phase priority) |\n|---|---|---|---|---|---|\n")
+	for _, i := range all.Interfaces {
+		var steps []string
+		for _, s := range i.Steps {
+			var phases []string
+			for _, p := range slices.Sorted(maps.Keys(s.Phases)) {
+				if s.Phases[p] > 0 {
+					p += fmt.Sprintf(" %d", s.Phases[p])
+				}
+				phases = append(phases, p)
+			}
+			steps = append(steps, fmt.Sprintf("`%s.%s` (%s)", s.Interface, s.Step, strings.Join(phases, ", ")))
+		}
+		fmt.Fprintf(&b, "| %s | `%s` | %s | %s | %s | %s |\n", i.Kind, i.Name, strings.Join(i.HardwareTypes, ", "), i.Description,
+			strings.Join(append(slices.Clone(i.Features), i.Verbs...), ", "), strings.Join(steps, ", "))
+	}
+	return b.String() + "\n"
+}
+
+func propertyTables() string {
+	var b strings.Builder
+	for _, name := range driver.Names() {
+		typ, _ := driver.ByName(name)
+		fmt.Fprintf(&b, "\n### %s\n\n| driver_info | | meaning |\n|---|---|---|\n", name)
+		for _, p := range typ.Properties {
+			required := ""
+			if p.Required {
+				required = "required"
+			}
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", p.Name, required, p.Description)
+		}
+	}
+	return b.String() + "\n"
+}
+
+func TestCapabilities(t *testing.T) {
+	types := driver.All()
+	f := newFixture(t, Config{Hardware: hardware.New(types.Interface, fake.New(new(powerfake.Machines), nil).Plugs())})
+	out := f.want(200, "GET", "/ingot/v1/capabilities", "")
+	list, _ := out["hardware_types"].([]any)
+	if len(list) != len(driver.Names()) {
+		t.Errorf("hardware_types = %v", list)
+	}
+	steps := map[string]bool{}
+	for _, v := range out["interfaces"].([]any) {
+		i := v.(map[string]any)
+		for _, s := range i["steps"].([]any) {
+			m := s.(map[string]any)
+			steps[fmt.Sprint(i["kind"], " ", i["name"], ": ", m["interface"], ".", m["step"])] = true
+		}
+		if strings.HasPrefix(i["name"].(string), "no-") && len(i["features"].([]any))+len(i["steps"].([]any))+len(i["verbs"].([]any)) > 0 {
+			t.Errorf("%v does something: %v", i["name"], i)
+		}
+	}
+	for _, want := range []string{"bios fake: bios.apply_configuration", "raid fake: raid.create_configuration", "deploy direct: deploy.write_image", "deploy fake: deploy.deploy", "inspect agent: inspect.inspect"} {
+		if !steps[want] {
+			t.Errorf("%s is missing in %v", want, steps)
+		}
+	}
+	// What is not enabled is not shown.
+	few, err := driver.New(driver.Config{Types: []string{"ipmi"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range capabilities(few, nil).Interfaces {
+		if i.Name == "fake" {
+			t.Errorf("%s interface fake is shown for ipmi alone", i.Kind)
+		}
+	}
+}

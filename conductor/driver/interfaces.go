@@ -1,0 +1,56 @@
+package driver
+
+import "slices"
+
+// Interface is one interface that hardware types have, and what it really does.
+type Interface struct {
+	Kind, Name  string
+	Description string
+	// Features are what calls of the API find it able to do; for a "no-..." there are none.
+	Features []string
+	// Verbs are the targets of PUT states/provision that it carries out.
+	Verbs []string
+}
+
+// interfaces is the table. A test holds it to be the same as what types name, and conductor/app tests that what stands behind an
+// interface has these features.
+var interfaces = []Interface{
+	{Kind: "power", Name: "ipmitool", Description: "asks the controller over IPMI 2.0, without the program ipmitool", Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},
+	{Kind: "power", Name: "fake", Description: "fake-hardware: a machine in memory. manual-management: a person who presses the buttons and is told which", Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},
+	{Kind: "management", Name: "ipmitool", Description: "asks the controller over IPMI 2.0", Features: []string{"boot device"}},
+	{Kind: "management", Name: "fake", Description: "remembers what it was told", Features: []string{"boot device", "boot mode", "secure boot", "indicators", "virtual media"}},
+	{Kind: "management", Name: "noop", Description: "leaves the boot order to the machine"},
+	{Kind: "boot", Name: "ipxe", Description: "boots the ramdisk over the network: DHCP, TFTP or HTTP, iPXE, then HTTP"},
+	{Kind: "boot", Name: "pxe", Description: "the same as ipxe, for clients that ask for it by this name"},
+	{Kind: "boot", Name: "fake", Description: "boots nothing"},
+	{Kind: "deploy", Name: "direct", Description: "has the agent stream an image onto the disk", Verbs: []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},
+	{Kind: "deploy", Name: "fake", Description: "pretends, in as much time and with as many failures as driver_info says", Verbs: []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},
+	{Kind: "inspect", Name: "agent", Description: "has the agent look at the hardware", Verbs: []string{"inspect"}},
+	{Kind: "inspect", Name: "fake", Description: "makes an inventory of what driver_info says (fake_inventory)", Verbs: []string{"inspect"}},
+	{Kind: "inspect", Name: "no-inspect", Description: "no inspection"},
+	{Kind: "network", Name: "noop", Description: "leaves switches alone and gives the instance no address"},
+	{Kind: "network", Name: "flat", Description: "keeps serving the instance on the provisioning network", Features: []string{"vifs"}},
+	{Kind: "console", Name: "fake", Description: "a console to nowhere", Features: []string{"console"}},
+	{Kind: "console", Name: "no-console", Description: "no console"},
+	{Kind: "raid", Name: "fake", Description: "records logical disks", Features: []string{"raid"}},
+	{Kind: "raid", Name: "no-raid", Description: "no RAID"},
+	{Kind: "bios", Name: "fake", Description: "records BIOS settings", Features: []string{"bios"}},
+	{Kind: "bios", Name: "no-bios", Description: "no BIOS settings"},
+	{Kind: "firmware", Name: "fake", Description: "records firmware versions", Features: []string{"firmware"}},
+	{Kind: "firmware", Name: "no-firmware", Description: "no firmware updates"},
+	{Kind: "rescue", Name: "fake", Description: "pretends to boot a rescue system", Verbs: []string{"rescue", "unrescue"}},
+	{Kind: "rescue", Name: "no-rescue", Description: "no rescue"},
+	{Kind: "storage", Name: "noop", Description: "local disks only"},
+	{Kind: "storage", Name: "fake", Description: "attaches nothing"},
+	{Kind: "vendor", Name: "fake", Description: "the methods of Ironic's fake", Features: []string{"vendor passthru"}},
+	{Kind: "vendor", Name: "no-vendor", Description: "no vendor methods"},
+}
+
+// Find returns what an interface does; ok is false if there is none of that kind and name.
+func Find(kind, name string) (i Interface, ok bool) {
+	at := slices.IndexFunc(interfaces, func(i Interface) bool { return i.Kind == kind && i.Name == name })
+	if at < 0 {
+		return Interface{}, false
+	}
+	return interfaces[at], true
+}
