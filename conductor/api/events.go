@@ -231,6 +231,9 @@ func (st *stream) run(ctx context.Context) error {
 			return nil
 		case <-st.r.Wake():
 		case <-beat.C:
+			if !st.still() {
+				return nil
+			}
 			// The ID goes along, so that a reader that is shown little does not come back with an old one.
 			st.buf = append(fmt.Appendf(st.buf, "id: %d\n", st.r.After()), ": still here\n\n"...)
 			if err := st.flush(); err != nil {
@@ -243,6 +246,19 @@ func (st *stream) run(ctx context.Context) error {
 			}
 		}
 	}
+}
+
+// still asks again who reads: a login that has ended ends the stream, and a role that was taken away meanwhile counts no more.
+func (st *stream) still() bool {
+	a, refused, err := st.s.authenticate(st.c.r)
+	if err != nil {
+		return err.Status == http.StatusServiceUnavailable // that nobody can be asked is not the reader's fault
+	}
+	if refused != nil || !a.May(access.IngotEvents, access.Object{}) {
+		return false
+	}
+	st.c.actor = a
+	return true
 }
 
 // drain sends all there is.

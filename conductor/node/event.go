@@ -56,7 +56,7 @@ type LogQuery struct {
 	User, Type         string
 	Severity           string // "INFO", "WARNING", "ERROR"
 	Project            string // of the requester, or owner or lessee of the node
-	Visible            string // a project: lines of nodes that it owns or leases. Unlike Project it is not asked for but imposed
+	Visible            string // a project: lines of nodes that it owns, and its own requests on those that it leases. Unlike Project it is not asked for but imposed
 	Text               string // part of the sentence, upper or lower case
 	Since, Until       time.Time
 	Marker             string // UUID of the line after which to go on

@@ -213,8 +213,8 @@ func TestLog(t *testing.T) {
 	ctx := context.Background()
 	s := openTemp(t, t.TempDir())
 	var ids []string
-	for _, name := range []string{"one", "two"} {
-		n := &node.Node{Name: name, Driver: "fake-hardware", Owner: "owner-" + name}
+	for i, name := range []string{"one", "two"} {
+		n := &node.Node{Name: name, Driver: "fake-hardware", Owner: "owner-" + name, Lessee: []string{"p1", "p2"}[i]}
 		if err := s.CreateNode(ctx, n); err != nil {
 			t.Fatal(err)
 		}
@@ -261,7 +261,9 @@ func TestLog(t *testing.T) {
 		{"by the requester's project", node.LogQuery{Project: "p1"}, "deploy failed|power on requested"},
 		{"by the owner", node.LogQuery{Project: "owner-two"}, "Deploy 100% requested"},
 		{"what a project may see", node.LogQuery{Visible: "owner-two"}, "Deploy 100% requested"},
-		{"nothing to see", node.LogQuery{Visible: "p1"}, ""},
+		{"what a lessee asked for", node.LogQuery{Visible: "p1"}, "deploy failed|power on requested"},
+		{"what others asked for", node.LogQuery{Visible: "p2"}, ""},
+		{"nothing to see", node.LogQuery{Visible: "p3"}, ""},
 		{"by type", node.LogQuery{Type: "power"}, "power on requested"},
 		{"by severity", node.LogQuery{Severity: "error"}, "deploy failed"},
 		{"by text", node.LogQuery{Text: "DEPLOY"}, "deploy failed|Deploy 100% requested"},

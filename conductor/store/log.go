@@ -36,7 +36,8 @@ func (s *Store) Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error
 		add("(project = ? OR owner = ? OR lessee = ?)", q.Project, q.Project, q.Project)
 	}
 	if q.Visible != "" {
-		add("(owner = ? OR lessee = ?)", q.Visible, q.Visible)
+		// A lessee may not look at a node's history, which tells of the site's insides, but at what it asked for itself.
+		add("(owner = ? OR lessee = ? AND project = ?)", q.Visible, q.Visible, q.Visible)
 	}
 	if q.Text != "" {
 		add(`LOWER(event) LIKE ? ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(strings.ToLower(q.Text))+"%")
