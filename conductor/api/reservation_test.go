@@ -14,6 +14,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/alloc"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/hardware/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	powerfake "github.com/ingot-metal/ingot/conductor/power/fake"
@@ -34,7 +36,12 @@ func (d fakeDrivers) Interface(n *node.Node, kind string) string { return driver
 
 // withEngine puts a whole conductor behind the fixture's API: an engine over fake hardware, and a runner of allocations.
 func (f *fixture) withEngine() *fixture {
-	en := engine.New(f.st, fakeDrivers{new(powerfake.Machines)}, nil, nil, engine.Config{Hostname: "c1", PowerPoll: time.Millisecond, RetryBase: time.Millisecond}, nil)
+	machines := new(powerfake.Machines)
+	drivers := fakeDrivers{machines}
+	en := engine.New(f.st, drivers, nil, nil, engine.Config{Hostname: "c1", PowerPoll: time.Millisecond, RetryBase: time.Millisecond}, nil)
+	plugs := hardware.New(drivers.Interface, fake.New(machines, nil).Plugs())
+	en.SetPlugs(plugs)
+	f.srv.cfg.Hardware = plugs
 	runner := alloc.New(f.st, nil)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 2)
@@ -239,4 +246,94 @@ func TestRunbookInRequest(t *testing.T) {
 	if got.Verb != "" {
 		t.Errorf("a refused request reached the engine: %+v", got)
 	}
+}
+
+// TestStepsOfFakeHardware: steps that a request, a template and a runbook bring are checked before anything is done, and then done.
+func TestStepsOfFakeHardware(t *testing.T) {
+	f := newFixture(t, Config{}).withEngine()
+	provision := func(status int, body string) map[string]any {
+		t.Helper()
+		return f.want(status, "PUT", "/v1/nodes/n/states/provision", body)
+	}
+	bios := func() map[string]string {
+		t.Helper()
+		got := map[string]string{}
+		for _, o := range f.want(200, "GET", "/v1/nodes/n/bios", "")["bios"].([]any) {
+			setting := o.(map[string]any)
+			got[fmt.Sprint(setting["name"])] = fmt.Sprint(setting["value"])
+		}
+		return got
+	}
+	f.want(201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"n","resource_class":"rc"}`)
+	provision(202, `{"target":"manage"}`)
+	f.until("/v1/nodes/n", "provision_state", "manageable")
+	before := mustNode(t, f, "n").Version
+	for _, c := range []struct{ steps, want string }{
+		{`[{"interface":"bios","step":"mine_coins"}]`, "bios.mine_coins"},
+		{`[{"interface":"raid","step":"apply_configuration_of_bios"}]`, "raid.apply_configuration_of_bios"},
+		{`[{"interface":"bios","step":"apply_configuration"}]`, "needs the argument settings"},
+		{`[{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"a","value":"b"}],"x":1}}]`, "has no argument x"},
+		{`[{"interface":"bios","step":"apply_configuration","args":{"settings":"a=b"}}]`, "settings is not a list"},
+		{`[{"interface":"bios","step":"factory_reset"},{"interface":"bios","step":"factory_reset","args":{"hard":true}}]`, "has no argument hard"},
+		{`[{"interface":"nose","step":"x"}]`, "'nose' is not one of ['power'"},
+	} {
+		if out := provision(400, `{"target":"clean","clean_steps":`+c.steps+`}`); !strings.Contains(fault(out), c.want) {
+			t.Errorf("clean with %s: %s, want %q", c.steps, fault(out), c.want)
+		}
+	}
+	if n := mustNode(t, f, "n"); n.Version != before || n.Provision != node.Manageable {
+		t.Errorf("refused requests changed the node: version %d, before %d, state %s", n.Version, before, n.Provision)
+	}
+	provision(202, `{"target":"clean","clean_steps":[{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"boot","value":"pxe"}]}}]}`)
+	f.until("/v1/nodes/n", "provision_state", "manageable")
+	if got := bios(); got["boot"] != "pxe" {
+		t.Errorf("after cleaning: BIOS %v", got)
+	}
+
+	// A runbook, on a node that has its trait.
+	f.want(201, "POST", "/v1/runbooks", `{"name":"CUSTOM_RESET","steps":[{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"last","value":"1"}]},"order":2},`+
+		`{"interface":"bios","step":"factory_reset","order":1}]}`)
+	if out := provision(400, `{"target":"clean","runbook":"CUSTOM_RESET"}`); !strings.Contains(fault(out), "has not been approved for use on this node") {
+		t.Error(out)
+	}
+	f.want(204, "PUT", "/v1/nodes/n/traits", `{"traits":["CUSTOM_RESET","CUSTOM_TUNED","CUSTOM_BROKEN"]}`)
+	provision(202, `{"target":"clean","runbook":"CUSTOM_RESET"}`)
+	f.until("/v1/nodes/n", "provision_state", "manageable")
+	if got := bios(); len(got) != 1 || got["last"] != "1" {
+		t.Errorf("after the runbook: BIOS %v", got)
+	}
+	provision(202, `{"target":"provide"}`)
+	f.until("/v1/nodes/n", "provision_state", "available")
+
+	// Templates, by the traits of an allocation.
+	template := func(name, extra, step string) {
+		t.Helper()
+		f.want(201, "POST", "/v1/deploy_templates", `{"name":"`+name+`","extra":`+extra+`,"steps":[`+step+`]}`)
+	}
+	template("CUSTOM_TUNED", `{"ingot:drivers":["fake-hardware"]}`, `{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"turbo","value":"on"}]},"priority":90}`)
+	template("CUSTOM_RESET", `{"ingot:drivers":["ipmi"]}`, `{"interface":"bios","step":"factory_reset","args":{},"priority":10}`)
+	template("CUSTOM_BROKEN", `{}`, `{"interface":"bios","step":"apply_configuration","args":{"sets":[]},"priority":90}`)
+	f.want(201, "POST", "/v1/allocations", `{"resource_class":"rc","name":"broken","traits":["CUSTOM_BROKEN"]}`)
+	f.until("/v1/allocations/broken", "state", "active")
+	if out := provision(400, `{"target":"active"}`); !strings.Contains(fault(out), "CUSTOM_BROKEN") {
+		t.Errorf("a broken template: %s", fault(out))
+	}
+	f.want(204, "DELETE", "/v1/allocations/broken", "")
+	f.want(201, "POST", "/v1/allocations", `{"resource_class":"rc","name":"tuned","traits":["CUSTOM_TUNED","CUSTOM_RESET"]}`)
+	f.until("/v1/allocations/tuned", "state", "active")
+	provision(202, `{"target":"active"}`)
+	f.until("/v1/nodes/n", "provision_state", "active")
+	if got := bios(); len(got) != 1 || got["turbo"] != "on" {
+		t.Errorf("after the deployment: BIOS %v", got)
+	}
+	provision(202, `{"target":"service","service_steps":[{"interface":"bios","step":"factory_reset"}],"disable_ramdisk":true}`)
+	f.until("/v1/nodes/n", "provision_state", "active")
+	if got := bios(); len(got) != 0 {
+		t.Errorf("after service: BIOS %v", got)
+	}
+	provision(202, `{"target":"rescue","rescue_password":"pw"}`)
+	f.until("/v1/nodes/n", "provision_state", "rescue")
+	provision(202, `{"target":"deleted"}`)
+	f.until("/v1/nodes/n", "provision_state", "available")
+	f.want(404, "GET", "/v1/allocations/tuned", "")
 }

@@ -43,7 +43,7 @@ func stepSchema(order string, needed ...string) *rest.Schema {
 	return &rest.Schema{
 		Types: []string{"object"}, Closed: true, Required: append([]string{"interface", "step"}, needed...),
 		Props: map[string]*rest.Schema{
-			"interface": {Enum: stepInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}},
+			"interface": {Types: []string{"string"}}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}},
 			order: {Types: []string{"integer", "string"}, Pattern: regexp.MustCompile(`^[0-9]+$`)},
 		},
 	}
@@ -52,8 +52,20 @@ func stepSchema(order string, needed ...string) *rest.Schema {
 // maxSteps is more than anybody has; each of them is checked with every deployment.
 const maxSteps = 255
 
+// stepInterface says what is wrong with the interface of a template's or a runbook's step, or "".
+func stepInterface(v rest.Version, name any) string {
+	known := stepInterfaces
+	if v >= rest.VersionFirmware {
+		known = newInterfaces[:len(stepInterfaces)+2] // firmware and vendor; networks have no steps of this kind
+	}
+	if slices.Contains(known, name) {
+		return ""
+	}
+	return rest.Repr(name) + " is not one of " + rest.Repr(known)
+}
+
 // checkSteps refuses what a schema can't: a place that is no number from 0, and a step that is there twice.
-func checkSteps(d map[string]any, order, what string) (fault, invalid string) {
+func checkSteps(v rest.Version, d map[string]any, order, what string) (fault, invalid string) {
 	list, _ := d["steps"].([]any)
 	if len(list) > maxSteps {
 		return "there are more than " + strconv.Itoa(maxSteps) + " steps", ""
@@ -61,6 +73,9 @@ func checkSteps(d map[string]any, order, what string) (fault, invalid string) {
 	seen := map[string]bool{}
 	for _, item := range list {
 		o, _ := item.(map[string]any)
+		if fault := stepInterface(v, o["interface"]); fault != "" {
+			return fault, ""
+		}
 		at, ok := place(o[order])
 		if !ok {
 			return rest.Repr(o[order]) + " is too large", ""
@@ -202,11 +217,11 @@ func (s *Server) templates() *kind[node.DeployTemplate, rest.DeployTemplate] {
 		document: func(t *node.DeployTemplate) map[string]any {
 			return map[string]any{"name": t.Name, "extra": rest.Clone(t.Extra), "steps": stepDocuments(t.Steps, "priority")}
 		},
-		check: func(_ context.Context, _ *call, was *node.DeployTemplate, d map[string]any) error {
+		check: func(_ context.Context, c *call, was *node.DeployTemplate, d map[string]any) error {
 			if fault := traitFault(textIn(d, "name")); fault != "" {
 				return rest.BadRequest("Schema error for %s: %s", subject(was != nil, "template"), fault)
 			}
-			fault, invalid := checkSteps(d, "priority", "deploy ")
+			fault, invalid := checkSteps(c.v, d, "priority", "deploy ")
 			switch {
 			case fault != "":
 				return rest.BadRequest("Schema error for %s: %s", subject(was != nil, "template"), fault)
@@ -308,7 +323,7 @@ func checkRunbook(_ context.Context, c *call, was *node.Runbook, d map[string]an
 			return rest.BadRequest("Schema error for %s: %s", body, fault)
 		}
 	}
-	fault, invalid := checkSteps(d, "order", "")
+	fault, invalid := checkSteps(c.v, d, "order", "")
 	switch {
 	case fault != "":
 		return rest.BadRequest("Schema error for %s: %s", body, fault)

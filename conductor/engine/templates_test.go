@@ -90,6 +90,9 @@ func TestTemplates(t *testing.T) {
 		if err := w.ask(m, node.Deploy); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) {
 			t.Errorf("deploy with instance traits %v = %v, want %q", c.info, err, c.words)
 		}
+		if v, err := w.current().eng.Validate(t.Context(), m.id); err != nil || *v["deploy"].Result || !strings.Contains(v["deploy"].Reason, c.words) {
+			t.Errorf("validate with instance traits %v = %+v, %v, want %q", c.info, v["deploy"], err, c.words)
+		}
 		if n := w.node(m); n.Provision != node.Available || n.Job != nil || n.Version != before.Version {
 			t.Errorf("after a refused deployment: %s, job %v, version %d, before %d", n.Provision, n.Job, n.Version, before.Version)
 		}

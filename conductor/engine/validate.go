@@ -41,11 +41,12 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	if m := capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
 		out["boot"] = verdict(invalidf("capability boot_mode is %q: use bios or uefi", m))
 	}
-	if e.drivers.Interface(n, "deploy") == "fake" {
-		out["deploy"] = verdict(nil)
-	} else {
-		out["deploy"] = verdict(e.checkImage(n))
+	_, err = e.templated(ctx, n, nil)
+	var invalid *InvalidError
+	if err != nil && !errors.As(err, &invalid) {
+		return nil, err
 	}
+	out["deploy"] = verdict(err)
 	for _, kind := range []string{"bios", "console", "inspect", "raid", "rescue"} {
 		if name := e.drivers.Interface(n, kind); name == "" || strings.HasPrefix(name, "no-") {
 			out[kind] = Validation{Reason: "not supported"}
