@@ -115,11 +115,11 @@ func (b *bench) run(ctx context.Context) (err error) {
 		if err := s.run(ctx, sub, im); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
+		if err := b.save(); err != nil { // what is measured is kept, whatever happens to the rest
+			return err
+		}
 	}
 	b.print(os.Stdout)
-	if err := b.save(); err != nil {
-		return err
-	}
 	missed := 0
 	for _, g := range b.res.Goals {
 		if !g.met() {

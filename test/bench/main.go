@@ -54,8 +54,8 @@ func command(ctx context.Context, args []string) error {
 	var b bench
 	fs := flag.NewFlagSet("bench", flag.ContinueOnError)
 	fs.IntVar(&b.rounds, "n", 5, "rounds of every comparison")
-	fs.Int64Var(&b.sizeMiB, "size", 2048, "MiB of the image, most of them zeros")
-	fs.Int64Var(&b.dataMiB, "data", 600, "MiB of files in it")
+	fs.Int64Var(&b.sizeMiB, "size", 2048, "MiB of the image")
+	fs.Int64Var(&b.dataMiB, "data", 1024, "MiB of files in it; the rest is zeros")
 	fs.StringVar(&b.bin, "bin", "bin", "folder with ingot, ingot-agent and bench-swarm")
 	fs.StringVar(&b.dir, "dir", "build/bench", "folder for images and disks; several GiB, emptied at the end")
 	fs.StringVar(&b.only, "only", "", "run one scenario: fast, disk, link, rebuild, swarm")
