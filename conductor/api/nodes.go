@@ -216,7 +216,7 @@ func (s *Server) nodeQuery(ctx context.Context, c *call) (q store.Query, qerr er
 		if c.v < rest.VersionService {
 			allowed = faults[:3]
 		}
-		if !slices.Contains(allowed, *f) {
+		if !slices.Contains(allowed, *f) && *f != node.FaultQuarantined {
 			return q, rest.BadRequest("Unrecognized fault %q is specified, allowed faults are ('%s')", *f, strings.Join(allowed, "', '"))
 		}
 		q.Fault = f

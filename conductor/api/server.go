@@ -70,6 +70,7 @@ type machines interface {
 	BootDevices(ctx context.Context, ident string) ([]string, error)
 	Validate(ctx context.Context, ident string) (map[string]engine.Validation, error)
 	Progress(nodeUUID string) (node.Progress, bool)
+	keeper
 }
 
 // Access is what a route asks of whoever calls it.

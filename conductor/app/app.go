@@ -101,7 +101,8 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	hub := events.New(st)
 	hub.Start(st.Announce(hub.Publish))
 	nets, behind := networkPlugs(types), plugs(types, machines)
-	en := engine.New(st, drivers{powerDrivers(machines), types, log}, nil, nets, engineConfig(cfg, addr, ramdisk), log)
+	toAgents := new(agentLink)
+	en := engine.New(st, drivers{powerDrivers(machines, toAgents), types, log}, nil, nets, engineConfig(cfg, addr, ramdisk), log)
 	reachHost, _, err := net.SplitHostPort(reach)
 	if err != nil {
 		return fmt.Errorf("agents.advertise: %w", err)
@@ -114,6 +115,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 	en.SetLink(ag)
+	toAgents.server.Store(ag)
 	en.SetPlugs(behind)
 
 	boot, err := bootServer(cfg, st, nets, addr, reach, ca)
@@ -233,7 +235,7 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	c := engine.Config{
 		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AllowMD5: cfg.Deploy.AllowMD5, AutomatedClean: cfg.Deploy.AutomatedClean, BootMode: cfg.Deploy.BootMode,
 		BootTimeout: cfg.Deploy.BootTimeout, SessionGrace: cfg.Deploy.SessionGrace, Silence: cfg.Deploy.Silence, MaxBoots: cfg.Deploy.MaxBoots, PlanTries: cfg.Deploy.Tries,
-		PowerTimeout: cfg.Power.Timeout, PowerSync: cfg.Power.SyncInterval, CallTimeout: cfg.Power.CallTimeout, RetryTries: cfg.Power.Retries,
+		PowerTimeout: cfg.Power.Timeout, PowerSync: cfg.Power.SyncInterval, ForcePower: cfg.Power.Force, CallTimeout: cfg.Power.CallTimeout, RetryTries: cfg.Power.Retries,
 	}
 	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
 		c.ImageBase = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort)) + "/images/"

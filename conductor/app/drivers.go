@@ -12,6 +12,7 @@ import (
 	hardwarefake "github.com/ingot-metal/ingot/conductor/hardware/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
+	poweragent "github.com/ingot-metal/ingot/conductor/power/agent"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
 	"github.com/ingot-metal/ingot/conductor/power/ipmi"
 	"github.com/ingot-metal/ingot/conductor/power/manual"
@@ -19,10 +20,11 @@ import (
 
 // powerDrivers is the table of power drivers, by power interface. One that a hardware type has a meaning of its own for stands there as
 // type/interface: a machine of manual-management is as real as a fake one is not.
-func powerDrivers(machines *fake.Machines) map[string]power.Opener {
+func powerDrivers(machines *fake.Machines, toAgents poweragent.Link) map[string]power.Opener {
 	return map[string]power.Opener{
 		"ipmitool":               ipmi.Open,
 		"fake":                   machines.Open,
+		"agent":                  poweragent.Opener(toAgents),
 		"manual-management/fake": manual.Open,
 	}
 }
@@ -57,6 +59,7 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 			info[key] = n.UUID
 		}
 	}
+	info[poweragent.Key] = n.UUID // whatever driver_info says: nobody reaches another node's agent
 	return open(info, d.log.With("node", n.UUID))
 }
 

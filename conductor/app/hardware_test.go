@@ -39,7 +39,7 @@ func TestHardwareOfTheConfiguration(t *testing.T) {
 // Every power interface of every type can be opened, and everything that is called fake has something behind it.
 func TestEveryInterfaceIsThere(t *testing.T) {
 	machines := new(fake.Machines)
-	d := drivers{powerDrivers(machines), driver.All(), nil}
+	d := drivers{powerDrivers(machines, new(agentLink)), driver.All(), nil}
 	d.log = logger(config.Default(), t.Output())
 	set := plugs(driver.All(), machines)
 	for _, name := range driver.Names() {

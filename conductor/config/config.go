@@ -175,6 +175,8 @@ type Power struct {
 	Timeout time.Duration `yaml:"timeout"`
 	// SyncInterval is the time between two readings of every machine's power state; negative reads only when needed.
 	SyncInterval time.Duration `yaml:"sync_interval"`
+	// Force sets the power of a machine back that was found on or off against the record; else the record follows the machine.
+	Force bool `yaml:"force"`
 	// CallTimeout bounds one exchange with a controller.
 	CallTimeout time.Duration `yaml:"call_timeout"`
 	// Retries is how often in a row a failing exchange is tried.

@@ -115,8 +115,11 @@ func (e *Engine) AgentProgress(nodeUUID string, p node.Progress) {
 	if p.Step == "" {
 		p.Step = e.inStep[nodeUUID]
 	}
+	// Saying the same again is a sign that it is there, not that it gets on.
+	if was, ok := e.progress[nodeUUID]; !ok || was.PlanID != p.PlanID || was.Index != p.Index || was.Phase != p.Phase || was.Bytes != p.Bytes {
+		e.alive[nodeUUID] = time.Now()
+	}
 	e.progress[nodeUUID] = p
-	e.alive[nodeUUID] = time.Now()
 }
 
 // Progress tells how far the running step of a node is.

@@ -19,6 +19,9 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 	if m == nil {
 		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: errors.New("ipmi_address is missing"), Hint: "set ipmi_address"}
 	}
+	if d.Interface(n, "power") == agentPower {
+		return &agentBMC{bmc{m, d.c}}, nil
+	}
 	return &bmc{m, d.c}, nil
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -437,10 +438,9 @@ func TestSilence(t *testing.T) {
 	w.start(nil)
 	m := w.add("n1")
 	w.walk(m, node.Available)
-	first := true
+	var before atomic.Bool // the agent of one boot, then that of the next
 	m.behave["write_image"] = func(a *agent, _ node.PlanStep) (node.StepResult, bool) {
-		if first {
-			first = false
+		if !before.Swap(true) {
 			<-a.ctx.Done()
 		}
 		return node.StepResult{}, false

@@ -1,0 +1,80 @@
+package api
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// own is a real engine over the store: what is Ingot's own needs no machines.
+func (m instant) own() *engine.Engine {
+	return engine.New(m.s, nil, nil, nil, engine.Config{Hostname: "c1"}, nil)
+}
+
+func (m instant) Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error) {
+	return m.own().Quarantine(ctx, ident, reason, user)
+}
+
+func (m instant) Unquarantine(ctx context.Context, ident, user string) (*node.Node, error) {
+	return m.own().Unquarantine(ctx, ident, user)
+}
+
+func (m instant) BreakLock(ctx context.Context, ident, user string) (engine.Lock, error) {
+	return m.own().BreakLock(ctx, ident, user)
+}
+
+func TestQuarantine(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "used", Provision: node.Active}, node.Node{Name: "free", Provision: node.Available})
+	const path = "/ingot/v1/nodes/used/quarantine"
+	if out := f.want(200, "GET", path, ""); out["quarantined"] != false || out["reason"] != nil {
+		t.Errorf("before: %v", out)
+	}
+	f.want(400, "POST", path, ``)
+	f.want(400, "POST", path, `{"reason":""}`)
+	f.want(400, "POST", path, `{"reason":7}`)
+	f.want(400, "POST", path, `{"reason":"x","more":1}`)
+	f.want(400, "POST", "/ingot/v1/nodes/free/quarantine", `{"reason":"x"}`)
+	f.want(404, "POST", "/ingot/v1/nodes/nobody/quarantine", `{"reason":"x"}`)
+	if out := f.want(200, "POST", path, `{"reason":"disk fails"}`); out["quarantined"] != true || out["reason"] != "disk fails" || out["since"] == nil {
+		t.Errorf("POST answers %v", out)
+	}
+	// The clients of Ironic see an active node that has a fault.
+	if out := f.want(200, "GET", "/v1/nodes/used", ""); out["provision_state"] != "active" || out["fault"] != "quarantined" || out["maintenance"] != false {
+		t.Errorf("/v1 shows state %v, fault %v, maintenance %v", out["provision_state"], out["fault"], out["maintenance"])
+	}
+	if out := f.want(200, "GET", "/v1/nodes?fault=quarantined", ""); len(out["nodes"].([]any)) != 1 {
+		t.Errorf("nodes with the fault: %v", out)
+	}
+	f.want(204, "DELETE", path, "")
+	f.want(204, "DELETE", path, "") // as often as one likes
+	if out := f.want(200, "GET", "/v1/nodes/used", ""); out["fault"] != nil {
+		t.Errorf("afterwards the fault is %v", out["fault"])
+	}
+}
+
+func TestLock(t *testing.T) {
+	since := time.Now().Add(-time.Minute).UTC()
+	f := newFixture(t, Config{}, node.Node{Name: "free"}, node.Node{Name: "held", Provision: node.Deploying, TargetProvision: node.Active, Reservation: "c9", ReservedAt: since,
+		Conductor: "c9", LeaseUntil: time.Now().Add(time.Hour), Fence: 7,
+		Job: &node.Job{ID: "j", Phase: node.PhaseDeploy, Steps: []node.JobStep{{Interface: "deploy", Name: "write_image"}}}})
+	if out := f.want(200, "GET", "/ingot/v1/nodes/free/lock", ""); out["locked"] != false || out["holder"] != nil {
+		t.Errorf("a free node: %v", out)
+	}
+	f.want(400, "DELETE", "/ingot/v1/nodes/free/lock", "")
+	for _, method := range []string{"GET", "DELETE"} {
+		out := f.want(200, method, "/ingot/v1/nodes/held/lock", "")
+		age, _ := out["age_seconds"].(float64)
+		if purpose, _ := out["purpose"].(string); out["holder"] != "c9" || !strings.Contains(purpose, "deploy") || !strings.Contains(purpose, "write_image") || age < 59 || age > 300 {
+			t.Errorf("%s answers %v", method, out)
+		}
+	}
+	n, err := f.st.Node(t.Context(), "held")
+	if err != nil || n.Reservation != "" || n.Provision != node.DeployFailed || n.Job != nil || n.Fence != 8 || n.Conductor != "c1" || !strings.Contains(n.LastError, "was broken by") {
+		t.Errorf("after breaking: %+v, %v", n, err)
+	}
+	f.want(400, "DELETE", "/ingot/v1/nodes/held/lock", "")
+}

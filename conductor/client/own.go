@@ -1,0 +1,40 @@
+package client
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// Quarantine marks a node in use as broken: it goes on as it is, and does not become available when it is torn down.
+func (c *Client) Quarantine(ctx context.Context, ident, reason string) (*rest.Quarantine, error) {
+	var out rest.Quarantine
+	if err := c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/quarantine", map[string]any{"reason": reason}, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// Unquarantine takes the mark away.
+func (c *Client) Unquarantine(ctx context.Context, ident string) error {
+	return c.do(ctx, http.MethodDelete, "/ingot/v1/nodes/"+seg(ident)+"/quarantine", nil, nil)
+}
+
+// Lock tells who holds a node's lock.
+func (c *Client) Lock(ctx context.Context, ident string) (*rest.Lock, error) {
+	var out rest.Lock
+	if err := c.do(ctx, http.MethodGet, "/ingot/v1/nodes/"+seg(ident)+"/lock", nil, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// BreakLock takes the lock from whoever holds it and returns what it was; what was under way has then failed.
+func (c *Client) BreakLock(ctx context.Context, ident string) (*rest.Lock, error) {
+	var out rest.Lock
+	if err := c.do(ctx, http.MethodDelete, "/ingot/v1/nodes/"+seg(ident)+"/lock", nil, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
