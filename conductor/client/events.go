@@ -182,3 +182,12 @@ func (c *Client) Log(ctx context.Context, q LogQuery) ([]rest.LogEntry, error) {
 	}
 	return out, nil
 }
+
+// Capabilities tells what each hardware type and interface of the conductor really does.
+func (c *Client) Capabilities(ctx context.Context) (*rest.Capabilities, error) {
+	var out rest.Capabilities
+	if err := c.do(ctx, http.MethodGet, "/ingot/v1/capabilities", nil, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
+}

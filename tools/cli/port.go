@@ -2,8 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"strings"
 
@@ -160,13 +162,23 @@ func (p *program) driverCommand() *cobra.Command {
 		if p.output == "json" {
 			return p.printJSON(props)
 		}
+		all, err := c.Capabilities(ctx)
+		var answer *rest.Error
+		if err == nil {
+			err = p.showType(all, args[0])
+		} else if errors.As(err, &answer) && answer.Status == http.StatusNotFound {
+			err = nil // a plain Ironic does not tell
+		}
+		if err != nil {
+			return err
+		}
 		var rows [][]string
 		for _, k := range slices.Sorted(maps.Keys(props)) {
 			rows = append(rows, []string{k, props[k]})
 		}
 		return table(p.stdout, []string{"DRIVER INFO", "MEANING"}, rows)
 	})
-	cmd.AddCommand(list, show)
+	cmd.AddCommand(list, show, p.driverMatrix())
 	return cmd
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
@@ -52,7 +53,9 @@ func Start(t testing.TB, wrap func(http.Handler) http.Handler) *Conductor {
 		t.Fatal(err)
 	}
 	en := engine.New(st, &machines{}, nil, nil, engine.Config{Hostname: "bench", AutomatedClean: true}, log)
-	srv, err := api.New(st, en, api.Config{Hostname: "bench", Logs: func(string, uint64) []rest.LogLine { return nil }}, log)
+	hub := events.New(st)
+	hub.Start(st.Announce(hub.Publish))
+	srv, err := api.New(st, en, api.Config{Hostname: "bench", Events: hub, Progresses: en.Progresses, Logs: func(string, uint64) []rest.LogLine { return nil }}, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,6 +68,7 @@ func Start(t testing.TB, wrap func(http.Handler) http.Handler) *Conductor {
 	done := make(chan error, 1)
 	go func() { done <- en.Run(ctx) }()
 	t.Cleanup(func() {
+		hub.Close()
 		web.Close()
 		stop()
 		if err := <-done; err != nil {
