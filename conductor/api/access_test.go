@@ -418,3 +418,70 @@ func TestStreamsEndWithTheLogin(t *testing.T) {
 		t.Error("a stream goes on although its reader has no role any more")
 	}
 }
+
+// TestPartsOfNodesAreSeenAsTheNodesAre walks what belongs to nodes: lists, single ones, and making and changing them.
+func TestPartsOfNodesAreSeenAsTheNodesAre(t *testing.T) {
+	f := accessFixture(t)
+	system := access.Actor{System: true, Role: access.Reader}
+	in := func(project string, r access.Role) access.Actor { return access.Actor{ProjectID: project, Role: r} }
+	for _, list := range []struct{ path, name string }{{"/v1/portgroups", "portgroups"}, {"/v1/volume/connectors", "connectors"}, {"/v1/volume/targets", "targets"}} {
+		for _, c := range []struct {
+			who  access.Actor
+			want string
+		}{
+			{system, ownedPart + " " + otherPart}, {in("owner", access.Reader), ownedPart}, {in("lessee", access.Reader), ownedPart}, {in("stranger", access.Admin), ""},
+		} {
+			var got []string
+			for _, o := range f.as(c.who).want(200, "GET", list.path, "")[list.name].([]any) {
+				got = append(got, o.(map[string]any)["uuid"].(string))
+			}
+			slices.Sort(got)
+			if strings.Join(got, " ") != c.want {
+				t.Errorf("%+v: GET %s = %v, want %q", c.who, list.path, got, c.want)
+			}
+			for part, status := range map[string]int{ownedPart: 200, otherPart: 200} {
+				if !strings.Contains(c.want, part) {
+					status = 404
+				}
+				f.want(status, "GET", list.path+"/"+part, "")
+			}
+		}
+		f.as(in("stranger", access.Admin))
+		f.want(404, "PATCH", list.path+"/"+ownedPart, `[{"op":"add","path":"/extra/a","value":1}]`)
+		f.want(404, "DELETE", list.path+"/"+ownedPart, "")
+		f.want(404, "GET", list.path+"?node="+otherNode, "")
+	}
+	for _, c := range []struct {
+		path, rest      string
+		lessee, manager int // what a lessee's administrator and an owner's manager get
+	}{
+		{"/v1/portgroups", "", 403, 201}, {"/v1/volume/connectors", `,"type":"ip","connector_id":"%d"`, 201, 201},
+		{"/v1/volume/targets", `,"volume_type":"iscsi","volume_id":"v","boot_index":%d`, 201, 201},
+	} {
+		n := 10
+		body := func(of string) string {
+			n++
+			return `{"node_uuid":"` + of + `"` + strings.Replace(c.rest, "%d", fmt.Sprint(n), 1) + `}`
+		}
+		hidden, _ := f.as(in("stranger", access.Admin)).call("POST", c.path, body(ownedNode))
+		gone, _ := f.call("POST", c.path, body(uuidOfNobody))
+		if hidden != gone || hidden < 400 {
+			t.Errorf("POST %s for a hidden node = %d, for none %d", c.path, hidden, gone)
+		}
+		code, out := f.as(in("lessee", access.Admin)).call("POST", c.path, body(ownedNode))
+		if code != c.lessee {
+			t.Errorf("a lessee: POST %s = %d %v, want %d", c.path, code, out, c.lessee)
+		}
+		f.as(in("lessee", access.Member)).want(403, "POST", c.path, body(ownedNode))
+		f.as(in("owner", access.Manager)).want(c.manager, "POST", c.path, body(ownedNode))
+	}
+	for _, c := range []struct {
+		who   access.Actor
+		shown bool
+	}{{system, true}, {in("owner", access.Admin), true}, {in("owner", access.Member), false}, {in("lessee", access.Reader), false}} {
+		out := f.as(c.who).want(200, "GET", "/v1/volume/targets/"+ownedPart, "")
+		if strings.Contains(fmt.Sprint(out["properties"]), "10.0.0.2") != c.shown {
+			t.Errorf("%+v sees properties %v", c.who, out["properties"])
+		}
+	}
+}
