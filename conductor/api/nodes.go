@@ -141,16 +141,15 @@ func (s *Server) nodeList(ctx context.Context, c *call, detail bool, in *node.Ch
 	if serr != nil {
 		return nil, serr
 	}
-	items := make([]rest.Object, len(nodes))
-	for i, n := range nodes {
-		shown := s.showNode(c, n, names...)
-		items[i] = rest.NodeFields.Render(&shown, c.v, names)
-	}
+	items := rest.List{Len: len(nodes), Item: func(b []byte, i int) ([]byte, error) {
+		shown := s.showNode(c, nodes[i], names...)
+		return rest.NodeFields.Append(b, &shown, c.v, names)
+	}}
 	next := ""
 	if len(nodes) > 0 {
 		next = c.next(p, path, len(nodes), nodes[len(nodes)-1].UUID)
 	}
-	return list("nodes", items, next), nil
+	return listOf("nodes", items, next), nil
 }
 
 // listFields reads ?fields= and ?detail= of a list, which exclude each other.

@@ -157,6 +157,11 @@ func list(name string, items []rest.Object, next string) *reply {
 	if items == nil {
 		items = []rest.Object{}
 	}
+	return listOf(name, items, next)
+}
+
+// listOf is list for whatever encodes as a list.
+func listOf(name string, items any, next string) *reply {
 	o := rest.Object{{Name: name, Value: items}}
 	if next != "" {
 		o = append(o, rest.Member{Name: "next", Value: next})

@@ -41,6 +41,8 @@ func appendJSON(b []byte, v any) ([]byte, error) {
 		return appendObject(b, x)
 	case []Object:
 		return appendList(b, x, appendObject)
+	case List:
+		return x.append(b)
 	case map[string]any:
 		return appendMap(b, x)
 	case []any:
@@ -57,6 +59,33 @@ func appendJSON(b []byte, v any) ([]byte, error) {
 		return nil, err
 	}
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
+}
+
+// List is a JSON list whose items are made while it is encoded, so that a long one is never there as a whole but in its encoding.
+type List struct {
+	Len int
+	// Item appends the i-th item to b.
+	Item func(b []byte, i int) ([]byte, error)
+}
+
+// MarshalJSON implements json.Marshaler.
+func (l List) MarshalJSON() ([]byte, error) { return l.append(nil) }
+
+func (l List) append(b []byte) ([]byte, error) {
+	b = append(b, '[')
+	for i := range l.Len {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		var err error
+		if b, err = l.Item(b, i); err != nil {
+			return nil, err
+		}
+		if i == 0 && l.Len > 8 { // the others will be about as long
+			b = slices.Grow(b, (len(b)+64)*(l.Len-1))
+		}
+	}
+	return append(b, ']'), nil
 }
 
 func appendList[T any](b []byte, l []T, item func([]byte, T) ([]byte, error)) ([]byte, error) {

@@ -3,6 +3,7 @@ package rest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
 	"testing"
 	"time"
@@ -49,6 +50,36 @@ func TestEncodeLikeTheLibrary(t *testing.T) {
 		if b, err := Marshal(v); err == nil {
 			t.Errorf("Marshal(%T) = %s, want an error", v, b)
 		}
+	}
+}
+
+// TestAppendIsRender: a list that is encoded item by item is the one that is rendered first.
+func TestAppendIsRender(t *testing.T) {
+	nodes := make([]Node, 20)
+	for i := range nodes {
+		nodes[i] = Node{UUID: "u\"", Name: Null("n"), Extra: map[string]any{"i": float64(i)}, Links: Links("http://h", "x")}
+	}
+	for _, v := range []Version{1, 31, 82, 110} {
+		for _, names := range [][]string{nil, NodeListFields, {"uuid", "no such field", "extra"}} {
+			var rendered []Object
+			for i := range nodes {
+				rendered = append(rendered, NodeFields.Render(&nodes[i], v, names))
+			}
+			list := List{Len: len(nodes), Item: func(b []byte, i int) ([]byte, error) { return NodeFields.Append(b, &nodes[i], v, names) }}
+			got, err := Marshal(Object{{"nodes", list}})
+			if want := reference(t, Object{{"nodes", rendered}}); err != nil || string(got) != want {
+				t.Errorf("%s, %v:\n%s\n%v, want\n%s", v, names, got, err, want)
+			}
+			if lib := reference(t, map[string]any{"nodes": list}); lib != string(got) {
+				t.Errorf("encoding/json makes %s", lib)
+			}
+		}
+	}
+	if b, err := Marshal(List{}); err != nil || string(b) != "[]" {
+		t.Errorf("an empty list is %s, %v", b, err)
+	}
+	if _, err := Marshal([]any{List{Len: 1, Item: func([]byte, int) ([]byte, error) { return nil, errors.New("no") }}}); err == nil {
+		t.Error("an item that fails is encoded")
 	}
 }
 

@@ -91,6 +91,37 @@ func (fs Fields[T]) Render(x *T, v Version, names []string) Object {
 	return o
 }
 
+// Append makes the same object as Render, as JSON behind what b holds.
+func (fs Fields[T]) Append(b []byte, x *T, v Version, names []string) ([]byte, error) {
+	first := true
+	add := func(f *Field[T]) (err error) {
+		if f == nil || f.Since > v {
+			return nil
+		}
+		if !first {
+			b = append(b, ',')
+		}
+		first = false
+		b = append(appendString(b, f.Name), ':')
+		b, err = appendJSON(b, f.get(x))
+		return err
+	}
+	b = append(b, '{')
+	if names == nil {
+		for i := range fs {
+			if err := add(&fs[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, name := range names {
+		if err := add(fs.find(name)); err != nil {
+			return nil, err
+		}
+	}
+	return append(b, '}'), nil
+}
+
 // Compare orders two objects by a field: null before everything, false before true, else as numbers, times or texts. Fields of
 // other types, and names that are no fields, are all equal.
 func (fs Fields[T]) Compare(a, b *T, name string) int {
