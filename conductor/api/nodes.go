@@ -134,7 +134,13 @@ func (s *Server) nodeList(ctx context.Context, c *call, detail bool, in *node.Ch
 			}
 		}
 	}
-	nodes, serr := s.store.Nodes(ctx, q)
+	var nodes []*node.Node
+	var serr error
+	if p.sort == "" || slices.Contains(store.SortKeys(), p.sort) {
+		nodes, serr = s.store.Nodes(ctx, q)
+	} else {
+		nodes, serr = s.sortedHere(ctx, c, q)
+	}
 	if errors.Is(serr, store.ErrNotFound) {
 		return nil, rest.NotFound("Node %s could not be found.", p.marker)
 	}
@@ -150,6 +156,42 @@ func (s *Server) nodeList(ctx context.Context, c *call, detail bool, in *node.Ch
 		next = c.next(p, path, len(nodes), nodes[len(nodes)-1].UUID)
 	}
 	return listOf("nodes", items, next), nil
+}
+
+// sortedHere is Nodes for an order that the store does not know.
+func (s *Server) sortedHere(ctx context.Context, c *call, q store.Query) ([]*node.Node, error) {
+	key, desc, limit, marker := q.Sort, q.Desc, q.Limit, strings.ToLower(q.Marker)
+	q.Sort, q.Desc, q.Limit, q.Marker = "", false, 0, ""
+	nodes, err := s.store.Nodes(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	type shown struct {
+		n *node.Node
+		r rest.Node
+	}
+	all := make([]shown, len(nodes))
+	for i, n := range nodes {
+		all[i] = shown{n, s.showNode(c, n, key)}
+	}
+	slices.SortStableFunc(all, func(a, b shown) int {
+		if desc {
+			a, b = b, a
+		}
+		return rest.NodeFields.Compare(&a.r, &b.r, key)
+	})
+	if marker != "" {
+		i := slices.IndexFunc(all, func(x shown) bool { return x.n.UUID == marker })
+		if i < 0 {
+			return nil, store.ErrNotFound
+		}
+		all = all[i+1:]
+	}
+	nodes = nodes[:0]
+	for _, x := range all[:min(limit, len(all))] {
+		nodes = append(nodes, x.n)
+	}
+	return nodes, nil
 }
 
 // listFields reads ?fields= and ?detail= of a list, which exclude each other.

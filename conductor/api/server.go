@@ -123,6 +123,7 @@ type Server struct {
 	started time.Time
 
 	background sync.WaitGroup // what goes on after its request was answered
+	attaching  sync.Mutex     // held while a VIF is attached or detached
 	answers    sync.Pool      // of *[]byte: what long lists were written into is used again
 }
 
