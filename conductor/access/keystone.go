@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -46,6 +47,8 @@ type KeystoneConfig struct {
 // Bounds of what is kept and done at once.
 const (
 	maxTokens       = 10_000
+	maxBad          = 1_000
+	maxWaiting      = 1_000 // tokens that wait to be validated
 	maxToken        = 8 << 10
 	maxAsking       = 16
 	refusedLife     = 10 * time.Second // an unknown token does not become a known one
@@ -62,7 +65,8 @@ type Keystone struct {
 	ask  chan struct{} // bounds how many tokens are being validated
 
 	mu     sync.Mutex
-	tokens map[[sha256.Size]byte]verdict
+	tokens map[[sha256.Size]byte]verdict // good ones, and apart from them those that are not, so that nobody drives out good ones with bad
+	bad    map[[sha256.Size]byte]verdict
 	asking map[[sha256.Size]byte]*question
 
 	login sync.Mutex // held while the own token is renewed
@@ -124,7 +128,7 @@ func NewKeystone(cfg KeystoneConfig, log *slog.Logger) (*Keystone, error) {
 		cfg: cfg, base: u.String() + "/v3", log: log, ask: make(chan struct{}, maxAsking),
 		// Tokens and passwords are for Keystone, not for whomever it might redirect to.
 		http:   &http.Client{Transport: transport, Timeout: cfg.Timeout, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
-		tokens: map[[sha256.Size]byte]verdict{}, asking: map[[sha256.Size]byte]*question{},
+		tokens: map[[sha256.Size]byte]verdict{}, bad: map[[sha256.Size]byte]verdict{}, asking: map[[sha256.Size]byte]*question{},
 	}, nil
 }
 
@@ -166,11 +170,17 @@ func quote(s string) string { return `"` + strings.NewReplacer(`\`, `\\`, `"`, `
 func (k *Keystone) actor(ctx context.Context, token string) (*Actor, error) {
 	id := sha256.Sum256([]byte(token)) // tokens are not kept, nor compared byte by byte
 	k.mu.Lock()
-	if v, ok := k.tokens[id]; ok && k.cfg.now().Before(v.until) {
-		k.mu.Unlock()
-		return v.actor, nil
+	for _, known := range []map[[sha256.Size]byte]verdict{k.tokens, k.bad} {
+		if v, ok := known[id]; ok && k.cfg.now().Before(v.until) {
+			k.mu.Unlock()
+			return v.actor, nil
+		}
 	}
 	q, ok := k.asking[id]
+	if !ok && len(k.asking) >= maxWaiting {
+		k.mu.Unlock()
+		return nil, &Refusal{Status: http.StatusServiceUnavailable, Message: "Too many logins are under way; try again."}
+	}
 	if !ok {
 		q = &question{done: make(chan struct{})}
 		k.asking[id] = q
@@ -213,18 +223,19 @@ func (k *Keystone) find(ctx context.Context, id [sha256.Size]byte, token string,
 
 // keep remembers a verdict. Called with mu held.
 func (k *Keystone) keep(id [sha256.Size]byte, v verdict) {
-	if len(k.tokens) >= maxTokens {
+	to, most := k.tokens, maxTokens
+	if v.actor == nil {
+		to, most = k.bad, maxBad
+		delete(k.tokens, id)
+	}
+	if len(to) >= most {
 		now := k.cfg.now()
-		for other, old := range k.tokens {
-			if !now.Before(old.until) {
-				delete(k.tokens, other)
-			}
-		}
-		if len(k.tokens) >= maxTokens {
-			clear(k.tokens)
+		maps.DeleteFunc(to, func(_ [sha256.Size]byte, old verdict) bool { return !now.Before(old.until) })
+		if len(to) >= most {
+			clear(to)
 		}
 	}
-	k.tokens[id] = v
+	to[id] = v
 }
 
 // validate asks Keystone about a token, and once more with a new token of its own when the old one is not good any more.

@@ -3,6 +3,7 @@ package access_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -171,6 +172,28 @@ func TestOwnTokenIsRenewed(t *testing.T) {
 	s.Grant("ingot", "service", "reader")
 	if _, refusal := ask(t, k, s.Token("alice", "")); refusal == nil || refusal.Status != 503 || !strings.Contains(log.String(), "role service") {
 		t.Errorf("without the role: %+v, log %s", refusal, log)
+	}
+}
+
+// TestBadTokensDontCostMuch: whoever sends nonsense neither makes Keystone busy nor drives out good tokens.
+func TestBadTokensDontCostMuch(t *testing.T) {
+	s, k, _ := keystone(t, nil)
+	good := s.Token("alice", "web")
+	ask(t, k, good)
+	for range 5 {
+		if _, refusal := ask(t, k, "nonsense"); refusal == nil || refusal.Status != 401 {
+			t.Errorf("nonsense: %v", refusal)
+		}
+	}
+	if s.Asked() != 2 {
+		t.Errorf("Keystone was asked %d times about two tokens", s.Asked())
+	}
+	for i := range 1100 {
+		ask(t, k, fmt.Sprint("nonsense-", i))
+	}
+	before := s.Asked()
+	if _, refusal := ask(t, k, good); refusal != nil || s.Asked() != before {
+		t.Errorf("after much nonsense the good token is asked about again (%v)", refusal)
 	}
 }
 

@@ -27,8 +27,9 @@ func (s *Server) nodeByIdent(ctx context.Context, c *call, ident string) (*node.
 			return nil, rest.NotFound("Node %s could not be found.", ident)
 		}
 	}
-	if c.known != nil && c.knownAs == ident {
-		return c.known, nil
+	if n := c.known; n != nil && c.knownAs == ident {
+		c.known = nil // whoever looks again wants to see what has changed
+		return n, nil
 	}
 	n, err := s.visible(ctx, c, ident)
 	if errors.Is(err, store.ErrNotFound) {
