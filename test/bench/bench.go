@@ -300,10 +300,14 @@ func (b *bench) stored(im *image) (int64, error) {
 		return 0, err
 	}
 	var v struct {
-		Stored int64 `json:"stored_bytes"`
+		Published struct {
+			Stored int64 `json:"stored_bytes"`
+		} `json:"published"`
 	}
-	err = json.Unmarshal([]byte(text), &v)
-	return v.Stored + im.files["ingot"].bytes, err
+	if err = json.Unmarshal([]byte(text), &v); err == nil && v.Published.Stored == 0 {
+		err = fmt.Errorf("the size of the published image is not in %q", text)
+	}
+	return v.Published.Stored + im.files["ingot"].bytes, err
 }
 
 // rebuild is an image of which a part has changed, on a disk that holds the old one.
