@@ -147,6 +147,11 @@ var rulings = map[string]ruling{
 	"GET /ingot/v1/capabilities":                            {rule: access.DriverGet},
 	"GET /ingot/v1/log":                                     {rule: access.IngotEvents},
 	"GET /ingot/v1/events":                                  {rule: access.IngotEvents},
+	"GET /ingot/v1/nodes/{node}/lock":                       {rule: access.NodeGetReservation},
+	"DELETE /ingot/v1/nodes/{node}/lock":                    {rule: access.IngotBreakLock},
+	"GET /ingot/v1/nodes/{node}/quarantine":                 {rule: access.NodeGet},
+	"POST /ingot/v1/nodes/{node}/quarantine":                {rule: access.IngotQuarantine},
+	"DELETE /ingot/v1/nodes/{node}/quarantine":              {rule: access.IngotQuarantine},
 	"GET /ingot/v1/nodes/{node}/logs":                       {rule: access.IngotLogs},
 
 	// Parts of nodes that came later.

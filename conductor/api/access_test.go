@@ -104,7 +104,7 @@ func TestEveryRouteForEverybody(t *testing.T) {
 	b.WriteString("# + may, ? may by what the body or the query says (the handler asks again), - may not (403), . sees nothing there (404)\n")
 	ps := personas()
 	for i, p := range ps {
-		fmt.Fprintf(&b, "# %s%s\n", strings.Repeat("|", i), p.name)
+		fmt.Fprintf(&b, "# %s%s\n", strings.Repeat("||||| ", i/5)+strings.Repeat("|", i%5), p.name)
 	}
 	table := f.srv.table()
 	slices.SortFunc(table, func(x, y route) int {
@@ -113,11 +113,14 @@ func TestEveryRouteForEverybody(t *testing.T) {
 	for _, rt := range table {
 		line := rt.Method + " " + rt.Path
 		if rt.Access == Public {
-			fmt.Fprintf(&b, "%s  %s  public\n", strings.Repeat("+", len(ps)), line)
+			fmt.Fprintf(&b, "%s  %s  public\n", strings.TrimSpace(strings.Repeat("+++++ ", len(ps)/5)+strings.Repeat("+", len(ps)%5)), line)
 			continue
 		}
 		r := rulingOf(&rt)
-		for _, p := range ps {
+		for i, p := range ps {
+			if i > 0 && i%5 == 0 {
+				b.WriteString(" ") // the next project
+			}
 			c := &call{r: httptest.NewRequest(rt.Method, "/", nil), v: rest.MaxVersion, path: map[string]string{}, actor: &p.who}
 			for seg := range strings.SplitSeq(rt.Path, "/") {
 				if name, ok := strings.CutPrefix(seg, "{"); ok {
