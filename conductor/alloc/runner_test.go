@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -78,6 +79,7 @@ func settled(t *testing.T, s *store.Store) map[string][]*node.Allocation {
 		if len(ids) == 0 {
 			break
 		}
+		time.Sleep(5 * time.Millisecond)
 	}
 	all, err := s.Allocations().List(t.Context(), "")
 	if err != nil {

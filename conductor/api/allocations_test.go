@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/alloc"
@@ -279,6 +280,7 @@ func TestManyClientsAllocate(t *testing.T) {
 		if len(ids) == 0 {
 			break
 		}
+		time.Sleep(5 * time.Millisecond)
 	}
 	of := map[any]string{}
 	for _, o := range f.want(200, "GET", "/v1/allocations?state=active", "")["allocations"].([]any) {
