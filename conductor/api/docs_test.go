@@ -3,6 +3,7 @@ package api
 import (
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -93,30 +94,69 @@ func driverTable() string {
 	return b.String()
 }
 
-// fieldTable lists what later versions added to nodes and ports.
-func fieldTable() string {
-	type added struct{ node, port []string }
-	byVersion := map[rest.Version]*added{}
-	at := func(v rest.Version) *added {
-		if byVersion[v] == nil {
-			byVersion[v] = &added{}
+// brought lists what each version brought, by the tables that the server works from.
+func brought() map[rest.Version][]string {
+	by := map[rest.Version][]string{}
+	add := func(v rest.Version, what string) {
+		if v >= rest.MinVersion && !slices.Contains(by[v], what) {
+			by[v] = append(by[v], what)
 		}
-		return byVersion[v]
 	}
-	for _, f := range rest.NodeFields {
-		at(f.Since).node = append(at(f.Since).node, f.Name)
+	fieldsOf(add, "node", rest.NodeFields)
+	fieldsOf(add, "states", rest.StatesFields)
+	fieldsOf(add, "port", rest.PortFields)
+	fieldsOf(add, "port group", rest.PortgroupFields)
+	fieldsOf(add, "chassis", rest.ChassisFields)
+	fieldsOf(add, "volume connector", rest.VolumeConnectorFields)
+	fieldsOf(add, "volume target", rest.VolumeTargetFields)
+	fieldsOf(add, "BIOS setting", rest.BIOSFields)
+	fieldsOf(add, "firmware", rest.FirmwareFields)
+	fieldsOf(add, "allocation", rest.AllocationFields)
+	fieldsOf(add, "deploy template", rest.DeployTemplateFields)
+	fieldsOf(add, "runbook", rest.RunbookFields)
+	fieldsOf(add, "inspection rule", rest.InspectionRuleFields)
+	for _, r := range (&Server{}).table() {
+		if !strings.HasPrefix(r.Path, "/ingot/") {
+			add(r.Since, r.Method+" `"+r.Path+"`")
+		}
 	}
-	for _, f := range rest.PortFields {
-		at(f.Since).port = append(at(f.Since).port, f.Name)
+	for _, t := range []struct {
+		what  string
+		table map[string]rest.Version
+	}{{"filter", rest.NodeFilters}, {"target", rest.Verbs}, {"power target", rest.PowerTargets}, {"with a target:", rest.ProvisionParameters}, {"with a heartbeat:", rest.HeartbeatParameters}} {
+		for _, name := range slices.Sorted(maps.Keys(t.table)) {
+			add(t.table[name], t.what+" `"+name+"`")
+		}
 	}
-	var b strings.Builder
-	b.WriteString("\n| version | node | port |\n|---|---|---|\n")
+	for _, r := range rest.Rules {
+		add(r.Since, r.Text)
+	}
+	return by
+}
+
+func fieldsOf[T any](add func(rest.Version, string), what string, fields rest.Fields[T]) {
+	for _, f := range fields {
+		add(f.Since, what+" `"+f.Name+"`")
+	}
+}
+
+// TestNoVersionIsEmpty finds versions that are promised and of which nothing is there.
+func TestNoVersionIsEmpty(t *testing.T) {
+	by := brought()
 	for v := rest.MinVersion; v <= rest.MaxVersion; v++ {
-		if a := byVersion[v]; a != nil {
-			slices.Sort(a.node)
-			slices.Sort(a.port)
-			fmt.Fprintf(&b, "| %s | %s | %s |\n", v, strings.Join(a.node, ", "), strings.Join(a.port, ", "))
+		if len(by[v]) == 0 {
+			t.Errorf("version %s is on offer, and no table has anything that it brought", v)
 		}
+	}
+}
+
+// fieldTable lists what each version after the first brought.
+func fieldTable() string {
+	var b strings.Builder
+	b.WriteString("\n| version | what it brought |\n|---|---|\n")
+	by := brought()
+	for v := rest.MinVersion + 1; v <= rest.MaxVersion; v++ {
+		fmt.Fprintf(&b, "| %s | %s |\n", v, strings.Join(by[v], ", "))
 	}
 	b.WriteString("\n")
 	return b.String()
