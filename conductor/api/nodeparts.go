@@ -518,7 +518,7 @@ func (s *Server) getDiskProperties(_ context.Context, c *call) (*reply, error) {
 		return nil, err
 	}
 	name := c.path["driver"]
-	if !driverExists(name) {
+	if !s.driverExists(name) {
 		return nil, unknownDriver(name)
 	}
 	n := &node.Node{Driver: name}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
+	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -23,7 +24,11 @@ func showEvent(c *call, h node.HistoryEntry, detail bool) rest.Object {
 	if detail {
 		o = append(o, rest.Member{Name: "event_type", Value: h.Type})
 	}
-	o = append(o, rest.Member{Name: "event", Value: h.Event})
+	event := h.Event
+	if !detail && len(event) > 255 { // as Ironic: a list is for finding, one record for reading
+		event = strings.ToValidUTF8(event[:251], "") + "..."
+	}
+	o = append(o, rest.Member{Name: "event", Value: event})
 	if detail {
 		o = append(o, rest.Member{Name: "conductor", Value: rest.Null(h.Conductor)}, rest.Member{Name: "user", Value: rest.Null(h.User)})
 	}
@@ -31,15 +36,27 @@ func showEvent(c *call, h node.HistoryEntry, detail bool) rest.Object {
 	return append(o, rest.Member{Name: "links", Value: self})
 }
 
+// historyKeys are what a history can be sorted by; times are in the order of events already.
+var historyKeys = map[string]func(node.HistoryEntry) string{
+	"created_at": func(h node.HistoryEntry) string { return stamp(h.At) },
+	"uuid":       func(h node.HistoryEntry) string { return h.UUID },
+	"severity":   func(h node.HistoryEntry) string { return h.Severity },
+	"event_type": func(h node.HistoryEntry) string { return h.Type },
+	"event":      func(h node.HistoryEntry) string { return h.Event },
+	"conductor":  func(h node.HistoryEntry) string { return h.Conductor },
+	"user":       func(h node.HistoryEntry) string { return h.User },
+}
+
 func (s *Server) listHistory(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("detail", "limit", "marker"); err != nil {
+	if err := c.allow("detail", "limit", "marker", "sort_key", "sort_dir"); err != nil {
 		return nil, err
 	}
 	detail, err := c.flag("detail")
 	if err != nil {
 		return nil, err
 	}
-	p, err := c.page(nil, nil)
+	sortable := func(k string) bool { return historyKeys[k] != nil }
+	p, err := c.page(sortable, sortable)
 	if err != nil {
 		return nil, err
 	}
@@ -52,6 +69,12 @@ func (s *Server) listHistory(ctx context.Context, c *call) (*reply, error) {
 		return nil, nerr
 	}
 	slices.Reverse(events) // the API shows the oldest first
+	if key := historyKeys[p.sort]; key != nil {
+		slices.SortStableFunc(events, func(a, b node.HistoryEntry) int { return strings.Compare(key(a), key(b)) })
+	}
+	if p.desc {
+		slices.Reverse(events)
+	}
 	if p.marker != "" {
 		i := slices.IndexFunc(events, func(h node.HistoryEntry) bool { return h.UUID == p.marker })
 		if i < 0 {

@@ -7,14 +7,13 @@ import (
 	"slices"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-func driverExists(name string) bool {
-	_, ok := driver.ByName(name)
+func (s *Server) driverExists(name string) bool {
+	_, ok := s.drivers.ByName(name)
 	return ok
 }
 
@@ -46,14 +45,14 @@ func (s *Server) listVendorMethods(ctx context.Context, c *call) (*reply, error)
 
 // listDriverMethods: there are vendors' methods of nodes only.
 func (s *Server) listDriverMethods(_ context.Context, c *call) (*reply, error) {
-	if !driverExists(c.path["driver"]) {
+	if !s.driverExists(c.path["driver"]) {
 		return nil, unknownDriver(c.path["driver"])
 	}
 	return &reply{status: http.StatusOK, body: rest.Object{}}, nil
 }
 
 func (s *Server) callDriver(_ context.Context, c *call) (*reply, error) {
-	if !driverExists(c.path["driver"]) {
+	if !s.driverExists(c.path["driver"]) {
 		return nil, unknownDriver(c.path["driver"])
 	}
 	method, err := vendorMethod(c)

@@ -107,7 +107,7 @@ var types = []*Type{
 	{
 		Name: "manual-management", Description: "Machines without a controller: a person presses the buttons.",
 		Interfaces: map[string][]string{
-			"vendor": {"no-vendor"}, "power": {"fake"}, "console": {"no-console"}, "deploy": {"direct"},
+			"vendor": {"no-vendor"}, "power": {"fake", "agent"}, "console": {"no-console"}, "deploy": {"direct"},
 			"rescue": {"no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
 			"raid": {"no-raid"}, "storage": {"noop"}, "management": {"noop"}, "network": networks, "firmware": {"no-firmware"},
 		},

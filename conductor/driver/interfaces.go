@@ -17,6 +17,7 @@ type Interface struct {
 var interfaces = []Interface{
 	{Kind: "power", Name: "ipmitool", Description: "asks the controller over IPMI 2.0, without the program ipmitool", Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},
 	{Kind: "power", Name: "fake", Description: "fake-hardware: a machine in memory. manual-management: a person who presses the buttons and is told which", Features: []string{"power on", "power off", "rebooting", "soft power off", "soft rebooting"}},
+	{Kind: "power", Name: "agent", Description: "a machine without a controller: its agent restarts it, a person turns it on", Features: []string{"rebooting"}},
 	{Kind: "management", Name: "ipmitool", Description: "asks the controller over IPMI 2.0", Features: []string{"boot device"}},
 	{Kind: "management", Name: "fake", Description: "remembers what it was told", Features: []string{"boot device", "boot mode", "secure boot", "indicators", "virtual media"}},
 	{Kind: "management", Name: "noop", Description: "leaves the boot order to the machine"},

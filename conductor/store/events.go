@@ -151,7 +151,6 @@ func (s *Store) LastEvent() int64 { return s.lastEvent.Load() }
 // Places of columns in row.columns.
 var (
 	colProvision   = slices.Index(nodeColumns, "provision_state")
-	colTarget      = slices.Index(nodeColumns, "target_provision_state")
 	colPower       = slices.Index(nodeColumns, "power_state")
 	colTargetPower = slices.Index(nodeColumns, "target_power_state")
 	colMaintenance = slices.Index(nodeColumns, "maintenance")
