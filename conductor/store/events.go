@@ -154,6 +154,7 @@ var (
 	colPower       = slices.Index(nodeColumns, "power_state")
 	colTargetPower = slices.Index(nodeColumns, "target_power_state")
 	colMaintenance = slices.Index(nodeColumns, "maintenance")
+	colBusy        = slices.Index(nodeColumns, "busy")
 	colFault       = slices.Index(nodeColumns, "fault")
 )
 
@@ -312,7 +313,7 @@ func (s *Store) noteNode(n *node.Node, r row, before *row) {
 			typ = "baremetal.node.power_set.start"
 		case wasTarget != "" && isTarget == "" && n.LastError != "":
 			typ, ev.Error = "baremetal.node.power_set.error", n.LastError
-		case wasTarget == "" && isTarget == "" && n.Job == nil:
+		case wasTarget == "" && isTarget == "" && n.Job == nil && before.columns[colBusy] == any(bit(false)): // nor did work end with this
 			typ = "baremetal.node.power_state_corrected.success"
 		case wasTarget == isTarget && isTarget != "":
 			typ = "baremetal.node.power_set.success" // on its way

@@ -64,6 +64,7 @@ func TestEvents(t *testing.T) {
 	change(func(n *node.Node, _ *node.Also) error { n.Job.Attempt = 3; n.LeaseUntil = s.now(); return nil })
 	change(func(n *node.Node, _ *node.Also) error { n.Power = "power off"; return nil })
 	change(func(n *node.Node, also *node.Also) error {
+		n.Power = "power on" // and the work is done, in one write
 		n.Provision, n.TargetProvision, n.Job = node.Manageable, node.None, nil
 		also.History = append(also.History, node.HistoryEntry{Type: "provisioning", Event: "verify is done", User: "ann"})
 		return nil
@@ -78,7 +79,7 @@ func TestEvents(t *testing.T) {
 		n.TargetPower, n.LastError = "", "no power"
 		return nil
 	})
-	change(func(n *node.Node, _ *node.Also) error { n.Power, n.Fault = "power on", "power failure"; return nil })
+	change(func(n *node.Node, _ *node.Also) error { n.Power, n.Fault = "power off", "power failure"; return nil })
 	change(func(n *node.Node, _ *node.Also) error {
 		n.Provision, n.TargetProvision = node.CleanFailed, node.Available
 		return nil
@@ -101,7 +102,7 @@ func TestEvents(t *testing.T) {
 	check(s.Chassis().Delete(ctx, c.UUID))
 	check(s.DeleteNode(ctx, n.UUID))
 
-	want := "node.create.end node.provision_set.start node.power_set.end node.provision_set.end node.maintenance_set.end node.update.end " +
+	want := "node.create.end node.provision_set.start node.power_set.end node.provision_set.end node.power_set.end node.maintenance_set.end node.update.end " +
 		"node.power_set.start node.power_set.error node.update.end node.power_state_corrected.success ingot.node.fault_set.end node.provision_set.error " +
 		"port.create.end port.update.end port.delete.end chassis.create.end chassis.update.end chassis.delete.end node.delete.end"
 	mu.Lock()
@@ -125,10 +126,10 @@ func TestEvents(t *testing.T) {
 	if e := stored[1]; e.Changed["provision_state"] != (node.FromTo{From: "enroll", To: "verifying"}) || e.Project != "" && e.Project != "p1" {
 		t.Errorf("start of verifying = %+v", e)
 	}
-	if e := stored[5]; !slices.Equal(e.Fields, []string{"driver_info", "extra"}) {
+	if e := stored[6]; !slices.Equal(e.Fields, []string{"driver_info", "extra"}) {
 		t.Errorf("fields of an update = %v", e.Fields)
 	}
-	if e := stored[13]; !slices.Equal(e.Fields, []string{"pxe_enabled"}) {
+	if e := stored[14]; !slices.Equal(e.Fields, []string{"pxe_enabled"}) {
 		t.Errorf("fields of a port's update = %v", e.Fields)
 	}
 	var secrets int
