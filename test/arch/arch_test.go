@@ -53,6 +53,8 @@ var may = map[string][]string{
 	"conductor/node":         {},
 	"conductor/engine":       {"conductor/node", "conductor/power", "conductor/hardware", "proto/rootdevice"},
 	"conductor/store":        {"conductor/node"},
+	"conductor/backup":       {"conductor/store"},
+	"conductor/importer":     {"conductor/driver", "conductor/node", "conductor/rest", "conductor/store"},
 	"conductor/store/...":    {"conductor/node", "conductor/store"},
 	"conductor/power":        {},
 	"conductor/power/...":    {"conductor/power"},
