@@ -51,6 +51,8 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 		return rest.BadRequest("%s", invalid.Error())
 	case errors.As(err, &duplicate):
 		return duplicated(duplicate)
+	case errors.As(err, &reference) && reference.Clash:
+		return rest.Conflict("%s", reference.Error())
 	case errors.As(err, &reference):
 		return rest.BadRequest("%s", reference.Error())
 	case errors.As(err, &cannot):

@@ -84,6 +84,9 @@ func (s *Store) createPort(tx *sql.Tx, p *node.Port) error {
 		return err
 	}
 	p.CreatedAt, p.UpdatedAt = s.now(), s.now()
+	if err := oneNetwork(tx, p); err != nil {
+		return err
+	}
 	if err := s.putPort(tx, p); err != nil {
 		return err
 	}
@@ -220,7 +223,7 @@ func (s *Store) UpdatePort(ctx context.Context, uuid string, change func(*node.P
 		if err != nil {
 			return fmt.Errorf("port %s: %w", uuid, err)
 		}
-		id, created := p.UUID, p.CreatedAt
+		id, created, group, network := p.UUID, p.CreatedAt, p.PortgroupUUID, p.PhysicalNetwork
 		was, err := json.Marshal(p)
 		if err != nil {
 			return fmt.Errorf("encode port: %w", err)
@@ -230,6 +233,11 @@ func (s *Store) UpdatePort(ctx context.Context, uuid string, change func(*node.P
 		}
 		p.UUID, p.CreatedAt, p.UpdatedAt = id, created, s.now()
 		out = p
+		if p.PortgroupUUID != group || p.PhysicalNetwork != network {
+			if err := oneNetwork(tx, p); err != nil {
+				return err
+			}
+		}
 		if err := s.putPort(tx, p); err != nil {
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 type ReferenceError struct {
 	Kind, UUID string // "chassis", "portgroup"
 	Why        string
+	Clash      bool // it is there, but what was to belong to it does not fit
 }
 
 func (e *ReferenceError) Error() string { return e.Why }
@@ -26,7 +27,7 @@ func chassisOf(tx *sql.Tx, n *node.Node) error {
 	var one int
 	err := tx.QueryRow(`SELECT 1 FROM resources WHERE kind = 'chassis' AND uuid = ?`, n.ChassisUUID).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {
-		return &ReferenceError{"chassis", n.ChassisUUID, fmt.Sprintf("Chassis %s could not be found.", n.ChassisUUID)}
+		return &ReferenceError{Kind: "chassis", UUID: n.ChassisUUID, Why: fmt.Sprintf("Chassis %s could not be found.", n.ChassisUUID)}
 	}
 	return err
 }
@@ -39,10 +40,28 @@ func groupOf(tx *sql.Tx, p *node.Port) error {
 	var owner string
 	err := tx.QueryRow(`SELECT COALESCE(node_uuid, '') FROM resources WHERE kind = 'portgroup' AND uuid = ?`, p.PortgroupUUID).Scan(&owner)
 	if errors.Is(err, sql.ErrNoRows) {
-		return &ReferenceError{"portgroup", p.PortgroupUUID, fmt.Sprintf("Portgroup %s could not be found.", p.PortgroupUUID)}
+		return &ReferenceError{Kind: "portgroup", UUID: p.PortgroupUUID, Why: fmt.Sprintf("Portgroup %s could not be found.", p.PortgroupUUID)}
 	}
 	if err == nil && owner != p.NodeUUID {
-		return &ReferenceError{"portgroup", p.PortgroupUUID, fmt.Sprintf("Port can not be a member of portgroup %s: that belongs to node %s, the port to node %s.", p.PortgroupUUID, owner, p.NodeUUID)}
+		return &ReferenceError{Kind: "portgroup", UUID: p.PortgroupUUID, Why: fmt.Sprintf("Port can not be a member of portgroup %s: that belongs to node %s, the port to node %s.", p.PortgroupUUID, owner, p.NodeUUID)}
+	}
+	return err
+}
+
+// oneNetwork makes sure that a port's group has no ports in another physical network.
+func oneNetwork(tx *sql.Tx, p *node.Port) error {
+	if p.PortgroupUUID == "" {
+		return nil
+	}
+	var other string
+	err := tx.QueryRow(`SELECT physical_network FROM ports WHERE portgroup_uuid = ? AND uuid <> ? AND physical_network <> ? LIMIT 1`,
+		p.PortgroupUUID, p.UUID, p.PhysicalNetwork).Scan(&other)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	}
+	if err == nil {
+		return &ReferenceError{Kind: "portgroup", UUID: p.PortgroupUUID, Clash: true,
+			Why: fmt.Sprintf("Port group %s has ports in physical network %q, so a port in %q can not become a member.", p.PortgroupUUID, other, p.PhysicalNetwork)}
 	}
 	return err
 }
@@ -66,7 +85,7 @@ func unused(tx *sql.Tx, kind, uuid string) error {
 		return nil
 	}
 	if err == nil {
-		return &ReferenceError{kind, uuid, fmt.Sprintf("Cannot complete the requested action because %s %s contains %s.", kind, uuid, holds)}
+		return &ReferenceError{Kind: kind, UUID: uuid, Why: fmt.Sprintf("Cannot complete the requested action because %s %s contains %s.", kind, uuid, holds)}
 	}
 	return err
 }
@@ -82,7 +101,7 @@ func together(tx *sql.Tx, kind, uuid, nodeUUID string) error {
 		return nil
 	}
 	if err == nil {
-		return &ReferenceError{kind, uuid, fmt.Sprintf("Portgroup %s can not be given to another node while it contains ports.", uuid)}
+		return &ReferenceError{Kind: kind, UUID: uuid, Why: fmt.Sprintf("Portgroup %s can not be given to another node while it contains ports.", uuid)}
 	}
 	return err
 }
@@ -115,6 +134,9 @@ func (s *Store) UpdatePortgroup(ctx context.Context, uuid string, change func(*n
 		for _, p := range ports {
 			p.PhysicalNetwork, p.UpdatedAt = g.PhysicalNetwork, s.now()
 			if err := s.putPort(tx, p); err != nil {
+				return err
+			}
+			if err := s.notePart(tx, "port", "update", portHead(p), []string{"physical_network"}); err != nil {
 				return err
 			}
 		}

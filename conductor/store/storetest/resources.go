@@ -136,6 +136,28 @@ func references(t *testing.T, ctx context.Context, s *store.Store) {
 	if err := s.Portgroups().Delete(ctx, g.UUID); !errors.As(err, &ref) {
 		t.Errorf("a port group with a port was deleted: %v", err)
 	}
+	q := node.Port{NodeUUID: n.UUID, Address: "52:54:00:00:00:02", PortgroupUUID: g.UUID, PhysicalNetwork: "p1"}
+	if err := s.CreatePort(ctx, &q); !errors.As(err, &ref) || !ref.Clash {
+		t.Errorf("a port of another network became a member: %v", err)
+	}
+	q.PhysicalNetwork = ""
+	if err := s.CreatePort(ctx, &q); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.UpdatePort(ctx, q.UUID, func(p *node.Port) error { p.PhysicalNetwork = "p1"; return nil }); !errors.As(err, &ref) || !ref.Clash {
+		t.Errorf("a member went to another network: %v", err)
+	}
+	if _, err := s.UpdatePortgroup(ctx, g.UUID, func(g *node.Portgroup) error { g.PhysicalNetwork = "p1"; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{p.UUID, q.UUID} {
+		if m, err := s.Port(ctx, id); err != nil || m.PhysicalNetwork != "p1" {
+			t.Errorf("a member did not go with its group: %v, %v", m, err)
+		}
+	}
+	if err := s.DeletePort(ctx, q.UUID); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := s.Portgroups().Update(ctx, g.UUID, func(g *node.Portgroup) error { g.NodeUUID = other.UUID; return nil }); !errors.As(err, &ref) {
 		t.Errorf("a port group with a port went to another node: %v", err)
 	}
