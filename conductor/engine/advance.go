@@ -20,6 +20,8 @@ type pass struct {
 	// later is what is already true of n and still has to be stored: it goes with the next change, so that what follows at once costs
 	// one write. Nothing of it may be lost when an act is about to be done that it is the intent of: change, or flush, comes before.
 	later []func(*node.Node, *node.Also) error
+	// stored is the job as it is in the store, as far as this pass knows.
+	stored *node.Job
 }
 
 // verdict is what a look at a step came to.
@@ -65,7 +67,7 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 	} else if claimed != nil {
 		n = claimed
 	}
-	p := &pass{e: e, n: n}
+	p := &pass{e: e, n: n, stored: n.Job}
 	defer p.close()
 	var after time.Duration
 	for range actsPerLook {
@@ -142,6 +144,9 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 	}
 	v, err := run(ctx, p)
 	switch {
+	case err == nil && v.done && v.apply == nil && p.goesOn():
+		p.edit(func(n *node.Node, also *node.Also) error { return e.stepDone(n, also, v.result) })
+		return 0, nil
 	case err == nil && v.done:
 		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
 			if v.apply != nil {
@@ -204,7 +209,7 @@ func stepTitle(name string) string {
 
 // change stores a change if the job is still where this pass read it; a pass whose node has moved on ends with errMoved.
 func (p *pass) change(ctx context.Context, f func(*node.Node, *node.Also) error) (*node.Node, error) {
-	was, fence := p.n.Job, p.n.Fence
+	was, fence := p.stored, p.n.Fence
 	n, err := p.e.change(ctx, p.n.UUID, func(n *node.Node, also *node.Also) error {
 		j := n.Job
 		if n.Fence != fence || j == nil || j.ID != was.ID || j.Index != was.Index || j.Note != was.Note || j.PlanID != was.PlanID ||
@@ -221,7 +226,7 @@ func (p *pass) change(ctx context.Context, f func(*node.Node, *node.Also) error)
 	if err != nil {
 		return nil, err
 	}
-	p.n, p.later = n, nil
+	p.n, p.stored, p.later = n, n.Job, nil
 	return n, nil
 }
 
@@ -241,6 +246,13 @@ func (p *pass) edit(f func(*node.Node, *node.Also) error) {
 	if err := f(&c, &node.Also{}); err == nil { // an error comes again, with the change
 		p.n = &c
 	}
+}
+
+// goesOn tells whether the conductor itself does the step behind the present one, in this same look: then the end of the one may be stored
+// with the beginning of the other. Should the conductor die in between, the act is repeated, as any may be.
+func (p *pass) goesOn() bool {
+	j := p.n.Job
+	return j.Failure == "" && !j.Abort && !p.n.Maintenance && j.Index+1 < len(j.Steps) && !j.Steps[j.Index+1].InBand && j.Steps[j.Index+1].Status == node.StepPending
 }
 
 // flush stores what was put off.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/hardware"
@@ -17,7 +18,7 @@ type plugs struct {
 	stays   bool                  // steps are not abortable
 	took    time.Duration         // of a slow one; 5 ms
 	passes  map[string]string     // rescue passwords that a step saw, by node
-	applied int
+	applied atomic.Int64
 }
 
 func (p *plugs) set(phase node.Phase, mode string) {
@@ -68,7 +69,7 @@ func (p *plugs) run(phase node.Phase) func(context.Context, hardware.Call) (hard
 		case (mode == "slow" || mode == "slow fail") && !done:
 			return hardware.Outcome{After: took - time.Since(c.Begun)}, nil
 		}
-		return hardware.Outcome{Apply: func(*node.Node, *node.Also) error { p.applied++; return nil }}, nil
+		return hardware.Outcome{Apply: func(*node.Node, *node.Also) error { p.applied.Add(1); return nil }}, nil
 	}
 }
 

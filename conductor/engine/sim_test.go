@@ -168,9 +168,9 @@ func (s *crashStore) Change(ctx context.Context, id string, f func(*node.Node, *
 	c := s.c.crash
 	c.mu.Lock()
 	c.count++
-	last := c.at > 0 && c.count == c.at
+	last, commit := c.at > 0 && c.count == c.at, c.commit
 	c.mu.Unlock()
-	if last && !c.commit {
+	if last && !commit {
 		s.c.die()
 		return nil, errDead
 	}

@@ -363,12 +363,10 @@ func TestAbortAfterStep(t *testing.T) {
 	if n := w.node(m); n.Provision != node.CleanWait && time.Since(begun) < 100*time.Millisecond || n.Job != nil && !n.Job.Abort {
 		t.Errorf("right after abort: state %s, job %+v", n.Provision, n.Job)
 	}
-	applied := w.plugs.applied
+	applied := w.plugs.applied.Load()
 	n := w.untilState(m, node.CleanFailed)
 	wantError(t, n, "aborted by tester")
-	w.plugs.mu.Lock()
-	defer w.plugs.mu.Unlock()
-	if w.plugs.applied != applied+1 {
+	if w.plugs.applied.Load() != applied+1 {
 		t.Error("the step did not end before the abort took effect")
 	}
 }
@@ -380,11 +378,11 @@ func TestRetired(t *testing.T) {
 	m := w.addFake("n1")
 	w.walk(m, node.Active)
 	w.edit(m, func(n *node.Node) { n.Retired = true })
-	applied := w.plugs.applied
+	applied := w.plugs.applied.Load()
 	if n := w.want(m, Request{Verb: node.Delete}, node.Manageable); n.LastError != "" {
 		t.Errorf("last error %q", n.LastError)
 	}
-	if w.plugs.applied == applied {
+	if w.plugs.applied.Load() == applied {
 		t.Error("it was not cleaned")
 	}
 	var invalid *InvalidError
