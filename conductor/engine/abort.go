@@ -1,0 +1,81 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// abort ends a job on request, now or as soon as its step allows it.
+func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
+	j, b := p.n.Job, p.n.Boot
+	s := j.Current()
+	if s != nil && s.Plug && s.Status == node.StepRunning && !s.Abortable {
+		return e.conductorStep(ctx, p, s) // stepDone sees to it
+	}
+	if s == nil || !s.InBand || j.PlanID == "" || j.PlanSent.IsZero() || b == nil || b.Ended {
+		return 0, p.fail(ctx, abortReason(j))
+	}
+	if b.Connected {
+		err := e.agents().CancelPlan(ctx, p.n.UUID, j.PlanID)
+		switch {
+		case err != nil:
+			e.log.Warn("cancel plan", "node", p.n.UUID, "err", err)
+		case !s.Abortable:
+			return e.cfg.SessionGrace, nil // the plan ends with this step, and says so
+		}
+	}
+	// An agent that can't be reached goes on with what it does: a step that must not be stopped gets the time in which it may come back.
+	if !s.Abortable {
+		if b.Connected {
+			return e.cfg.RetryBase, nil
+		}
+		if left := time.Until(b.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
+			return left, nil
+		}
+	}
+	return 0, p.fail(ctx, abortReason(j))
+}
+
+func abortReason(j *node.Job) string {
+	s := j.Current()
+	if s == nil {
+		return "by request, the " + string(j.Phase) + " operation was " + j.Detail
+	}
+	when := "during"
+	if s.Status == node.StepPending {
+		when = "before"
+	}
+	return fmt.Sprintf("by request, the %s operation was %s %s step %s", j.Phase, j.Detail, when, s.Name)
+}
+
+// orphan fails a node that is in the middle of something without a job: nothing here makes one, so somebody else did.
+func (e *Engine) orphan(ctx context.Context, n *node.Node) (time.Duration, error) {
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		if n.Job != nil || n.Provision.IsStable() {
+			return errMoved
+		}
+		n.LastError = fmt.Sprintf("The node was in state %s with no record of what was to be done; ask for the operation again.", n.Provision)
+		return e.setState(n, also, node.Fail)
+	})
+	return never, err
+}
+
+// orphanLock frees a lock that nobody can be holding any more: its holder is a conductor of this one's name from before its start, or
+// one whose lease is over.
+func (e *Engine) orphanLock(ctx context.Context, n *node.Node) (time.Duration, error) {
+	if left := time.Until(n.ReservedAt.Add(e.cfg.Lease)); left > 0 && (n.Reservation != e.cfg.Hostname || !n.ReservedAt.Before(e.began)) {
+		return left, nil
+	}
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		if n.Job != nil || n.Reservation == "" {
+			return nil
+		}
+		e.history(n, also, "conductor", "WARNING", fmt.Sprintf("the lock that %s left behind was freed", n.Reservation), "")
+		e.reserve(n, false)
+		return nil
+	})
+	return never, err
+}
