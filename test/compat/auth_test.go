@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,6 +86,7 @@ func startIngotd(t *testing.T, addr string, set ...string) *process {
 // startProcess starts a program that the test ends, by its own number.
 func startProcess(t *testing.T, cmd *exec.Cmd, log fmt.Stringer) {
 	t.Helper()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // when the time for all tests is up, nothing is cleaned up
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
