@@ -203,7 +203,7 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 	for _, call := range []string{
 		"GET states/console ", `PUT states/console {"enabled":true}`, `PUT states/boot_mode {"target":"uefi"}`, `PUT states/secure_boot {"target":true}`,
 		"PUT management/inject_nmi ", "GET management/indicators ", "GET management/indicators/led@system ", `PUT management/indicators/led@system {"state":"on"}`,
-		"GET vmedia ", `POST vmedia {"device_type":"cdrom","image_url":"http://h/i.iso"}`, "DELETE vmedia ",
+		"GET vmedia ",
 	} {
 		method, rest, _ := strings.Cut(call, " ")
 		path, body, _ := strings.Cut(rest, " ")
@@ -212,6 +212,20 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 			t.Errorf("%s = %v", call, out)
 		}
 		f.want(404, method, "/v1/nodes/nobody/"+path, body)
+	}
+	// What is done behind the answer says it where it can.
+	for call, what := range map[string]string{`POST {"device_type":"cdrom","image_url":"http://h/i.iso"}`: "attach", "DELETE ": "detach"} {
+		method, body, _ := strings.Cut(call, " ")
+		f.want(204, method, "/v1/nodes/n/vmedia", body)
+		f.srv.Wait()
+		want := what + " virtual media: Driver ipmi does not support " + what + "_virtual_media (disabled or not implemented)."
+		if out := f.want(200, "GET", "/v1/nodes/n", ""); out["last_error"] != want || out["reservation"] != nil {
+			t.Errorf("after %s of virtual media: %v, lock %v, want %s", method, out["last_error"], out["reservation"], want)
+		}
+		if out, _ := json.Marshal(f.want(200, "GET", "/v1/nodes/n/history?detail=true", "")); !bytes.Contains(out, []byte(want)) {
+			t.Errorf("the history does not tell that %s", want)
+		}
+		f.want(404, method, "/v1/nodes/nobody/vmedia", body)
 	}
 	f.want(404, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":10,"raid_level":"1"}]}`)
 	f.want(404, "GET", "/v1/drivers/ipmi/raid/logical_disk_properties", "")

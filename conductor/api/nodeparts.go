@@ -474,15 +474,46 @@ func (s *Server) attachMedia(ctx context.Context, c *call) (*reply, error) {
 	if source := b["image_download_source"]; source != nil && source != "http" {
 		return nil, rest.BadRequest("Images are given to the node's controller by their URL; set image_download_source to http.")
 	}
-	n, nerr := s.free(ctx, c)
-	if nerr != nil {
-		return nil, nerr
-	}
-	if err := s.cfg.Hardware.Management(n).AttachMedia(ctx, n, device, address); err != nil {
+	return s.media(ctx, c, "attach virtual media", "an image was put into the virtual "+device, func(ctx context.Context, n *node.Node) error {
+		return s.cfg.Hardware.Management(n).AttachMedia(ctx, n, device, address)
+	})
+}
+
+// mediaWait is how long a request waits for virtual media: whoever asks again at once should not find the node locked by the first request.
+const mediaWait = time.Second
+
+// media does something with virtual media behind the answer, as Ironic does: controllers fetch images slowly. The node is locked
+// meanwhile, and what goes wrong is in its last_error and its history, even that its driver has no virtual media.
+func (s *Server) media(ctx context.Context, c *call, what, done string, act func(context.Context, *node.Node) error) (*reply, error) {
+	n, err := s.node(ctx, c)
+	if err != nil {
 		return nil, err
 	}
-	if err := s.keep(ctx, c, n, "an image was put into the virtual "+device, func(*node.Node) {}); err != nil {
+	release, err := s.lock(ctx, n)
+	if err != nil {
 		return nil, err
+	}
+	finished := make(chan struct{})
+	bg, cancel := context.WithTimeout(context.WithoutCancel(ctx), vendorTime)
+	s.background.Go(func() {
+		defer close(finished)
+		defer cancel()
+		defer release(bg)
+		if err := act(bg, n); err != nil {
+			s.log.Warn("virtual media", "node", n.UUID, "err", err)
+			s.complain(bg, c, n, what+": "+err.Error())
+			return
+		}
+		if err := s.keep(bg, c, n, done, func(n *node.Node) { n.LastError = "" }); err != nil {
+			s.log.Error("what was done with virtual media is not in the history", "node", n.UUID, "err", err)
+		}
+	})
+	wait := time.NewTimer(mediaWait)
+	defer wait.Stop()
+	select {
+	case <-finished:
+	case <-wait.C:
+	case <-ctx.Done():
 	}
 	return noContent, nil
 }
@@ -499,17 +530,9 @@ func (s *Server) detachMedia(ctx context.Context, c *call) (*reply, error) {
 	if len(wrong) > 0 {
 		return nil, rest.BadRequest("Invalid device type(s) %s (valid are %s)", strings.Join(wrong, ", "), strings.Join(mediaDevices, ", "))
 	}
-	n, err := s.free(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.cfg.Hardware.Management(n).DetachMedia(ctx, n, devices); err != nil {
-		return nil, err
-	}
-	if err := s.keep(ctx, c, n, "virtual media were taken out", func(*node.Node) {}); err != nil {
-		return nil, err
-	}
-	return noContent, nil
+	return s.media(ctx, c, "detach virtual media", "virtual media were taken out", func(ctx context.Context, n *node.Node) error {
+		return s.cfg.Hardware.Management(n).DetachMedia(ctx, n, devices)
+	})
 }
 
 // getDiskProperties tells what a logical disk of a hardware type's default RAID interface may have.

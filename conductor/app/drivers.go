@@ -77,5 +77,7 @@ func hardwareTypes(cfg config.Hardware) (*driver.Table, error) {
 
 // plugs is what stands behind nodes' interfaces beside power and network.
 func plugs(types *driver.Table, machines *fake.Machines) *hardware.Set {
-	return hardware.New(types.Interface, hardwarefake.New(machines, nil).Plugs())
+	all := hardwarefake.New(machines, nil).Plugs()
+	all["raid"]["agent"] = hardware.GenericRAID{}
+	return hardware.New(types.Interface, all)
 }

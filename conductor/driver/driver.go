@@ -80,7 +80,7 @@ var types = []*Type{
 		Interfaces: map[string][]string{
 			"vendor": {"fake", "no-vendor"}, "power": {"fake"}, "console": {"fake", "no-console"}, "deploy": {"fake", "direct"},
 			"rescue": {"fake", "no-rescue"}, "bios": {"fake", "no-bios"}, "inspect": {"fake", "agent", "no-inspect"}, "boot": {"fake", "ipxe", "pxe"},
-			"raid": {"fake", "no-raid"}, "storage": {"noop", "fake"}, "management": {"fake"}, "network": networks, "firmware": {"fake", "no-firmware"},
+			"raid": {"fake", "agent", "no-raid"}, "storage": {"noop", "fake"}, "management": {"fake"}, "network": networks, "firmware": {"fake", "no-firmware"},
 		},
 		Properties: fakeProperties,
 		any:        true,
@@ -90,7 +90,7 @@ var types = []*Type{
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"ipmitool"}, "console": {"no-console"}, "deploy": {"direct"},
 			"rescue": {"no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
-			"raid": {"no-raid"}, "storage": {"noop"}, "management": {"ipmitool"}, "network": networks, "firmware": {"no-firmware"},
+			"raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"ipmitool"}, "network": networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{
 			{Name: "ipmi_address", Description: "IP address or hostname of the node's controller.", Required: true},
@@ -109,7 +109,7 @@ var types = []*Type{
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"fake", "agent"}, "console": {"no-console"}, "deploy": {"direct"},
 			"rescue": {"no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
-			"raid": {"no-raid"}, "storage": {"noop"}, "management": {"noop"}, "network": networks, "firmware": {"no-firmware"},
+			"raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"noop"}, "network": networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{
 			{Name: "manual_id", Description: "name of the machine; default is the node's UUID."},

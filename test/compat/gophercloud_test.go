@@ -1,0 +1,88 @@
+package compat
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/crypto/bcrypt"
+
+	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
+)
+
+// gophercloud is the module whose own acceptance tests are run, as they come. Its tests are not ours to import: they are started where
+// the module is kept.
+const gophercloud = "github.com/gophercloud/gophercloud/v2@v2.15.0"
+
+// acceptance runs gophercloud's acceptance tests of a folder against a conductor. A test that it skips is a failure.
+func acceptance(t *testing.T, folder, endpoint string, env ...string) {
+	t.Helper()
+	var module struct{ Dir, Error string }
+	cmd := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", gophercloud)
+	cmd.Dir = t.TempDir() // outside of this module, which does not need it
+	out, err := cmd.Output()
+	if jerr := json.Unmarshal(out, &module); err != nil || jerr != nil || module.Error != "" {
+		t.Fatalf("download %s: %v %v %s", gophercloud, err, jerr, module.Error)
+	}
+	cmd = exec.CommandContext(t.Context(), "go", "test", "-json", "-count=1", "-tags=acceptance", "-timeout=5m", "./internal/acceptance/openstack/baremetal/"+folder)
+	cmd.Dir = module.Dir
+	cmd.Env = append(append(os.Environ(), "IRONIC_ENDPOINT="+endpoint+"/v1", "OS_BRANCH=master", "GOFLAGS=-mod=readonly"), env...)
+	out, err = cmd.CombinedOutput()
+	passed := 0
+	for line := range bytes.Lines(out) {
+		var e struct{ Action, Test string }
+		if json.Unmarshal(line, &e) != nil || e.Test == "" {
+			continue
+		}
+		switch e.Action {
+		case "pass":
+			passed++
+		case "skip", "fail":
+			t.Errorf("%s of gophercloud: %s", e.Test, e.Action)
+		}
+	}
+	if err != nil || passed == 0 {
+		t.Errorf("gophercloud's tests of %s: %v, %d passed\n%s", folder, err, passed, out)
+	}
+	t.Logf("%d tests of gophercloud passed", passed)
+}
+
+// TestGophercloud is what Metal3 and Terraform are made of. The tests with Keystone are the fullest; the other two are a part of them.
+func TestGophercloud(t *testing.T) {
+	t.Run("none", func(t *testing.T) {
+		acceptance(t, "noauth", startIngotd(t, freeAddr(t)).URL, "OS_USERNAME=anybody")
+	})
+	t.Run("http_basic", func(t *testing.T) {
+		hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file := filepath.Join(t.TempDir(), "htpasswd")
+		if err := os.WriteFile(file, append([]byte("alice:"), hash...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		p := startIngotd(t, freeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+file)
+		acceptance(t, "httpbasic", p.URL, "OS_USERNAME=alice", "OS_PASSWORD=secret")
+	})
+	t.Run("keystone", func(t *testing.T) {
+		var ks identity
+		if os.Getenv("INGOT_FULL") != "" {
+			ks = startKeystone(t)
+		} else {
+			ks = simulated{keystonetest.Start(t)}
+		}
+		addr := freeAddr(t)
+		ks.AddEndpoint("baremetal", "http://"+addr)
+		ks.AddUser("ingot", "own")
+		ks.Grant("ingot", "service", "service")
+		ks.AddUser("root", "secret")
+		ks.Grant("root", "", "admin", "member", "reader")
+		p := startIngotd(t, addr, "api.auth=keystone", "api.keystone.auth_url="+strings.TrimSuffix(ks.Address(), "/v3"), "api.keystone.username=ingot",
+			"api.keystone.password=own")
+		acceptance(t, "v1", p.URL, "OS_AUTH_URL="+ks.Address(), "OS_USERNAME=root", "OS_PASSWORD=secret", "OS_DOMAIN_ID=default", "OS_SYSTEM_SCOPE=all")
+	})
+}
