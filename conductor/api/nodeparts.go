@@ -43,6 +43,9 @@ func (s *Server) nodePartRoutes() []route {
 		rs = append(rs,
 			route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: Write, handle: s.callVendor},
 			route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru", Access: Admin, handle: s.callDriver},
+			// The method in the address is how python-ironicclient calls it.
+			route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru/{method}", Access: Write, handle: s.callVendor},
+			route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru/{method}", Access: Admin, handle: s.callDriver},
 		)
 	}
 	return rs

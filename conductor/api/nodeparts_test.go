@@ -60,6 +60,15 @@ func TestPartsOfAFakeNode(t *testing.T) {
 	f.text(400, "POST", "/v1/nodes/n/vmedia", `{"device_type":"cdrom","image_url":"/etc/passwd"}`, "Unsupported or missing URL scheme: ")
 	f.text(400, "DELETE", "/v1/nodes/n/vmedia?device_types=cdrom,tape", "", "Invalid device type(s) tape")
 
+	// A vendor's method is named in the address or in the query.
+	for _, address := range []string{"vendor_passthru/second_method", "vendor_passthru?method=second_method"} {
+		f.want(202, "POST", "/v1/nodes/n/"+address, `{"bar":"kazoo"}`)
+		f.srv.Wait()
+	}
+	f.text(400, "POST", "/v1/nodes/n/vendor_passthru/no_such", "{}", "No handler for method no_such")
+	f.text(400, "POST", "/v1/drivers/fake-hardware/vendor_passthru/no_such", "{}", "No handler for method no_such")
+	f.want(404, "POST", "/v1/drivers/nobody/vendor_passthru/no_such", "{}")
+
 	if got, _ := json.Marshal(f.want(200, "GET", "/v1/nodes/n/firmware", "")); string(got) != `{"firmware":[]}` {
 		t.Errorf("firmware = %s", got)
 	}

@@ -62,7 +62,11 @@ func (s *Server) callDriver(_ context.Context, c *call) (*reply, error) {
 	return nil, noHandler(method)
 }
 
+// vendorMethod is the method that is named in the address or in the query.
 func vendorMethod(c *call) (string, *rest.Error) {
+	if m := c.path["method"]; m != "" {
+		return m, c.allow()
+	}
 	if err := c.allow("method"); err != nil {
 		return "", err
 	}
