@@ -16,6 +16,7 @@ type bench struct {
 	rounds           int
 	sizeMiB, dataMiB int64
 	bin, dir, only   string
+	ram              string // folder of the device that is rebuilt; empty: below dir
 	report, picture  string
 
 	self  string // this program
@@ -348,7 +349,7 @@ func (b *bench) rebuildOver(ctx context.Context, dir string, old, next *image, f
 		return err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
-	d, err := newDevice(ctx, dir, old.size+64*mib, 0)
+	d, err := b.fastDevice(ctx, dir, old.size+64*mib)
 	if err != nil {
 		return err
 	}

@@ -31,6 +31,37 @@ type device struct {
 	end []func() error
 }
 
+// fastDevice makes a device that gives several GB/s and not only takes them, in memory: a virtual disk that is written at such a speed is
+// seldom read at it. dir is where it goes when there is to be none in memory.
+func (b *bench) fastDevice(ctx context.Context, dir string, size int64) (*device, error) {
+	if b.ram == "" {
+		return newDevice(ctx, dir, size, 0)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(b.ram, &st); err != nil {
+		return nil, fmt.Errorf("%s: %w", b.ram, err)
+	}
+	if free := int64(st.Bavail) * st.Bsize; free < size+size/4 {
+		return nil, fmt.Errorf("the fast device takes %d MiB of memory, and %s has room for %d: make the image smaller (-size), or put the device on a disk (-ram '')", size/mib, b.ram, free/mib)
+	}
+	ram, err := os.MkdirTemp(b.ram, "ingot-bench")
+	if err != nil {
+		return nil, err
+	}
+	d, err := newDevice(ctx, ram, size, 0)
+	if err != nil {
+		return nil, errors.Join(err, os.RemoveAll(ram))
+	}
+	d.end = append([]func() error{func() error { return os.Remove(ram) }}, d.end...)
+	return d, nil
+}
+
+// inMemory tells whether files in dir are in memory, past which there is no way.
+func inMemory(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.TMPFS_MAGIC
+}
+
 // newDevice makes one. A rate of 0 is as fast as it goes.
 func newDevice(ctx context.Context, dir string, size, rate int64) (d *device, err error) {
 	d = &device{backing: filepath.Join(dir, "disk"), size: size}
@@ -68,7 +99,11 @@ func newDevice(ctx context.Context, dir string, size, rate int64) (d *device, er
 		}
 		over = filepath.Join(mount, "disk")
 	}
-	name, err := output("losetup", "--find", "--show", "--direct-io=on", over)
+	direct := "--direct-io=on"
+	if inMemory(dir) {
+		direct = "--direct-io=off"
+	}
+	name, err := output("losetup", "--find", "--show", direct, over)
 	if err != nil {
 		return d, err
 	}
@@ -88,7 +123,11 @@ func (d *device) close() error {
 
 // dirty fills the disk with old data, past whatever paces it.
 func (d *device) dirty() error {
-	f, err := os.OpenFile(d.backing, os.O_RDWR|os.O_CREATE|unix.O_DIRECT, 0o600)
+	flags := os.O_RDWR | os.O_CREATE
+	if !inMemory(filepath.Dir(d.backing)) {
+		flags |= unix.O_DIRECT
+	}
+	f, err := os.OpenFile(d.backing, flags, 0o600)
 	if err != nil {
 		return err
 	}

@@ -58,6 +58,7 @@ func command(ctx context.Context, args []string) error {
 	fs.Int64Var(&b.dataMiB, "data", 1024, "MiB of files in it; the rest is zeros")
 	fs.StringVar(&b.bin, "bin", "bin", "folder with ingot, ingot-agent and bench-swarm")
 	fs.StringVar(&b.dir, "dir", "build/bench", "folder for images and disks; several GiB, emptied at the end")
+	fs.StringVar(&b.ram, "ram", "/dev/shm", "folder in memory for the device that is rebuilt; empty: below -dir, on a disk that can be read at several GB/s")
 	fs.StringVar(&b.only, "only", "", "run one scenario: fast, disk, link, rebuild, swarm")
 	fs.StringVar(&b.report, "report", "", "file to write the results to (JSON)")
 	fs.StringVar(&b.picture, "picture", "", "file to draw them into (SVG)")
