@@ -44,7 +44,9 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 	case errors.As(err, &transition):
 		return rest.BadRequest("The requested action %q can not be performed on node %q while it is in state %q.", string(transition.Verb), c.path["node"], string(transition.State))
 	case errors.As(err, &locked):
-		return rest.Conflict("%s", locked.Error())
+		e := rest.Conflict("%s", locked.Error())
+		e.Again = true
+		return e
 	case errors.As(err, &held):
 		return rest.Conflict("%s", held.Error())
 	case errors.As(err, &invalid):

@@ -429,5 +429,7 @@ func (s *Server) deleteNode(ctx context.Context, c *call) (*reply, error) {
 
 // lockedBy is the answer while somebody else works on the node; clients try again.
 func lockedBy(n *node.Node) *rest.Error {
-	return rest.Conflict("Node %s is locked by host %s, please retry after the current operation is completed.", n.UUID, n.Reservation)
+	e := rest.Conflict("Node %s is locked by host %s, please retry after the current operation is completed.", n.UUID, n.Reservation)
+	e.Again = true
+	return e
 }

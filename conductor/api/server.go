@@ -98,6 +98,8 @@ type Config struct {
 	Allocate func(uuid string)
 	// PublicURL is the address that links in answers begin with, without a slash at its end; empty: as the request had it.
 	PublicURL string
+	// LockWait is how long a request for a node that is locked waits for it before it is refused; zero: not at all.
+	LockWait time.Duration
 	// NoRamdisk leaves out the routes that stock agents call without authentication.
 	NoRamdisk bool
 	// Drivers are the enabled hardware types; with nil all are.
@@ -291,20 +293,30 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 			return nil, answer
 		}
 	}
+	var raw []byte
 	if r.Method != http.MethodGet {
 		limit := int64(maxBody)
 		if rt.Body > 0 {
 			limit = rt.Body
 		}
-		if c.body, err = readBody(w, r, limit); err != nil {
+		if raw, err = readBody(w, r, limit); err == nil {
+			c.body, err = decode(raw)
+		}
+		if err != nil {
 			return nil, err
 		}
 	}
 	began := time.Now()
-	rep, herr := rt.handle(node.WithRequester(r.Context(), node.Requester{User: c.user, Project: who.ProjectID}), c)
-	var answer *rest.Error
-	if herr != nil {
-		rep, answer = nil, s.translate(herr, c, id)
+	ctx := node.WithRequester(r.Context(), node.Requester{User: c.user, Project: who.ProjectID})
+	rep, answer := s.attempt(ctx, rt, c, id)
+	for pause := firstPause; answer != nil && answer.Again && time.Since(began)+pause <= s.cfg.LockWait; pause = min(2*pause, longestPause) {
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil, answer
+		}
+		c.body, _ = decode(raw) // anew, for a handler may have changed what it was given; it could be decoded before
+		rep, answer = s.attempt(ctx, rt, c, id)
 	}
 	if c.user != "" && r.Method != http.MethodGet {
 		status := 0
@@ -316,6 +328,20 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 		s.log.Info("somebody asked for a change", "user", c.user, "method", r.Method, "path", r.URL.Path, "status", status, "took", time.Since(began).Round(time.Microsecond), "request", id)
 	}
 	return rep, answer
+}
+
+// How long a request waits for a locked node before it looks again: at first, and in the end.
+const (
+	firstPause   = 20 * time.Millisecond
+	longestPause = 200 * time.Millisecond
+)
+
+func (s *Server) attempt(ctx context.Context, rt *route, c *call, id string) (*reply, *rest.Error) {
+	rep, err := rt.handle(ctx, c)
+	if err != nil {
+		return nil, s.translate(err, c, id)
+	}
+	return rep, nil
 }
 
 // fail sends an error. HEAD has no body, but the length it would have.
@@ -405,7 +431,8 @@ func parseQuery(raw string) (url.Values, *rest.Error) {
 	return q, nil
 }
 
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) (any, *rest.Error) {
+// readBody returns a body that is not too large and not nested too deeply, or nil for none.
+func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *rest.Error) {
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	if errors.As(err, &tooLarge) {
@@ -420,8 +447,15 @@ func readBody(w http.ResponseWriter, r *http.Request, limit int64) (any, *rest.E
 	if tooDeep(b, maxDepth) {
 		return nil, rest.BadRequest("The body is nested deeper than %d levels.", maxDepth)
 	}
-	var v any
-	if err := json.Unmarshal(b, &v); err != nil {
+	return b, nil
+}
+
+// decode gives the values of what readBody returned, which are the caller's own.
+func decode(raw []byte) (v any, _ *rest.Error) {
+	if raw == nil {
+		return nil, nil
+	}
+	if err := json.Unmarshal(raw, &v); err != nil {
 		return nil, rest.BadRequest("The body is not JSON: %v", err)
 	}
 	return v, nil

@@ -28,6 +28,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
+// lockWait is how long the API waits for a node that something else is done to: as long as Ironic tries.
+const lockWait = 3 * time.Second
+
 // stopLimit is how long connections may take to end by themselves when the conductor stops.
 const stopLimit = 10 * time.Second
 
@@ -134,7 +137,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), Drivers: types, Events: hub, Progresses: en.Progresses, Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
+	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), LockWait: lockWait, Drivers: types, Events: hub, Progresses: en.Progresses, Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
 		var out []rest.LogLine
 		for _, l := range ag.Logs(node, after) {
 			out = append(out, logLine(l))

@@ -12,6 +12,7 @@ type Error struct {
 	Status    int
 	Message   string
 	IsRouting bool
+	Again     bool // nothing was done, and the same request may do shortly; clients are not told
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%d %s", e.Status, e.Message) }
