@@ -86,3 +86,58 @@ func TestGophercloud(t *testing.T) {
 		acceptance(t, "v1", p.URL, "OS_AUTH_URL="+ks.Address(), "OS_USERNAME=root", "OS_PASSWORD=secret", "OS_DOMAIN_ID=default", "OS_SYSTEM_SCOPE=all")
 	})
 }
+
+// TestReadme: what the README shows is what it says. The program in it is compiled and run, and curl's lines are sent as they are.
+func TestReadme(t *testing.T) {
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile(filepath.Join("testdata", "gophercloud", "main.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, talk, ok := strings.Cut(string(readme), "\n## Talk to it\n")
+	if !ok || !strings.Contains(talk, "```go\n"+string(program)+"```\n") {
+		t.Fatal("README.md does not show testdata/gophercloud/main.go as it is")
+	}
+	talk, _, _ = strings.Cut(talk, "\n## ")
+	p := startIngotd(t, freeAddr(t))
+	here := strings.NewReplacer("http://127.0.0.1:6385", p.URL)
+
+	blocks := strings.Split(talk, "```")
+	commands := 0
+	for i := 1; i < len(blocks); i += 2 {
+		if strings.HasPrefix(blocks[i], "go\n") {
+			dir := t.TempDir()
+			mod := "module example\n\ngo 1.24\n\nrequire " + strings.Replace(gophercloud, "@", " ", 1) + "\n"
+			for name, text := range map[string]string{"go.mod": mod, "main.go": here.Replace(string(program))} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			cmd := exec.CommandContext(t.Context(), "go", "run", "-mod=mod", ".")
+			cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOFLAGS=", "GOWORK=off")
+			if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "second is in state enroll") {
+				t.Errorf("the program in README.md: %v\n%s", err, out)
+			}
+			continue
+		}
+		// Shell commands, of which the stream of events is cut short.
+		text := strings.ReplaceAll(here.Replace(blocks[i]), "curl -sN", "timeout 2 curl -sN --fail")
+		text = strings.ReplaceAll(text, "curl -s ", "curl -s --fail ")
+		cmd := exec.CommandContext(t.Context(), "sh", "-c", "set -e\n"+strings.Replace(text, "# what happens, as it happens", "|| test $? = 124", 1))
+		cmd.Env = append(os.Environ(), "HOME="+t.TempDir())
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Errorf("README.md: %v\n%s\n%s", err, text, out)
+		}
+		commands++
+		if want := map[int]string{1: "active", 2: "event: ingot.ready"}[commands]; !strings.Contains(string(out), want) {
+			t.Errorf("README.md's commands do not show %q:\n%s", want, out)
+		}
+	}
+	if commands != 2 {
+		t.Errorf("%d blocks of commands, want those of openstack and of curl", commands)
+	}
+}
