@@ -44,6 +44,8 @@ group() {
 		need ipmitool "an independent IPMI client"
 		need python3-openstackclient "the openstack command"
 		need python3-ironicclient "its baremetal part"
+		need python3-openstacksdk "the library beneath it"
+		need curl "what the README shows"
 		need genisoimage "reads config drives back"
 		need gdisk "checks partition tables"
 		need fdisk "checks partition tables"
