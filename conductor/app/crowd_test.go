@@ -261,7 +261,7 @@ func (c *crowded) lend(ctx context.Context) {
 		return
 	}
 	for a.State == "allocating" {
-		time.Sleep(200 * time.Millisecond) // so that not all requests are those of people who wait
+		time.Sleep(time.Second) // so that not all requests are those of people who wait
 		status, out := c.ask("GET", "/v1/allocations/"+a.UUID, "")
 		if err := json.Unmarshal(out, &a); err != nil || status != 200 {
 			c.fail("an allocation = %d %s, %v", status, out, err)
