@@ -52,9 +52,19 @@ func newNetwork(t *testing.T) *network {
 func (n *network) add(name string, h *host) *host {
 	h.conns, h.busy = make(chan net.Conn), make(chan struct{}, 1)
 	n.hosts[name] = h
-	var working sync.WaitGroup
+	var (
+		working sync.WaitGroup
+		mu      sync.Mutex // held for a moment only: what is added is added before it is waited for
+		ended   bool
+	)
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		if ended {
+			mu.Unlock()
+			return
+		}
 		working.Add(1)
+		mu.Unlock()
 		defer working.Done()
 		h.handler.ServeHTTP(w, r)
 	})
@@ -62,6 +72,9 @@ func (n *network) add(name string, h *host) *host {
 	go srv.Serve(h)
 	n.t.Cleanup(func() {
 		srv.Close()
+		mu.Lock()
+		ended = true
+		mu.Unlock()
 		working.Wait()
 	})
 	return h
