@@ -1,6 +1,8 @@
 package app
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -81,5 +83,50 @@ func TestEveryInterfaceIsThere(t *testing.T) {
 		if _, err := d.Open(n); power.KindOf(err) != power.Config || !strings.Contains(err.Error(), want) {
 			t.Errorf("Open of %s with steam = %v, want a word on the %s", info, err, want)
 		}
+	}
+}
+
+// TestFeaturesAreReal: what stands behind an interface can do what the table of interfaces says, and nothing else of it.
+func TestFeaturesAreReal(t *testing.T) {
+	set := plugs(driver.All(), new(fake.Machines))
+	calls := map[string]struct {
+		kind string
+		call func(n *node.Node) error
+	}{
+		"console":         {"console", func(n *node.Node) error { return set.Console(n).Start(t.Context(), n) }},
+		"raid":            {"raid", func(n *node.Node) error { _, err := set.RAID(n).Properties(n); return err }},
+		"vendor passthru": {"vendor", func(n *node.Node) error {
+			methods, err := set.Vendor(n).Methods(n)
+			if err == nil && len(methods) == 0 { // which is what a type without methods lists
+				return &hardware.UnsupportedError{Driver: n.Driver, Feature: "vendor passthru"}
+			}
+			return err
+		}},
+		"boot mode":       {"management", func(n *node.Node) error { return set.Management(n).SetBootMode(t.Context(), n, "uefi") }},
+		"secure boot":     {"management", func(n *node.Node) error { return set.Management(n).SetSecureBoot(t.Context(), n, true) }},
+		"indicators":      {"management", func(n *node.Node) error { _, err := set.Management(n).Indicators(t.Context(), n, ""); return err }},
+		"virtual media":   {"management", func(n *node.Node) error { _, err := set.Management(n).VirtualMedia(t.Context(), n); return err }},
+	}
+	tried := 0
+	for _, name := range driver.Names() {
+		typ, _ := driver.ByName(name)
+		for feature, c := range calls {
+			for _, iface := range typ.Enabled(c.kind) {
+				i, ok := driver.Find(c.kind, iface)
+				if !ok {
+					t.Fatalf("the table has no %s interface %s", c.kind, iface)
+				}
+				n := &node.Node{UUID: "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c", Driver: name, Interfaces: map[string]string{c.kind: iface}}
+				var unsupported *hardware.UnsupportedError
+				err := c.call(n)
+				if says, is := slices.Contains(i.Features, feature), !errors.As(err, &unsupported); says != is || is && err != nil {
+					t.Errorf("%s with %s interface %s: %s is in the table: %v, and comes to %v", name, c.kind, iface, feature, says, err)
+				}
+				tried++
+			}
+		}
+	}
+	if tried < 3*len(calls) {
+		t.Errorf("only %d calls were tried", tried)
 	}
 }
