@@ -93,8 +93,8 @@ func TestFeaturesAreReal(t *testing.T) {
 		kind string
 		call func(n *node.Node) error
 	}{
-		"console":         {"console", func(n *node.Node) error { return set.Console(n).Start(t.Context(), n) }},
-		"raid":            {"raid", func(n *node.Node) error { _, err := set.RAID(n).Properties(n); return err }},
+		"console": {"console", func(n *node.Node) error { return set.Console(n).Start(t.Context(), n) }},
+		"raid":    {"raid", func(n *node.Node) error { _, err := set.RAID(n).Properties(n); return err }},
 		"vendor passthru": {"vendor", func(n *node.Node) error {
 			methods, err := set.Vendor(n).Methods(n)
 			if err == nil && len(methods) == 0 { // which is what a type without methods lists
@@ -102,10 +102,10 @@ func TestFeaturesAreReal(t *testing.T) {
 			}
 			return err
 		}},
-		"boot mode":       {"management", func(n *node.Node) error { return set.Management(n).SetBootMode(t.Context(), n, "uefi") }},
-		"secure boot":     {"management", func(n *node.Node) error { return set.Management(n).SetSecureBoot(t.Context(), n, true) }},
-		"indicators":      {"management", func(n *node.Node) error { _, err := set.Management(n).Indicators(t.Context(), n, ""); return err }},
-		"virtual media":   {"management", func(n *node.Node) error { _, err := set.Management(n).VirtualMedia(t.Context(), n); return err }},
+		"boot mode":     {"management", func(n *node.Node) error { return set.Management(n).SetBootMode(t.Context(), n, "uefi") }},
+		"secure boot":   {"management", func(n *node.Node) error { return set.Management(n).SetSecureBoot(t.Context(), n, true) }},
+		"indicators":    {"management", func(n *node.Node) error { _, err := set.Management(n).Indicators(t.Context(), n, ""); return err }},
+		"virtual media": {"management", func(n *node.Node) error { _, err := set.Management(n).VirtualMedia(t.Context(), n); return err }},
 	}
 	tried := 0
 	for _, name := range driver.Names() {
