@@ -73,7 +73,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 	defer func() { err = errors.Join(err, release()) }()
 
-	st, err := store.Open(ctx, store.Options{Dir: cfg.DataDir, Log: log})
+	st, err := store.Open(ctx, store.Options{Dir: cfg.DataDir, Log: log, Alone: true})
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"strings"
 	"sync"
 
@@ -12,10 +13,14 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// A cache spares the decoding and decrypting of nodes that were read before. It is never asked whether a node exists or which
-// version is the present one: every read asks the database for that, and what is kept is found by exactly that version. So
-// it can't be stale, whoever else writes to the database, and nothing has to be told to forget. A node that is deleted and made
-// anew with the same UUID differs in when it was made.
+// A cache spares the decoding and decrypting of nodes that were read before. Whether a node exists and which version is the present
+// one, every read asks the database; what is kept is found by exactly that version. So it can't be stale, whoever else writes to the
+// database, and nothing has to be told to forget. A node that is deleted and made anew with the same UUID differs in when it was made.
+//
+// A store that has its files to itself (Options.Alone) need not ask for what is present. An entry is present from when it was
+// written, or read while no commit was under way, until the commit of its next change begins: settling marks all nodes of that
+// transaction before anybody can see it in the database, and they are present again once it is known what came of it. So what is
+// present was the database's only answer for as long as it was so, and no reader sees a change that another one does not see later.
 //
 // What is kept is never handed out, and what was handed in is not kept: both ways go through node.Clone. Config drives are not kept.
 type cache struct {
@@ -23,6 +28,8 @@ type cache struct {
 	nodes map[string]cached // by UUID
 	max   int               // nodes; zero: none are kept
 	size  int               // bytes of documents that stand behind them
+	alone bool              // nobody else writes to the database
+	era   uint64            // commits that began or ended; odd while one is under way
 }
 
 // cached is one version of a node as it is in the database.
@@ -30,6 +37,8 @@ type cached struct {
 	n     *node.Node // its config drive, if it has one, is HiddenConfigDrive
 	drive bool       // it has a config drive
 	size  int
+
+	present bool // it is what the database holds
 }
 
 const (
@@ -38,14 +47,14 @@ const (
 	maxCacheSize      = 64 << 20 // bytes of documents; decoded they take about twice that
 )
 
-func newCache(max int) *cache {
+func newCache(max int, alone bool) *cache {
 	switch {
 	case max == 0:
 		max = defaultCacheNodes
 	case max < 0:
 		max = 0
 	}
-	return &cache{nodes: map[string]cached{}, max: max}
+	return &cache{nodes: map[string]cached{}, max: max, alone: alone}
 }
 
 // stamp says which version of which node.
@@ -60,30 +69,118 @@ func (c *cache) get(s stamp) (n *node.Node, drive bool) {
 	c.mu.RLock()
 	e, ok := c.nodes[s.uuid]
 	c.mu.RUnlock()
-	if !ok || e.n.Version != s.version || micros(e.n.CreatedAt) != s.created {
+	if !ok || !e.is(s) {
 		return nil, false
 	}
 	return e.n.Clone(), e.drive
 }
 
-// put keeps a copy of a node that is in the database: committed, and read or written as it is. size is that of its documents.
-func (c *cache) put(n *node.Node, size int) {
-	if c.max == 0 || size > maxCachedNode {
+// latest returns a copy of a node if its present version is known, or nil. It may lack its config drive, if it has one.
+func (c *cache) latest(uuid string) (n *node.Node, drive bool) {
+	if !c.alone {
+		return nil, false
+	}
+	c.mu.RLock()
+	e := c.nodes[uuid]
+	c.mu.RUnlock()
+	if !e.present {
+		return nil, false
+	}
+	return e.n.Clone(), e.drive
+}
+
+// now is to be asked before the database is read for what is then put.
+func (c *cache) now() (era uint64) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	return c.era
+}
+
+// put keeps a copy of a node that was read since era. size is that of its documents.
+func (c *cache) put(n *node.Node, size int, era uint64) {
+	e, ok := c.entry(n, size)
+	if !ok {
 		return
 	}
-	e := cached{n: listed(n), size: size}
-	_, e.drive = e.n.InstanceInfo["configdrive"]
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	old, ok := c.nodes[n.UUID]
-	if ok && old.n.CreatedAt.Equal(n.CreatedAt) && old.n.Version >= n.Version {
+	e.present = c.undisturbed(era)
+	c.keep(n.UUID, e)
+}
+
+// confirm tells that the database was asked since era and holds this version.
+func (c *cache) confirm(s stamp, era uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e, ok := c.nodes[s.uuid]; ok && e.is(s) && !e.present && c.undisturbed(era) {
+		e.present = true
+		c.nodes[s.uuid] = e
+	}
+}
+
+// undisturbed tells whether no commit was under way since era, with mu held.
+func (c *cache) undisturbed(era uint64) bool { return c.alone && c.era == era && era%2 == 0 }
+
+// settling is called before a transaction is committed, with what it writes: nobody may rely on knowing these nodes from now on.
+func (c *cache) settling(ws []written) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.era++
+	for _, w := range ws {
+		if e, ok := c.nodes[w.uuid]; ok {
+			e.present = false
+			c.nodes[w.uuid] = e
+		}
+	}
+}
+
+// settled is called after the transaction is committed, with what it wrote, or has failed, with nothing.
+func (c *cache) settled(ws []written) {
+	entries := make([]cached, len(ws))
+	for i, w := range ws {
+		if w.n != nil {
+			entries[i], _ = c.entry(w.n, w.size)
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.era++
+	for i, w := range ws { // in order: the last word on a node counts
+		if entries[i].n == nil {
+			c.forget(w.uuid)
+			continue
+		}
+		entries[i].present = c.alone
+		c.keep(w.uuid, entries[i])
+	}
+}
+
+// entry makes what is kept of a node, if it is to be.
+func (c *cache) entry(n *node.Node, size int) (e cached, ok bool) {
+	if c.max == 0 || size > maxCachedNode {
+		return e, false
+	}
+	e = cached{n: listed(n), size: size}
+	_, e.drive = e.n.InstanceInfo["configdrive"]
+	return e, true
+}
+
+// is tells whether it is the version that a stamp names.
+func (e cached) is(s stamp) bool {
+	return e.n.Version == s.version && micros(e.n.CreatedAt) == s.created
+}
+
+// keep keeps an entry, with mu held, unless a newer one is there already.
+func (c *cache) keep(uuid string, e cached) {
+	old, ok := c.nodes[uuid]
+	if ok && old.n.CreatedAt.Equal(e.n.CreatedAt) && (old.n.Version > e.n.Version || old.n.Version == e.n.Version && !e.present) {
 		return // a reader that was overtaken
 	}
 	if !ok && len(c.nodes) >= c.max {
 		c.drop()
 	}
-	c.size += size - old.size
-	c.nodes[n.UUID] = e
+	c.size += e.size - old.size
+	c.nodes[uuid] = e
 	for c.size > maxCacheSize {
 		c.drop()
 	}
@@ -98,10 +195,8 @@ func (c *cache) drop() {
 	}
 }
 
-// forget drops a node that was deleted, which would never be asked for again.
+// forget drops a node, with mu held.
 func (c *cache) forget(id string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.size -= c.nodes[id].size
 	delete(c.nodes, id)
 }
@@ -127,14 +222,30 @@ func listed(n *node.Node) *node.Node {
 	return c
 }
 
-// written is a node of the transaction under way.
+// written is what became of a node in the transaction under way.
 type written struct {
-	n    *node.Node
+	uuid string
+	n    *node.Node // nil: it was deleted
 	size int
 }
 
-// readNode returns the one node that a condition on n (nodes) describes, with its config drive. q is a transaction or the readers.
-func (s *Store) readNode(ctx context.Context, q queryer, where string, arg any) (*node.Node, error) {
+// readNode returns the one node with this UUID, with its config drive. q is a transaction or the readers.
+func (s *Store) readNode(ctx context.Context, q queryer, uuid string) (*node.Node, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	_, inside := q.(*sql.Tx)
+	if !inside || !slices.ContainsFunc(s.fresh, func(w written) bool { return w.uuid == uuid }) {
+		if n, drive := s.cache.latest(uuid); n != nil && !drive {
+			return n, nil
+		}
+	}
+	return s.findNode(ctx, q, `n.uuid = ?`, uuid)
+}
+
+// findNode is readNode for whatever condition on n (nodes) describes one node.
+func (s *Store) findNode(ctx context.Context, q queryer, where string, arg any) (*node.Node, error) {
+	era := s.cache.now()
 	if s.cache.max > 0 {
 		// The query is over in no time; watching a context for it would cost as much as the query.
 		if err := ctx.Err(); err != nil {
@@ -146,6 +257,9 @@ func (s *Store) readNode(ctx context.Context, q queryer, where string, arg any) 
 			return nil, notFound(err)
 		}
 		if n, drive := s.cache.get(at); n != nil && !drive {
+			if _, inside := q.(*sql.Tx); !inside {
+				s.cache.confirm(at, era)
+			}
 			return n, nil
 		}
 	}
@@ -154,7 +268,7 @@ func (s *Store) readNode(ctx context.Context, q queryer, where string, arg any) 
 		return nil, err
 	}
 	if _, inside := q.(*sql.Tx); !inside { // what a transaction reads may yet be rolled back
-		s.cache.put(n, size)
+		s.cache.put(n, size, era)
 	}
 	return n, nil
 }
@@ -165,12 +279,12 @@ func (s *Store) nodeByIdent(ctx context.Context, q queryer, ident string) (*node
 		return nil, ErrNotFound
 	}
 	if uuid.Validate(ident) == nil {
-		n, err := s.readNode(ctx, q, `n.uuid = ?`, strings.ToLower(ident))
+		n, err := s.readNode(ctx, q, strings.ToLower(ident))
 		if !errors.Is(err, ErrNotFound) {
 			return n, err
 		}
 	}
-	return s.readNode(ctx, q, `n.name = ?`, ident)
+	return s.findNode(ctx, q, `n.name = ?`, ident)
 }
 
 // listNodes returns the nodes that the tail of a statement on n (nodes) describes, without their config drives.
@@ -182,6 +296,7 @@ func (s *Store) listNodes(ctx context.Context, tail string, args []any) ([]*node
 		}
 		return collect(rows, s.scanNode)
 	}
+	era := s.cache.now()
 	// One look at the database for all of it: a filter would else let through what has changed between two looks.
 	tx, err := s.r.BeginTx(ctx, nil)
 	if err != nil {
@@ -222,7 +337,7 @@ func (s *Store) listNodes(ctx context.Context, tail string, args []any) ([]*node
 		_, err = collect(rows, func(scan func(...any) error) (struct{}, error) {
 			n, size, err := s.scanSized(scan)
 			if err == nil {
-				s.cache.put(n, size)
+				s.cache.put(n, size, era)
 				found[n.UUID] = n
 			}
 			return struct{}{}, err

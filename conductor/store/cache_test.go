@@ -26,9 +26,25 @@ func TestWithoutCache(t *testing.T) {
 	}
 }
 
+// TestAlone: a store that has its files to itself does all that others do, with room for everything and for next to nothing.
+func TestAlone(t *testing.T) {
+	for _, max := range []int{0, 2} {
+		t.Run(fmt.Sprint(max), func(t *testing.T) {
+			storetest.Run(t, func(t *testing.T) *store.Store {
+				return openOptions(t, store.Options{Dir: t.TempDir(), CacheNodes: max, Alone: true})
+			})
+		})
+	}
+}
+
 func openWith(t *testing.T, dir string, cacheNodes int) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Options{Dir: dir, CacheNodes: cacheNodes})
+	return openOptions(t, store.Options{Dir: dir, CacheNodes: cacheNodes})
+}
+
+func openOptions(t *testing.T, o store.Options) *store.Store {
+	t.Helper()
+	s, err := store.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,8 +87,18 @@ func same(t *testing.T, a, b *store.Store) {
 
 // TestCacheIsTheDatabase: what is kept is what is in the files, after writes of all kinds, with values that don't come from JSON.
 func TestCacheIsTheDatabase(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) { cacheIsTheDatabase(t, alone) })
+	}
+}
+
+func cacheIsTheDatabase(t *testing.T, alone bool) {
 	dir := t.TempDir()
-	kept, plain := openWith(t, dir, 0), openWith(t, dir, -1)
+	kept, plain := openOptions(t, store.Options{Dir: dir, Alone: alone}), openWith(t, dir, -1)
+	other := plain
+	if alone {
+		other = kept // which has the files to itself: plain only reads them
+	}
 	var ids []string
 	for i := range 20 {
 		n := &node.Node{Name: fmt.Sprint("n", i), Driver: "x", DriverInfo: map[string]any{}, Traits: []string{},
@@ -113,24 +139,24 @@ func TestCacheIsTheDatabase(t *testing.T) {
 	same(t, kept, plain)
 	// Somebody else writes to the same database.
 	for _, id := range ids[:10] {
-		if _, err := plain.UpdateNode(t.Context(), id, func(n *node.Node) error { n.Description = "by another"; return nil }); err != nil {
+		if _, err := other.UpdateNode(t.Context(), id, func(n *node.Node) error { n.Description = "by another"; return nil }); err != nil {
 			t.Fatal(err)
 		}
 	}
 	same(t, kept, plain)
 	// A node that goes and comes back under its old UUID, with the version that is kept of the old one.
-	if err := plain.DeleteNode(t.Context(), ids[0]); err != nil {
+	if err := other.DeleteNode(t.Context(), ids[0]); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := kept.Node(t.Context(), ids[0]); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("a node that another deleted: %v", err)
 	}
 	for range 3 {
-		if err := plain.CreateNode(t.Context(), &node.Node{UUID: ids[0], Driver: "new"}); err != nil {
+		if err := other.CreateNode(t.Context(), &node.Node{UUID: ids[0], Driver: "new"}); err != nil {
 			t.Fatal(err)
 		}
 		same(t, kept, plain)
-		if err := plain.DeleteNode(t.Context(), ids[0]); err != nil {
+		if err := other.DeleteNode(t.Context(), ids[0]); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -138,8 +164,14 @@ func TestCacheIsTheDatabase(t *testing.T) {
 
 // TestCacheIsNobodysOwn: whatever is done to a node that the store returned or was given, the next one to ask gets what is stored.
 func TestCacheIsNobodysOwn(t *testing.T) {
+	for _, alone := range []bool{false, true} {
+		t.Run(fmt.Sprint("alone ", alone), func(t *testing.T) { cacheIsNobodysOwn(t, alone) })
+	}
+}
+
+func cacheIsNobodysOwn(t *testing.T, alone bool) {
 	dir := t.TempDir()
-	kept, plain := openWith(t, dir, 0), openWith(t, dir, -1)
+	kept, plain := openOptions(t, store.Options{Dir: dir, Alone: alone}), openWith(t, dir, -1)
 	spoil := func(n *node.Node) {
 		n.Name, n.Power = "spoilt", "spoilt"
 		for _, m := range []map[string]any{n.Extra, n.Properties, n.DriverInfo, n.InstanceInfo} {
@@ -197,8 +229,16 @@ func TestCacheIsNobodysOwn(t *testing.T) {
 
 // TestCacheTogether: readers never see a version go back, or one that was not committed, while writers succeed, fail and delete.
 func TestCacheTogether(t *testing.T) {
-	s := openWith(t, t.TempDir(), 0)
-	n := &node.Node{Driver: "x", Extra: map[string]any{"n": 0.0}}
+	for _, o := range []store.Options{{}, {Alone: true}, {Alone: true, CacheNodes: 1}} {
+		t.Run(fmt.Sprintf("alone %v, %d kept", o.Alone, o.CacheNodes), func(t *testing.T) {
+			o.Dir = t.TempDir()
+			cacheTogether(t, openOptions(t, o))
+		})
+	}
+}
+
+func cacheTogether(t *testing.T, s *store.Store) {
+	n := &node.Node{Name: "n", Driver: "x", Extra: map[string]any{"n": 0.0}}
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
@@ -207,8 +247,15 @@ func TestCacheTogether(t *testing.T) {
 	for range 4 {
 		readers.Go(func() {
 			last := uint64(0)
-			for ctx.Err() == nil {
+			for i := 0; ctx.Err() == nil; i++ {
 				got, err := s.Node(context.WithoutCancel(ctx), n.UUID)
+				if err == nil && i%2 == 1 { // what a list shows first, a look at the node shows next
+					var all []*node.Node
+					all, err = s.Nodes(context.WithoutCancel(ctx), store.Query{Name: &n.Name})
+					if err == nil {
+						got = all[0]
+					}
+				}
 				if err != nil {
 					t.Error(err)
 					return
@@ -235,6 +282,34 @@ func TestCacheTogether(t *testing.T) {
 				})
 				if err != nil && !errors.Is(err, refused) {
 					t.Error(err)
+				}
+			}
+		})
+	}
+	for range 2 { // others come and go: what a reader finds after the answer is what was answered
+		writers.Go(func() {
+			for range 15 {
+				m := &node.Node{Driver: "x"}
+				err := s.CreateNode(t.Context(), m)
+				for i := 0; err == nil && i < 3; i++ {
+					var got *node.Node
+					if got, err = s.UpdateNode(t.Context(), m.UUID, func(n *node.Node) error { n.Description += "x"; return nil }); err != nil {
+						break
+					}
+					var seen *node.Node
+					if seen, err = s.Node(t.Context(), m.UUID); err == nil && seen.Version != got.Version {
+						t.Errorf("version %d after version %d was written", seen.Version, got.Version)
+					}
+				}
+				if err == nil {
+					err = s.DeleteNode(t.Context(), m.UUID)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if _, err := s.Node(t.Context(), m.UUID); !errors.Is(err, store.ErrNotFound) {
+					t.Errorf("a node that was deleted: %v", err)
 				}
 			}
 		})

@@ -20,7 +20,8 @@ const keptEvents = 100_000
 type notes struct {
 	pending []node.Event // of the transaction
 	by      node.Requester
-	first   int // in pending, of the write under way
+	first   int  // in pending, of the write under way
+	lost    bool // what became of the last transaction's events is to be asked for
 }
 
 // Announce has f told of every event, in order, after it is on disk. f is called by the writer and must not wait for anything.
@@ -54,12 +55,15 @@ func (s *Store) storeNotes(tx *sql.Tx) error {
 	if len(s.notes.pending) == 0 {
 		return nil
 	}
-	// Asked for each time, since a program that takes over may find this one still at its last write.
-	var before sql.NullInt64
-	if err := tx.QueryRow(`SELECT MAX(id) FROM events`).Scan(&before); err != nil {
-		return fmt.Errorf("write events: %w", err)
+	last := s.lastEvent.Load()
+	if !s.cache.alone || s.notes.lost { // else nobody but this store has written any
+		var before sql.NullInt64
+		if err := tx.QueryRow(`SELECT MAX(id) FROM events`).Scan(&before); err != nil {
+			return fmt.Errorf("write events: %w", err)
+		}
+		last = before.Int64
 	}
-	id := before.Int64
+	id := last
 	for chunk := range slices.Chunk(s.notes.pending, rowsAtOnce) {
 		args := make([]any, 0, 4*len(chunk))
 		for i := range chunk {
@@ -76,7 +80,7 @@ func (s *Store) storeNotes(tx *sql.Tx) error {
 		}
 	}
 	const now = 1024 // and then, since looking for what to remove costs more than the writing
-	if id/now != before.Int64/now {
+	if id/now != last/now {
 		if _, err := tx.Exec(`DELETE FROM events WHERE id <= ?`, id-keptEvents); err != nil {
 			return fmt.Errorf("trim events: %w", err)
 		}
@@ -90,7 +94,7 @@ func (s *Store) storeNotes(tx *sql.Tx) error {
 // endNotes is called after the transaction was committed, or not.
 func (s *Store) endNotes(committed bool) {
 	pending := s.notes.pending
-	s.notes.pending = nil
+	s.notes.pending, s.notes.lost = nil, s.notes.lost && len(pending) == 0 || !committed
 	if !committed || len(pending) == 0 {
 		return
 	}

@@ -146,19 +146,7 @@ func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
 	if c.ProvisionUpdatedAt.IsZero() {
 		c.ProvisionUpdatedAt = c.CreatedAt
 	}
-	made := n.UUID == "" // and so nobody has it
-	err := s.write(ctx, func(tx *sql.Tx) error {
-		var id string
-		if made {
-			return s.putNode(tx, &c, nil)
-		}
-		if err := tx.QueryRow(`SELECT uuid FROM nodes WHERE uuid = ?`, c.UUID).Scan(&id); err == nil {
-			return &DuplicateError{Field: "uuid", Value: c.UUID, NodeUUID: id}
-		} else if !errors.Is(err, sql.ErrNoRows) {
-			return err
-		}
-		return s.putNode(tx, &c, nil)
-	})
+	err := s.write(ctx, func(tx *sql.Tx) error { return s.putNode(tx, &c, nil) })
 	if err != nil {
 		return fmt.Errorf("create node: %w", err)
 	}
@@ -233,7 +221,7 @@ func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Nod
 // changeNode is Change inside a transaction. An allocation ends with the instance it stands for: a node that loses its instance,
 // whoever takes it away, loses the allocation with it.
 func (s *Store) changeNode(tx *sql.Tx, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
-	n, err := s.readNode(context.Background(), tx, `n.uuid = ?`, strings.ToLower(uuid))
+	n, err := s.readNode(context.Background(), tx, strings.ToLower(uuid))
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", uuid, err)
 	}
@@ -319,8 +307,10 @@ func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
 		n.Version++
 		n.UpdatedAt = s.now()
 	}
-	if err := uniqueNode(tx, n, before); err != nil {
-		return err
+	if before != nil || n.ChassisUUID != "" || n.ParentNode != "" { // else nothing comes between this and the writing, which tells as well
+		if err := uniqueNode(tx, n, before); err != nil {
+			return err
+		}
 	}
 	if err := chassisOf(tx, n); err != nil {
 		return err
@@ -346,14 +336,14 @@ func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
 			return err
 		}
 	}
-	s.fresh = append(s.fresh, written{n, len(r.doc) + len(r.secret)})
+	s.fresh = append(s.fresh, written{n.UUID, n, len(r.doc) + len(r.secret)})
 	s.noteNode(n, r, before)
 	return nil
 }
 
 // insertStatement is the one for a new node.
 var insertStatement = `INSERT INTO nodes (uuid, version, created_at, updated_at, doc, sealed, ` + strings.Join(nodeColumns, ", ") +
-	`) VALUES (?, ?, ?, ?, ?, ?` + strings.Repeat(", ?", len(nodeColumns)) + `)`
+	`) VALUES (?, ?, ?, ?, ?, ?` + strings.Repeat(", ?", len(nodeColumns)) + `) ON CONFLICT DO NOTHING`
 
 func (s *Store) insertNode(tx *sql.Tx, n *node.Node, r row) error {
 	sealed, err := s.seal.seal("node "+n.UUID, r.secret)
@@ -361,8 +351,17 @@ func (s *Store) insertNode(tx *sql.Tx, n *node.Node, r row) error {
 		return err
 	}
 	args := append([]any{n.UUID, n.Version, micros(n.CreatedAt), micros(n.UpdatedAt), string(r.doc), sealed}, r.columns...)
-	_, err = tx.Exec(insertStatement, args...)
-	return err
+	res, err := tx.Exec(insertStatement, args...)
+	if err != nil {
+		return err
+	}
+	if k, err := res.RowsAffected(); err != nil || k > 0 {
+		return err
+	}
+	if err := uniqueNode(tx, n, nil); err != nil {
+		return err
+	}
+	return errors.New("the database refused it as a duplicate of a node that can't be found")
 }
 
 // updateNode writes what differs: an index over a column that stays as it is need not be touched.
@@ -415,9 +414,17 @@ func putGUIDs(tx *sql.Tx, n *node.Node) error {
 	return nil
 }
 
-// uniqueNode finds who holds a name or instance already. The unique indexes would refuse too, but don't say who.
+// uniqueNode finds who holds a UUID, name or instance already. The unique indexes would refuse too, but don't say who.
 // What was n's before needs no look; before is nil for a new node.
 func uniqueNode(tx *sql.Tx, n *node.Node, before *row) error {
+	if before == nil {
+		var id string
+		if err := tx.QueryRow(`SELECT uuid FROM nodes WHERE uuid = ?`, n.UUID).Scan(&id); err == nil {
+			return &DuplicateError{Field: "uuid", Value: n.UUID, NodeUUID: id}
+		} else if !errors.Is(err, sql.ErrNoRows) {
+			return err
+		}
+	}
 	for i, u := range []struct{ column, value string }{{"name", n.Name}, {"instance_uuid", n.InstanceUUID}} { // as in nodeColumns
 		if u.value == "" || before != nil && before.columns[i] == any(u.value) {
 			continue
@@ -464,7 +471,7 @@ func (s *Store) DeleteNode(ctx context.Context, uuid string, allowed ...func(*no
 		if _, err := tx.Exec(`DELETE FROM leases WHERE node_uuid = ?`, id); err != nil {
 			return fmt.Errorf("delete leases of node %s: %w", uuid, err)
 		}
-		s.cache.forget(id)
+		s.fresh = append(s.fresh, written{uuid: id})
 		return nil
 	})
 }

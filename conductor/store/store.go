@@ -43,6 +43,9 @@ type Options struct {
 	Now func() time.Time // nil: time.Now
 	// CacheNodes is how many nodes are kept decoded in memory at most. Zero: 16384; negative: none.
 	CacheNodes int
+	// Alone promises that nobody else writes to the data while the store is open, neither another process nor another Store: nodes that
+	// are kept in memory are then returned without a look at the database.
+	Alone bool
 }
 
 // Store is the conductor's memory. Safe for concurrent use.
@@ -118,7 +121,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 
-	s := &Store{log: log, cache: newCache(o.CacheNodes), now: func() time.Time { return now().UTC().Truncate(time.Microsecond) },
+	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone), now: func() time.Time { return now().UTC().Truncate(time.Microsecond) },
 		ops: make(chan *op, 256), stop: make(chan struct{})}
 	if s.w, err = openDB(dsn(path, true)); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)

@@ -123,13 +123,13 @@ func (s *Store) commit(group []*op) {
 		if err := s.storeNotes(tx); err != nil {
 			return err
 		}
+		s.cache.settling(s.fresh)
 		if err := tx.Commit(); err != nil {
+			s.cache.settled(nil)
 			return fmt.Errorf("commit: %w", err)
 		}
 		committed = true
-		for _, w := range s.fresh {
-			s.cache.put(w.n, w.size)
-		}
+		s.cache.settled(s.fresh)
 		clear(s.fresh)
 		return nil
 	}()
