@@ -220,7 +220,7 @@ func (s *Server) patchNode(ctx context.Context, c *call) (*reply, error) {
 		return nil, nerr
 	}
 	shown := s.showNode(c, n)
-	return &reply{status: http.StatusOK, body: rest.NodeFields.Render(&shown, c.v, nil)}, nil
+	return &reply{status: http.StatusOK, body: nodeItem(c, &shown, nil)}, nil
 }
 
 // known are those names that a server up to version newest knows: what is newer than all that it offers does not exist.

@@ -57,7 +57,12 @@ func (s *Server) getNode(ctx context.Context, c *call) (*reply, error) {
 		return nil, nerr
 	}
 	shown := s.showNode(c, n, names...)
-	return &reply{status: http.StatusOK, body: rest.NodeFields.Render(&shown, c.v, names)}, nil
+	return &reply{status: http.StatusOK, body: nodeItem(c, &shown, names)}, nil
+}
+
+// nodeItem encodes the fields named of a node; nil means all.
+func nodeItem(c *call, shown *rest.Node, names []string) rest.Item {
+	return func(b []byte) ([]byte, error) { return rest.NodeFields.Append(b, shown, c.v, names) }
 }
 
 // selected reads ?fields=; nil means all.
@@ -392,7 +397,7 @@ func (s *Server) createNode(ctx context.Context, c *call) (*reply, error) {
 	}
 	shown := s.showNode(c, n)
 	return &reply{
-		status: http.StatusCreated, body: rest.NodeFields.Render(&shown, c.v, nil),
+		status: http.StatusCreated, body: nodeItem(c, &shown, nil),
 		location: c.base + "/v1/nodes/" + n.UUID,
 	}, nil
 }

@@ -25,7 +25,7 @@ func (s *sink) WriteHeader(status int)      { s.status = status }
 
 // BenchmarkReads is what a request costs without the network: one node, and pages of a thousand.
 func BenchmarkReads(b *testing.B) {
-	st, err := store.Open(b.Context(), store.Options{Dir: b.TempDir()})
+	st, err := store.Open(b.Context(), store.Options{Dir: b.TempDir(), Alone: true})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -43,6 +43,8 @@ func appendJSON(b []byte, v any) ([]byte, error) {
 		return appendList(b, x, appendObject)
 	case List:
 		return x.append(b)
+	case Item:
+		return x(b)
 	case map[string]any:
 		return appendMap(b, x)
 	case []any:
@@ -60,6 +62,12 @@ func appendJSON(b []byte, v any) ([]byte, error) {
 	}
 	return bytes.TrimSuffix(buf.Bytes(), []byte("\n")), nil
 }
+
+// Item is a JSON value that is made while it is encoded: it appends itself to b.
+type Item func(b []byte) ([]byte, error)
+
+// MarshalJSON implements json.Marshaler.
+func (i Item) MarshalJSON() ([]byte, error) { return i(nil) }
 
 // List is a JSON list whose items are made while it is encoded, so that a long one is never there as a whole but in its encoding.
 type List struct {

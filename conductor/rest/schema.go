@@ -69,6 +69,9 @@ func (s *Schema) Check(v any) string {
 }
 
 func (s *Schema) checkObject(o map[string]any) string {
+	if s.fits(o) {
+		return ""
+	}
 	names := slices.Sorted(maps.Keys(o))
 	if s.Closed {
 		var unexpected []string
@@ -96,6 +99,22 @@ func (s *Schema) checkObject(o map[string]any) string {
 		}
 	}
 	return ""
+}
+
+// fits tells whether an object has no fault. Which is the first, of those that have some, takes an order that costs more.
+func (s *Schema) fits(o map[string]any) bool {
+	for name, v := range o {
+		prop, ok := s.Props[name]
+		if s.Closed && !ok || prop.Check(v) != "" {
+			return false
+		}
+	}
+	for _, name := range s.Required {
+		if _, ok := o[name]; !ok {
+			return false
+		}
+	}
+	return true
 }
 
 func isType(v any, t string) bool {

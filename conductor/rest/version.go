@@ -116,17 +116,22 @@ const (
 // String gives "1.N".
 func (v Version) String() string { return "1." + strconv.Itoa(int(v)) }
 
+// The names of the headers that each request has, as net/http keeps them.
+var versionKey, serviceKey = http.CanonicalHeaderKey(VersionHeader), http.CanonicalHeaderKey(ServiceHeader)
+
 var versionText = regexp.MustCompile(`^(\d{1,9})\.(\d{1,9})$`)
 
 // Negotiate reads the version a client asks for, of which newest is the newest on offer: none is 1.1, "latest" the newest. The
 // header of all of OpenStack counts before Ironic's own. The error is what to answer. ranged tells whether that answer carries the
 // headers with the range, which clients use to ask again: it does unless the header could not be read at all.
 func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Error) {
-	header := h.Get(VersionHeader)
-	for part := range strings.SplitSeq(strings.Join(h.Values(ServiceHeader), ","), ",") {
-		// The last one wins, as when a header is given twice.
-		if words := strings.Fields(part); len(words) > 0 && strings.EqualFold(words[0], "baremetal") {
-			header = strings.Join(words[1:], " ")
+	header := h.Get(versionKey)
+	for _, line := range h[serviceKey] {
+		for part := range strings.SplitSeq(line, ",") {
+			// The last one wins, as when a header is given twice.
+			if words := strings.Fields(part); len(words) > 0 && strings.EqualFold(words[0], "baremetal") {
+				header = strings.Join(words[1:], " ")
+			}
 		}
 	}
 	if header == "" {
@@ -134,6 +139,11 @@ func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Erro
 	}
 	if strings.EqualFold(header, "latest") {
 		return newest, true, nil
+	}
+	if minor, ok := strings.CutPrefix(header, "1."); ok && len(minor) <= 3 { // as nearly all are, and each request has one
+		if n, err := strconv.ParseUint(minor, 10, 16); err == nil && Version(n) >= MinVersion && Version(n) <= newest {
+			return Version(n), true, nil
+		}
 	}
 	m := versionText.FindStringSubmatch(header)
 	if m == nil {
