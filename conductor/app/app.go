@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +31,10 @@ import (
 
 // lockWait is how long the API waits for a node that something else is done to: as long as Ironic tries.
 const lockWait = 3 * time.Second
+
+// gcPercent lets less garbage gather than Go's 100: with thousands of nodes that saves a tenth of the memory and costs a few per cent of the
+// processor time (make bench-api). GOGC overrides it.
+const gcPercent = 60
 
 // stopLimit is how long connections may take to end by themselves when the conductor stops.
 const stopLimit = 10 * time.Second
@@ -67,6 +72,9 @@ func logger(cfg config.Config, w io.Writer) *slog.Logger {
 
 // serve starts the parts in order and stops them in the reverse one.
 func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error) {
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
+	}
 	release, err := lockDir(cfg.DataDir)
 	if err != nil {
 		return err
