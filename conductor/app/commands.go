@@ -93,13 +93,23 @@ func one(fl *flag.FlagSet, what string) (string, error) {
 	return fl.Arg(0), nil
 }
 
-// parse reads a command's flags; done tells that help was asked for and has been printed.
+// parse reads a command's flags, which may stand before its arguments and behind; done tells that help was asked for and has been printed.
 func parse(fl *flag.FlagSet, args []string) (done bool, err error) {
-	err = fl.Parse(args)
-	if errors.Is(err, flag.ErrHelp) {
-		return true, nil
+	var others []string
+	for {
+		err = fl.Parse(args)
+		if errors.Is(err, flag.ErrHelp) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if fl.NArg() == 0 {
+			break
+		}
+		others, args = append(others, fl.Arg(0)), fl.Args()[1:]
 	}
-	return false, err
+	return false, fl.Parse(append([]string{"--"}, others...))
 }
 
 func backUp(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {

@@ -324,6 +324,8 @@ func TestCommandsSayWhatTheyWant(t *testing.T) {
 		{[]string{"import"}, false, "--from URL"},
 		{[]string{"import", "--from", "http://127.0.0.1:1", "--secrets", "/nowhere"}, false, "read secrets"},
 		{[]string{"backup", "--data-dir", "/nowhere", "/tmp/x"}, false, "/nowhere"},
+		{[]string{"backup", "/tmp/x", "--data-dir", "/nowhere"}, false, "/nowhere"},
+		{[]string{"backup", "/tmp/x", "/tmp/y"}, false, "one argument"},
 		{[]string{"dev", "--auth", "magic"}, false, "keystone"},
 		{[]string{"frobnicate"}, false, "takes no arguments"},
 	} {

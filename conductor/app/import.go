@@ -87,6 +87,9 @@ func readSecrets(file string) (importer.Secrets, error) {
 
 // tell prints what an import did.
 func tell(w io.Writer, src *importer.Source, rep *importer.Report) {
+	if rep.Version == "" {
+		return // nothing was read
+	}
 	fmt.Fprintf(w, "Read from %s, API version %s.\n", src.URL, rep.Version)
 	kinds := slices.Sorted(maps.Keys(rep.Made))
 	for kind := range rep.Kept {
