@@ -8,7 +8,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -22,6 +24,16 @@ func main() {
 type event struct {
 	Action, Package, Test, Output, ImportPath string
 	Elapsed                                   float64
+}
+
+// unfinished shows what tests said that never ended, because their package died: the time was up, or the process was killed.
+func unfinished(out io.Writer, text map[string]*strings.Builder, pkg string) {
+	for _, key := range slices.Sorted(maps.Keys(text)) {
+		if test, ok := strings.CutPrefix(key, pkg+" "); ok {
+			fmt.Fprintf(out, "UNFINISHED  %s %s\n%s", pkg, test, text[key])
+			delete(text, key)
+		}
+	}
 }
 
 // count reports whether everything ran and passed.
@@ -67,6 +79,10 @@ func count(in io.Reader, out io.Writer) bool {
 			fmt.Fprintf(out, "FAIL  %s %s\n", e.Package, e.Test)
 			if b := text[key]; b != nil {
 				fmt.Fprint(out, b)
+			}
+			delete(text, key)
+			if e.Test == "" {
+				unfinished(out, text, e.Package)
 			}
 		}
 	}

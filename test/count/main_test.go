@@ -27,6 +27,11 @@ func TestCount(t *testing.T) {
 `, false, []string{"needs root", "1 passed, 0 failed, 1 skipped"}, ""},
 		{"package died", pass + `{"Action":"fail","Package":"q"}
 `, false, []string{"FAIL  q", "1 passed, 0 failed, 0 skipped"}, ""},
+		{"a test that never ended", pass + `{"Action":"run","Package":"q","Test":"D"}
+{"Action":"output","Package":"q","Test":"D","Output":"goroutine 7 [chan receive]\n"}
+{"Action":"output","Package":"q","Output":"FAIL q 900s\n"}
+{"Action":"fail","Package":"q"}
+`, false, []string{"FAIL q 900s", "UNFINISHED  q D\ngoroutine 7", "1 passed, 0 failed, 0 skipped"}, "fine"},
 		{"build failure", pass + `{"Action":"build-output","ImportPath":"q","Output":"syntax\n"}
 {"Action":"fail","Package":"q"}
 `, false, []string{"syntax"}, ""},
