@@ -315,15 +315,12 @@ func (d *Disk) record(op Op) {
 type handle struct {
 	disk   *Disk
 	path   string
-	mu     sync.Mutex
-	closed bool
+	closed bool // the disk's mutex guards it
 }
 
+// check is for callers that hold the disk's mutex.
 func (h *handle) check(kind string, off, n int64) error {
-	h.mu.Lock()
-	closed := h.closed
-	h.mu.Unlock()
-	if closed {
+	if h.closed {
 		return &os.PathError{Op: kind, Path: h.path, Err: os.ErrClosed}
 	}
 	sector := int64(h.disk.spec.SectorSize)
@@ -396,17 +393,20 @@ func (h *handle) Sync() error {
 func (h *handle) Size() int64              { return h.disk.spec.Size }
 func (h *handle) SectorSize() int          { return h.disk.spec.SectorSize }
 func (h *handle) Number() (uint32, uint32) { return 254, h.disk.minor }
-func (h *handle) RereadPartitions() error  { return h.check("reread", 0, 0) }
+
+func (h *handle) RereadPartitions() error {
+	h.disk.mu.Lock()
+	defer h.disk.mu.Unlock()
+	return h.check("reread", 0, 0)
+}
 
 func (h *handle) Close() error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.disk.mu.Lock()
+	defer h.disk.mu.Unlock()
 	if h.closed {
 		return os.ErrClosed
 	}
 	h.closed = true
-	h.disk.mu.Lock()
-	defer h.disk.mu.Unlock()
 	h.disk.open = false
 	return nil
 }
