@@ -48,7 +48,7 @@ func TestDieInEveryPhase(t *testing.T) {
 					held, taken := false, false
 					deadline := time.Now().Add(20 * time.Second)
 					for {
-						if co.isDead() {
+						if co.crash.reached() {
 							<-co.ended
 							co, died = w.start(nil), true
 						}
