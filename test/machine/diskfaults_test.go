@@ -1,4 +1,4 @@
-package e2e
+package machine
 
 import (
 	"bytes"
@@ -96,7 +96,7 @@ func writePlan(t *testing.T, id, url, serial string, verify bool) node.Plan {
 		t.Fatal(err)
 	}
 	args, err := json.Marshal(map[string]any{
-		"image_source": url + "/" + art.tiny.file, "image_os_hash_algo": "sha256", "image_os_hash_value": art.tiny.sha256,
+		"image_source": url + "/" + art.tiny.File, "image_os_hash_algo": "sha256", "image_os_hash_value": art.tiny.SHA256,
 		"root_device": map[string]string{"serial": serial}, "verify": verify,
 	})
 	if err != nil {

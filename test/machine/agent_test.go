@@ -1,4 +1,4 @@
-package e2e
+package machine
 
 import (
 	"bytes"
@@ -200,8 +200,8 @@ func TestAgentDirect(t *testing.T) {
 			files := httptest.NewServer(http.FileServer(http.Dir(art.images)))
 			defer files.Close()
 			args, err := json.Marshal(map[string]any{
-				"image_source": "http://" + host(files.Listener.Addr().String()) + "/" + art.tiny.file, "image_os_hash_algo": "sha256",
-				"image_os_hash_value": art.tiny.sha256,
+				"image_source": "http://" + host(files.Listener.Addr().String()) + "/" + art.tiny.File, "image_os_hash_algo": "sha256",
+				"image_os_hash_value": art.tiny.SHA256,
 			})
 			if err != nil {
 				t.Fatal(err)
