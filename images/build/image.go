@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sys/unix"
 
 	"github.com/ingot-metal/ingot/initramfs/kernel"
 )
@@ -154,14 +155,27 @@ func inputsOf(parts ...any) (string, error) {
 func (o Options) produce(ctx context.Context, inputs string, img *Image, fill func(raw, tmp string) error) (*Result, error) {
 	start := time.Now()
 	img.Format, img.Inputs = imageFormat, inputs
-	if !o.Fresh {
-		if r, err := load(o.Out); err == nil && r.Inputs == inputs {
-			r.Reused = true
-			return r, nil
+	again := func() *Result {
+		r, err := load(o.Out)
+		if err != nil || r.Inputs != inputs || o.Fresh {
+			return nil
 		}
+		r.Reused = true
+		return r
+	}
+	if r := again(); r != nil {
+		return r, nil
 	}
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return nil, fmt.Errorf("make the image's folder: %w", err)
+	}
+	unlock, err := lock(ctx, o.Out, o.Log)
+	if err != nil {
+		return nil, fmt.Errorf("make image %s: %w", img.Name, err)
+	}
+	defer unlock()
+	if r := again(); r != nil { // made by somebody else meanwhile
+		return r, nil
 	}
 	tmp, err := os.MkdirTemp(o.Out, ".build-*")
 	if err != nil {
@@ -222,6 +236,33 @@ func (o Options) produce(ctx context.Context, inputs string, img *Image, fill fu
 	}
 	r.Took = time.Since(start)
 	return r, nil
+}
+
+// lock waits until nobody else makes an image in a folder.
+func lock(ctx context.Context, dir string, log *slog.Logger) (unlock func(), err error) {
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	for told := false; ; told = true {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			f.Close()
+			return nil, fmt.Errorf("lock folder %s: %w", dir, err)
+		}
+		if !told {
+			log.Info("somebody else makes an image here: waiting", "folder", dir)
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			f.Close()
+			return nil, context.Cause(ctx)
+		}
+	}
 }
 
 // load reads an image's folder and checks its files against their digests.

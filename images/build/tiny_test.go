@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ingot-metal/ingot/initramfs/kernel"
 	"github.com/ingot-metal/ingot/test/kit"
@@ -146,13 +147,26 @@ func TestTiny(t *testing.T) {
 			t.Errorf("second run = %+v, %v", again, err)
 		}
 	})
-	t.Run("same bytes elsewhere", func(t *testing.T) {
-		again, err := Tiny(t.Context(), Options{Out: t.TempDir()})
-		if err != nil {
+	t.Run("same bytes elsewhere, by two at once", func(t *testing.T) {
+		elsewhere := t.TempDir()
+		var again [2]*Result
+		var both errgroup.Group
+		for i := range again {
+			both.Go(func() (err error) {
+				again[i], err = Tiny(t.Context(), Options{Out: elsewhere})
+				return err
+			})
+		}
+		if err := both.Wait(); err != nil {
 			t.Fatal(err)
 		}
-		if again.Reused || again.File(again.Raw).SHA256 != r.File(r.Raw).SHA256 {
-			t.Errorf("two builds differ: %+v, %+v", again.Files, r.Files)
+		if again[0].Reused == again[1].Reused {
+			t.Errorf("one of two makes it, the other waits for it: reused %v, %v", again[0].Reused, again[1].Reused)
+		}
+		for _, a := range again {
+			if a.File(a.Raw).SHA256 != r.File(r.Raw).SHA256 {
+				t.Errorf("two builds differ: %+v, %+v", a.Files, r.Files)
+			}
 		}
 	})
 	t.Run("damaged is made again", func(t *testing.T) {
