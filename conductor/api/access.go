@@ -3,15 +3,14 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
-	"github.com/ingot-metal/ingot/conductor/store"
 )
 
 // ruling is what a route asks of whoever calls it.
@@ -174,22 +173,22 @@ var rulings = map[string]ruling{
 }
 
 // fallback is the rule of a route that has none of its own.
-func fallback(rt *route) ruling {
+func fallback(rt *call.Route) ruling {
 	ofNode := strings.Contains(rt.Path, "/{node}")
 	switch {
-	case ofNode && rt.Access == Read:
+	case ofNode && rt.Access == call.Read:
 		return ruling{rule: access.NodeGet}
-	case ofNode && rt.Access == Use:
+	case ofNode && rt.Access == call.Use:
 		return ruling{rule: access.NodeProvision}
-	case ofNode && rt.Access == Write:
+	case ofNode && rt.Access == call.Write:
 		return ruling{rule: access.NodeUpdateDriverInfo}
-	case rt.Access == Read:
+	case rt.Access == call.Read:
 		return ruling{rule: access.IngotRead}
 	}
 	return ruling{rule: access.IngotAdmin}
 }
 
-func rulingOf(rt *route) ruling {
+func rulingOf(rt *call.Route) ruling {
 	if r, ok := rulings[rt.Method+" "+rt.Path]; ok {
 		return r
 	}
@@ -197,15 +196,15 @@ func rulingOf(rt *route) ruling {
 }
 
 // openToRamdisks leaves out, where it is so configured, what everybody who reaches the API may call.
-func (s *Server) openToRamdisks(rs []route) []route {
+func (s *Server) openToRamdisks(rs []call.Route) []call.Route {
 	if !s.cfg.NoRamdisk {
 		return rs
 	}
-	return slices.DeleteFunc(rs, func(rt route) bool { return rt.Access == Public })
+	return slices.DeleteFunc(rs, func(rt call.Route) bool { return rt.Access == call.Public })
 }
 
 // authenticate finds out who asks.
-func (s *Server) authenticate(r *http.Request) (*access.Actor, *reply, *rest.Error) {
+func (s *Server) authenticate(r *http.Request) (*access.Actor, *call.Reply, *rest.Error) {
 	if s.cfg.Authenticate == nil {
 		return access.Anybody(), nil, nil
 	}
@@ -220,7 +219,7 @@ func (s *Server) authenticate(r *http.Request) (*access.Actor, *reply, *rest.Err
 	case errors.As(err, &refusal) && refusal.Status == http.StatusServiceUnavailable:
 		return nil, nil, rest.Fault(refusal.Status, "%s", refusal.Message)
 	case errors.As(err, &refusal):
-		return nil, &reply{status: refusal.Status, challenge: refusal.Challenge, body: rest.Object{{Name: "error", Value: rest.Object{
+		return nil, &call.Reply{Status: refusal.Status, Challenge: refusal.Challenge, Body: rest.Object{{Name: "error", Value: rest.Object{
 			{Name: "message", Value: refusal.Message}, {Name: "code", Value: refusal.Status},
 		}}}}, nil
 	}
@@ -229,8 +228,8 @@ func (s *Server) authenticate(r *http.Request) (*access.Actor, *reply, *rest.Err
 }
 
 // admit lets a request through to its handler, or not. What the address names is looked up first: what may not be seen is not there.
-func (s *Server) admit(ctx context.Context, c *call, rt *route) error {
-	if c.actor.All {
+func (s *Server) admit(ctx context.Context, c *call.Call, rt *call.Route) error {
+	if c.Actor.All {
 		return nil
 	}
 	r := rulingOf(rt)
@@ -238,126 +237,68 @@ func (s *Server) admit(ctx context.Context, c *call, rt *route) error {
 	if err != nil {
 		return err
 	}
-	if r.inBody && c.actor.MayEver(r.rule) {
+	if r.inBody && c.Actor.MayEver(r.rule) {
 		return nil
 	}
-	return c.mayFor(r.rule, o)
+	return c.MayFor(r.rule, o)
 }
 
-// object finds whose the thing is that the address names; of what it does not name, and of what belongs to nobody, the zero value.
-func (s *Server) object(ctx context.Context, c *call) (access.Object, error) {
-	if _, ok := c.path["node"]; ok {
-		n, err := s.node(ctx, c)
+// Object finds whose the thing is that the address names; of what it does not name, and of what belongs to nobody, the zero value.
+func (s *Server) object(ctx context.Context, c *call.Call) (access.Object, error) {
+	if _, ok := c.Path["node"]; ok {
+		n, err := s.find.Node(ctx, c)
 		if err != nil {
 			return access.Object{}, err
 		}
-		c.known, c.knownAs = n, c.path["node"]
+		c.Remember(n, c.Path["node"])
 		return access.Of(n), nil
 	}
-	if _, ok := c.path["port"]; ok {
+	if _, ok := c.Path["port"]; ok {
 		p, err := s.port(ctx, c)
 		if err != nil {
 			return access.Object{}, err
 		}
-		n, err := s.visible(ctx, c, p.NodeUUID)
+		n, err := s.find.Visible(ctx, c, p.NodeUUID)
 		if err != nil {
 			return access.Object{}, err
 		}
 		return access.Of(n), nil
 	}
-	if ident, ok := c.path["portgroup"]; ok {
-		return s.portgroups().object(ctx, c, ident)
+	if ident, ok := c.Path["portgroup"]; ok {
+		return s.portgroups().Object(ctx, c, ident)
 	}
-	if ident, ok := c.path["connector"]; ok {
-		return s.volumeConnectors().object(ctx, c, ident)
+	if ident, ok := c.Path["connector"]; ok {
+		return s.volumeConnectors().Object(ctx, c, ident)
 	}
-	if ident, ok := c.path["target"]; ok {
-		return s.volumeTargets().object(ctx, c, ident)
+	if ident, ok := c.Path["target"]; ok {
+		return s.volumeTargets().Object(ctx, c, ident)
 	}
 	return access.Object{}, nil
 }
 
-// mayFor asks whether a rule lets the actor act on an object; the answer to one who may not is 403.
-func (c *call) mayFor(r access.Rule, o access.Object) error {
-	if c.actor.May(r, o) {
-		return nil
-	}
-	return rest.Fault(http.StatusForbidden, "Access was denied to the following resource: baremetal:%s (%s).", r, access.Needs(r))
-}
-
-// may asks whether a rule lets the actor act on a node, which it is known to see.
-func (c *call) may(r access.Rule, n *node.Node) error { return c.mayFor(r, access.Of(n)) }
-
-// visible returns a node by its UUID or, like one that is not there, store.ErrNotFound when the actor may not see it. It is how
-// everything that belongs to a node is found: ports, portgroups, volumes.
-func (s *Server) visible(ctx context.Context, c *call, nodeUUID string) (*node.Node, error) {
-	n, err := s.store.Node(ctx, nodeUUID)
-	if err != nil {
-		return nil, err
-	}
-	if !c.actor.MaySee(n) {
-		return nil, fmt.Errorf("node %s: %w", nodeUUID, store.ErrNotFound)
-	}
-	return n, nil
-}
-
-// scope is the project to which lists are limited; nil: they hold everything. Stores filter by it where they can.
-func (c *call) scope() *string {
-	project, all := c.actor.Scope()
-	if all {
-		return nil
-	}
-	if project == "" {
-		project = "\x00" // nobody's: an empty filter would find what belongs to nobody
-	}
-	return &project
-}
-
-// sees returns a function that tells of a node's UUID whether the actor may see the node: for lists of what belongs to nodes and is
-// not filtered by the store. One query however long the list; none for those who see everything.
-func (s *Server) sees(ctx context.Context, c *call) (func(nodeUUID string) bool, error) {
-	project := c.scope()
-	if project == nil {
-		return func(string) bool { return true }, nil
-	}
-	ns, err := s.store.Nodes(ctx, store.Query{Project: project})
-	if err != nil {
-		return nil, err
-	}
-	seen := make(map[string]bool, len(ns))
-	for _, n := range ns {
-		seen[n.UUID] = c.actor.MaySee(n)
-	}
-	return func(nodeUUID string) bool { return seen[nodeUUID] }, nil
-}
-
-// redactedVolume stands for the properties of a volume, in Ironic's words.
-const redactedVolume = "** Value redacted: Requires permission baremetal:volume:view_target_properties access. Permission denied. **"
-
 // Marks that stand for what a lessee may not look at, in Ironic's words.
 const (
-	redactedError  = "** Value Redacted - Requires baremetal:node:get:last_error permission. **"
 	redactedLock   = "** Redacted - requires baremetal:node:get:reservation permission. **"
 	redactedInside = "** Redacted - Requires baremetal:node:get:driver_internal_info permission. **"
 	redactedDriver = "** Redacted - requires baremetal:node:get:driver_info permission. **"
 )
 
 // redact hides from a node's lessee what tells of the site's insides.
-func (c *call) redact(n *node.Node, out *rest.Node) {
+func redact(c *call.Call, n *node.Node, out *rest.Node) {
 	o := access.Of(n)
-	if c.actor.All || c.actor.May(access.NodeListAll, o) {
+	if c.Actor.All || c.Actor.May(access.NodeListAll, o) {
 		return
 	}
-	if !c.actor.May(access.NodeGetLastError, o) {
-		out.LastError = redactedError
+	if !c.Actor.May(access.NodeGetLastError, o) {
+		out.LastError = call.RedactedError
 	}
-	if !c.actor.May(access.NodeGetReservation, o) {
+	if !c.Actor.May(access.NodeGetReservation, o) {
 		out.Reservation = redactedLock
 	}
-	if !c.actor.May(access.NodeGetInternal, o) {
+	if !c.Actor.May(access.NodeGetInternal, o) {
 		out.DriverInternalInfo = map[string]any{"content": redactedInside}
 	}
-	if !c.actor.May(access.NodeGetDriverInfo, o) {
+	if !c.Actor.May(access.NodeGetDriverInfo, o) {
 		out.DriverInfo = map[string]any{"content": redactedDriver}
 	}
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
+
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ingot-metal/ingot/conductor/access"
@@ -107,12 +109,12 @@ func TestEveryRouteForEverybody(t *testing.T) {
 		fmt.Fprintf(&b, "# %s%s\n", strings.Repeat("||||| ", i/5)+strings.Repeat("|", i%5), p.name)
 	}
 	table := f.srv.table()
-	slices.SortFunc(table, func(x, y route) int {
+	slices.SortFunc(table, func(x, y call.Route) int {
 		return strings.Compare(x.Path+" "+x.Method, y.Path+" "+y.Method)
 	})
 	for _, rt := range table {
 		line := rt.Method + " " + rt.Path
-		if rt.Access == Public {
+		if rt.Access == call.Public {
 			fmt.Fprintf(&b, "%s  %s  public\n", strings.TrimSpace(strings.Repeat("+++++ ", len(ps)/5)+strings.Repeat("+", len(ps)%5)), line)
 			continue
 		}
@@ -121,11 +123,11 @@ func TestEveryRouteForEverybody(t *testing.T) {
 			if i > 0 && i%5 == 0 {
 				b.WriteString(" ") // the next project
 			}
-			c := &call{r: httptest.NewRequest(rt.Method, "/", nil), v: rest.MaxVersion, path: map[string]string{}, actor: &p.who}
+			c := &call.Call{Request: httptest.NewRequest(rt.Method, "/", nil), Version: rest.MaxVersion, Path: map[string]string{}, Actor: &p.who}
 			for seg := range strings.SplitSeq(rt.Path, "/") {
 				if name, ok := strings.CutPrefix(seg, "{"); ok {
 					name = strings.TrimSuffix(name, "}")
-					c.path[name] = values[name]
+					c.Path[name] = values[name]
 				}
 			}
 			err := f.srv.admit(t.Context(), c, &rt)
@@ -194,10 +196,10 @@ func TestNobodyGetsPastTheDoor(t *testing.T) {
 		f.srv.ServeHTTP(w, httptest.NewRequest(method, path, strings.NewReader("{")))
 		return w
 	}
-	table := append(f.srv.table(), route{Method: "GET", Path: "/v1/nothing"}, route{Method: "TRACE", Path: "/v1/nodes"})
+	table := append(f.srv.table(), call.Route{Method: "GET", Path: "/v1/nothing"}, call.Route{Method: "TRACE", Path: "/v1/nodes"})
 	for _, rt := range table {
 		w := do(rt.Method, strings.NewReplacer("{", "", "}", "").Replace(rt.Path))
-		if rt.Access == Public {
+		if rt.Access == call.Public {
 			if w.Code == 401 || asked != 0 {
 				t.Errorf("%s %s = %d, and who asks was asked %d times", rt.Method, rt.Path, w.Code, asked)
 			}
@@ -387,7 +389,7 @@ func TestRamdisksCanBeShutOut(t *testing.T) {
 		s := &Server{cfg: Config{NoRamdisk: shut}}
 		n := 0
 		for _, rt := range s.table() {
-			if rt.Access == Public {
+			if rt.Access == call.Public {
 				n++
 			}
 		}
@@ -403,9 +405,9 @@ func TestStreamsEndWithTheLogin(t *testing.T) {
 	var who *access.Actor
 	var fault error
 	s := &Server{cfg: Config{Authenticate: func(*http.Request) (*access.Actor, error) { return who, fault }}, log: slog.New(slog.DiscardHandler)}
-	st := &stream{s: s, c: &call{r: httptest.NewRequest("GET", "/ingot/v1/events", nil), actor: &access.Actor{System: true, Role: access.Admin}}}
+	st := &stream{s: s, c: &call.Call{Request: httptest.NewRequest("GET", "/ingot/v1/events", nil), Actor: &access.Actor{System: true, Role: access.Admin}}}
 	who = &access.Actor{ProjectID: "p", Role: access.Reader}
-	if !st.still() || st.c.actor != who {
+	if !st.still() || st.c.Actor != who {
 		t.Error("a reader whose role is another is not taken for what it is now")
 	}
 	who, fault = nil, &access.Refusal{Status: 503}

@@ -4,6 +4,8 @@ import (
 	"net/http"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -31,16 +33,16 @@ var patchRules = func() map[string]access.Rule {
 }()
 
 // mayPatch asks whether the actor may change all that a patch changes. n is the node as it is in the transaction.
-func (c *call) mayPatch(n *node.Node, patch *rest.Patch) error {
-	if c.actor.All {
+func mayPatch(c *call.Call, n *node.Node, patch *rest.Patch) error {
+	if c.Actor.All {
 		return nil
 	}
-	if !c.actor.MaySee(n) {
-		return rest.NotFound("Node %s could not be found.", c.path["node"])
+	if !c.Actor.MaySee(n) {
+		return rest.NotFound("Node %s could not be found.", c.Path["node"])
 	}
 	roots := patch.Roots()
 	if len(roots) == 0 {
-		return c.may(access.NodeUpdate, n)
+		return c.May(access.NodeUpdate, n)
 	}
 	for _, root := range roots {
 		rule, ok := patchRules[root]
@@ -49,15 +51,15 @@ func (c *call) mayPatch(n *node.Node, patch *rest.Patch) error {
 		}
 		if root == "automated_clean" {
 			if v, set := patch.Value(root); set && v != nil {
-				if on, err := boolean(root, v); err == nil && !on {
+				if on, err := document.Boolean(root, v); err == nil && !on {
 					rule = access.NodeDisableCleaning
 				}
 			}
 		}
-		if err := c.may(rule, n); err != nil {
+		if err := c.May(rule, n); err != nil {
 			return err
 		}
-		if root == "owner" && n.Provision == node.Active && !c.actor.May(access.NodeUpdateOwnerActive, access.Of(n)) {
+		if root == "owner" && n.Provision == node.Active && !c.Actor.May(access.NodeUpdateOwnerActive, access.Of(n)) {
 			return rest.Conflict("Cannot update owner of node %q while it is in state %q.", n.UUID, n.Provision)
 		}
 	}
@@ -65,13 +67,13 @@ func (c *call) mayPatch(n *node.Node, patch *rest.Patch) error {
 }
 
 // own makes a new node the property of the project whose administrator makes it; those of the system make nodes for anybody.
-func (c *call) own(n *node.Node) *rest.Error {
-	if c.actor.May(access.NodeCreate, access.Object{}) {
+func own(c *call.Call, n *node.Node) *rest.Error {
+	if c.Actor.May(access.NodeCreate, access.Object{}) {
 		return nil
 	}
-	if n.Owner != "" && n.Owner != c.actor.ProjectID {
+	if n.Owner != "" && n.Owner != c.Actor.ProjectID {
 		return rest.Fault(http.StatusBadRequest, "Cannot create a node as a project scoped admin with an owner other than your own project.")
 	}
-	n.Owner = c.actor.ProjectID
+	n.Owner = c.Actor.ProjectID
 	return nil
 }

@@ -15,16 +15,39 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-func (s *Server) getStates(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+// maxDriveBody is the largest request with a config drive, which may be 64 MiB.
+const maxDriveBody = 64<<20 + 1<<20
+
+// stateRoutes are the routes of what is done with nodes.
+func (s *Server) stateRoutes() []call.Route {
+	const get, put, del = http.MethodGet, http.MethodPut, http.MethodDelete
+	return []call.Route{
+		{Method: get, Path: "/v1/nodes/validate", Access: call.Read, Handle: s.validateQuery},
+		{Method: get, Path: "/v1/nodes/{node}/validate", Access: call.Read, Handle: s.validateNode},
+		{Method: get, Path: "/v1/nodes/{node}/states", Access: call.Read, Handle: s.getStates},
+		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Handle: s.putPower},
+		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Body: maxDriveBody, Handle: s.putProvision},
+		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Handle: s.putMaintenance},
+		{Method: del, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Handle: s.deleteMaintenance},
+		{Method: get, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Read, Handle: s.getBootDevice},
+		{Method: put, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Write, Handle: s.putBootDevice},
+		{Method: get, Path: "/v1/nodes/{node}/management/boot_device/supported", Access: call.Read, Handle: s.getBootDevices},
+	}
+}
+
+func (s *Server) getStates(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +57,7 @@ func (s *Server) getStates(ctx context.Context, c *call) (*reply, error) {
 		TargetPowerState: shown.TargetPowerState, TargetProvisionState: shown.TargetProvisionState, ProvisionUpdatedAt: shown.ProvisionUpdatedAt,
 		RAIDConfig: shown.RAIDConfig, TargetRAIDConfig: shown.TargetRAIDConfig, BootMode: shown.BootMode, SecureBoot: shown.SecureBoot,
 	}
-	return &reply{status: http.StatusOK, body: rest.StatesFields.Render(&st, c.v, nil)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.StatesFields.Render(&st, c.Version, nil)}, nil
 }
 
 // verbs are the targets of PUT states/provision that are not the verb's own name. Which version brought each is in rest.Verbs.
@@ -102,8 +125,8 @@ var driveSchema = &rest.Schema{
 	},
 }
 
-func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) putProvision(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
 	names := []string{"target"}
@@ -112,7 +135,7 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 			names = append(names, name)
 		}
 	}
-	b, err := c.arguments(names...)
+	b, err := c.Arguments(names...)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +143,7 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 	if !ok {
 		return nil, rest.BadRequest("Missing mandatory parameter: target")
 	}
-	n, nerr := s.node(ctx, c)
+	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -133,14 +156,14 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 	if !ok {
 		return nil, refused
 	}
-	if c.v < rest.Verbs[word] {
+	if c.Version < rest.Verbs[word] {
 		return nil, rest.NotAcceptable()
 	}
 	if n.Maintenance && (verb == node.Deploy || verb == node.Rebuild) {
 		return nil, rest.BadRequest("The provisioning operation can't be performed on node %s because it's in maintenance mode.", n.UUID)
 	}
 	if n.Reservation != "" {
-		return nil, lockedBy(n) // by whoever has the next move; what state that leads to is not known yet
+		return nil, finder.LockedBy(n) // by whoever has the next move; what state that leads to is not known yet
 	}
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, verb); err != nil {
 		return nil, refused
@@ -151,7 +174,7 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 	case n.Retired && verb == node.Provide:
 		return nil, rest.BadRequest("The providing operation can't be performed on node %s because it is retired.", n.UUID)
 	}
-	if verb == node.Abort && c.v < rest.AbortIn[string(n.Provision)] {
+	if verb == node.Abort && c.Version < rest.AbortIn[string(n.Provision)] {
 		return nil, rest.NotAcceptable()
 	}
 	req, err := request(c, b, verb)
@@ -161,18 +184,18 @@ func (s *Server) putProvision(ctx context.Context, c *call) (*reply, error) {
 	if err := s.useRunbook(ctx, c, b, &req); err != nil {
 		return nil, err
 	}
-	req.User = c.user
+	req.User = c.User
 	if err := s.engine.Provision(ctx, n.UUID, req); err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusAccepted, location: c.base + "/v1/nodes/" + c.path["node"] + "/states"}, nil
+	return &call.Reply{Status: http.StatusAccepted, Location: c.Base + "/v1/nodes/" + c.Path["node"] + "/states"}, nil
 }
 
 // request checks what comes with a verb and makes the engine's request of it.
-func request(c *call, b map[string]any, verb node.Verb) (engine.Request, *rest.Error) {
+func request(c *call.Call, b map[string]any, verb node.Verb) (engine.Request, *rest.Error) {
 	req := engine.Request{Verb: verb}
 	for name, since := range rest.ProvisionParameters {
-		if b[name] != nil && c.v < since {
+		if b[name] != nil && c.Version < since {
 			return req, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
 		}
 	}
@@ -180,11 +203,11 @@ func request(c *call, b map[string]any, verb node.Verb) (engine.Request, *rest.E
 		if verb != node.Deploy && verb != node.Rebuild {
 			return req, rest.BadRequest(`Adding a config drive is only supported when setting provision state to active or rebuild`)
 		}
-		if verb == node.Rebuild && c.v < rest.VersionRebuildDrive {
+		if verb == node.Rebuild && c.Version < rest.VersionRebuildDrive {
 			return req, rest.NotAcceptable()
 		}
 		var err *rest.Error
-		if req.ConfigDrive, err = configDrive(c.v, drive); err != nil {
+		if req.ConfigDrive, err = configDrive(c.Version, drive); err != nil {
 			return req, err
 		}
 	}
@@ -193,7 +216,7 @@ func request(c *call, b map[string]any, verb node.Verb) (engine.Request, *rest.E
 		verb node.Verb
 		to   *[]node.JobStep
 	}{{"clean_steps", node.Clean, &req.CleanSteps}, {"service_steps", node.Service, &req.ServiceSteps}} {
-		steps, err := stepList(b, l.name, verb == l.verb, string(l.verb), listedSteps(c.v))
+		steps, err := stepList(b, l.name, verb == l.verb, string(l.verb), listedSteps(c.Version))
 		if err != nil {
 			return req, err
 		}
@@ -203,7 +226,7 @@ func request(c *call, b map[string]any, verb node.Verb) (engine.Request, *rest.E
 		*l.to = steps
 	}
 	var err *rest.Error
-	req.DeploySteps, err = stepList(b, "deploy_steps", verb == node.Deploy || verb == node.Rebuild, "active or rebuild", prioritySteps(c.v))
+	req.DeploySteps, err = stepList(b, "deploy_steps", verb == node.Deploy || verb == node.Rebuild, "active or rebuild", prioritySteps(c.Version))
 	if err != nil {
 		return req, err
 	}
@@ -215,13 +238,13 @@ func request(c *call, b map[string]any, verb node.Verb) (engine.Request, *rest.E
 		return req, rest.BadRequest(`A non-empty "rescue_password" is required when setting target provision state to rescue`)
 	}
 	if v, ok := b["disable_ramdisk"]; ok && v != nil {
-		if req.DisableRamdisk, err = boolean("disable_ramdisk", v); err != nil {
+		if req.DisableRamdisk, err = document.Boolean("disable_ramdisk", v); err != nil {
 			return req, err
 		}
 		switch {
 		case verb != node.Clean && verb != node.Service:
 			return req, rest.BadRequest("disable_ramdisk is supported only with manual cleaning or servicing")
-		case verb == node.Service && c.v < rest.VersionServiceNoAgent:
+		case verb == node.Service && c.Version < rest.VersionServiceNoAgent:
 			return req, rest.Fault(http.StatusNotAcceptable, "disable_ramdisk is not acceptable in this API version")
 		}
 	}
@@ -316,11 +339,11 @@ func configDrive(v rest.Version, drive any) (any, *rest.Error) {
 	return drive, nil
 }
 
-func (s *Server) putPower(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) putPower(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	b, err := c.arguments("target", "timeout")
+	b, err := c.Arguments("target", "timeout")
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +353,7 @@ func (s *Server) putPower(ctx context.Context, c *call) (*reply, error) {
 	}
 	var timeout time.Duration
 	if t, ok := b["timeout"]; ok && t != nil {
-		if c.v < rest.VersionSoftPower {
+		if c.Version < rest.VersionSoftPower {
 			return nil, rest.NotAcceptable()
 		}
 		seconds, err := integer(t)
@@ -342,7 +365,7 @@ func (s *Server) putPower(ctx context.Context, c *call) (*reply, error) {
 		}
 		timeout = time.Duration(seconds) * time.Second
 	}
-	n, nerr := s.node(ctx, c)
+	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -353,24 +376,24 @@ func (s *Server) putPower(ctx context.Context, c *call) (*reply, error) {
 		if state == "" {
 			state = "None"
 		}
-		return nil, rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, c.path["node"], state)
+		return nil, rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, c.Path["node"], state)
 	}
-	if c.v < since {
+	if c.Version < since {
 		return nil, rest.NotAcceptable()
 	}
 	if n.Provision == node.Cleaning || n.Provision == node.CleanWait {
 		return nil, rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, n.UUID, n.Provision)
 	}
 	if n.Reservation != "" {
-		return nil, lockedBy(n)
+		return nil, finder.LockedBy(n)
 	}
 	if n.DisablePowerOff && (word == "power off" || word == "soft power off") {
 		return nil, rest.Conflict("Failed to set node power state to %s.", word)
 	}
-	if err := s.engine.SetPower(ctx, n.UUID, word, timeout, c.user); err != nil {
+	if err := s.engine.SetPower(ctx, n.UUID, word, timeout, c.User); err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusAccepted, location: c.base + "/v1/nodes/" + c.path["node"] + "/states"}, nil
+	return &call.Reply{Status: http.StatusAccepted, Location: c.Base + "/v1/nodes/" + c.Path["node"] + "/states"}, nil
 }
 
 // integer reads a whole number, also one that came as text.
@@ -386,11 +409,11 @@ func integer(v any) (int, error) {
 	return 0, fmt.Errorf("%v is not a whole number", v)
 }
 
-func (s *Server) putMaintenance(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) putMaintenance(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	b, err := c.arguments("reason")
+	b, err := c.Arguments("reason")
 	if err != nil {
 		return nil, err
 	}
@@ -398,15 +421,15 @@ func (s *Server) putMaintenance(ctx context.Context, c *call) (*reply, error) {
 	return s.setMaintenance(ctx, c, true, reason)
 }
 
-func (s *Server) deleteMaintenance(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) deleteMaintenance(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
 	return s.setMaintenance(ctx, c, false, "")
 }
 
-func (s *Server) setMaintenance(ctx context.Context, c *call, on bool, reason string) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) setMaintenance(ctx context.Context, c *call.Call, on bool, reason string) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -420,11 +443,11 @@ func (s *Server) setMaintenance(ctx context.Context, c *call, on bool, reason st
 	if err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusAccepted}, nil
+	return &call.Reply{Status: http.StatusAccepted}, nil
 }
 
-func (s *Server) getBootDevice(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) getBootDevice(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -432,11 +455,11 @@ func (s *Server) getBootDevice(ctx context.Context, c *call) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusOK, body: rest.Object{{Name: "boot_device", Value: rest.Null(device)}, {Name: "persistent", Value: persistent}}}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "boot_device", Value: rest.Null(device)}, {Name: "persistent", Value: persistent}}}, nil
 }
 
-func (s *Server) getBootDevices(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) getBootDevices(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -447,11 +470,11 @@ func (s *Server) getBootDevices(ctx context.Context, c *call) (*reply, error) {
 	if devices == nil {
 		devices = []string{}
 	}
-	return &reply{status: http.StatusOK, body: rest.Object{{Name: "supported_boot_devices", Value: devices}}}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "supported_boot_devices", Value: devices}}}, nil
 }
 
-func (s *Server) putBootDevice(ctx context.Context, c *call) (*reply, error) {
-	b, err := c.arguments("boot_device", "persistent")
+func (s *Server) putBootDevice(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Arguments("boot_device", "persistent")
 	if err != nil {
 		return nil, err
 	}
@@ -461,11 +484,11 @@ func (s *Server) putBootDevice(ctx context.Context, c *call) (*reply, error) {
 	}
 	persistent := false
 	if p, ok := b["persistent"]; ok && p != nil {
-		if persistent, err = boolean("persistent", p); err != nil {
+		if persistent, err = document.Boolean("persistent", p); err != nil {
 			return nil, err
 		}
 	}
-	n, nerr := s.node(ctx, c)
+	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -477,40 +500,40 @@ func (s *Server) putBootDevice(ctx context.Context, c *call) (*reply, error) {
 	if !slices.Contains(devices, device) {
 		return nil, rest.BadRequest("Invalid boot device %v specified.", v)
 	}
-	if err := s.engine.SetBootDevice(ctx, n.UUID, device, persistent, c.user); err != nil {
+	if err := s.engine.SetBootDevice(ctx, n.UUID, device, persistent, c.User); err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusNoContent}, nil
+	return call.NoContent(), nil
 }
 
-func (s *Server) validateQuery(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("node_uuid", "node"); err != nil {
+func (s *Server) validateQuery(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("node_uuid", "node"); err != nil {
 		return nil, err
 	}
-	ident := c.query.Get("node_uuid")
+	ident := c.Query.Get("node_uuid")
 	if ident == "" {
-		ident = c.query.Get("node")
+		ident = c.Query.Get("node")
 	}
 	if ident == "" {
 		return nil, rest.BadRequest("Missing mandatory parameter: node_uuid")
 	}
-	c.path["node"] = ident
+	c.Path["node"] = ident
 	return s.validate(ctx, c)
 }
 
-func (s *Server) validateNode(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) validateNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
 	return s.validate(ctx, c)
 }
 
-func (s *Server) validate(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) validate(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.may(access.NodeValidate, n); err != nil {
+	if err := c.May(access.NodeValidate, n); err != nil {
 		return nil, err
 	}
 	found, err := s.engine.Validate(ctx, n.UUID)
@@ -529,5 +552,5 @@ func (s *Server) validate(ctx context.Context, c *call) (*reply, error) {
 		}
 		out = append(out, rest.Member{Name: kind, Value: o})
 	}
-	return &reply{status: http.StatusOK, body: out}, nil
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }

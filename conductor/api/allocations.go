@@ -10,6 +10,10 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/alloc"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/api/resource"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -21,29 +25,27 @@ type allocations interface {
 	DeleteAllocation(ctx context.Context, uuid, user string, removable func(a *node.Allocation, n *node.Node) error) error
 }
 
-var textList = &rest.Schema{Types: []string{"array", "null"}, Items: &rest.Schema{Types: []string{"string"}}}
-
-func (s *Server) allocations() *kind[node.Allocation, rest.Allocation] {
-	k := &kind[node.Allocation, rest.Allocation]{
-		path: "allocations", param: "allocation", list: "allocations", body: "allocation", title: "Allocation", expects: "allocation_ident",
-		since: rest.VersionAllocations, named: rest.VersionAllocations, write: Use,
-		table:  func() *store.Table[node.Allocation] { return s.store.Allocations() },
-		fields: rest.AllocationFields, short: rest.AllocationListFields, show: showAllocation,
-		schema: &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[string]*rest.Schema{
-			"candidate_nodes": textList, "extra": optionalObject, "name": optionalText, "node": optionalText, "owner": optionalText,
-			"resource_class": {Types: []string{"string", "null"}, MaxLen: 80}, "traits": textList, "uuid": optionalText,
+func (s *Server) allocations() *resource.Kind[node.Allocation, rest.Allocation] {
+	k := &resource.Kind[node.Allocation, rest.Allocation]{
+		Path: "allocations", Param: "allocation", Member: "allocations", Body: "allocation", Title: "Allocation", Expects: "allocation_ident",
+		Since: rest.VersionAllocations, Named: rest.VersionAllocations, Write: call.Use,
+		Table:  func() *store.Table[node.Allocation] { return s.store.Allocations() },
+		Fields: rest.AllocationFields, Short: rest.AllocationListFields, Show: showAllocation,
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[string]*rest.Schema{
+			"candidate_nodes": document.TextList, "extra": document.OptionalObject, "name": document.OptionalText, "node": document.OptionalText, "owner": document.OptionalText,
+			"resource_class": {Types: []string{"string", "null"}, MaxLen: 80}, "traits": document.TextList, "uuid": document.OptionalText,
 		}},
-		sees:      func(c *call, a *node.Allocation) bool { return c.actor.May(access.AllocationGet, ownedBy(a)) },
-		may:       func(c *call, a *node.Allocation) error { return c.mayFor(access.AllocationUpdate, ownedBy(a)) },
-		patchable: []string{"name", "extra"},
-		document: func(a *node.Allocation) map[string]any {
-			return map[string]any{"name": textOrNull(a.Name), "extra": rest.Clone(a.Extra)}
+		Sees:      func(c *call.Call, a *node.Allocation) bool { return c.Actor.May(access.AllocationGet, ownedBy(a)) },
+		May:       func(c *call.Call, a *node.Allocation) error { return c.MayFor(access.AllocationUpdate, ownedBy(a)) },
+		Patchable: []string{"name", "extra"},
+		Document: func(a *node.Allocation) map[string]any {
+			return map[string]any{"name": document.OrNull(a.Name), "extra": rest.Clone(a.Extra)}
 		},
-		check: func(_ context.Context, _ *call, was *node.Allocation, d map[string]any) error {
-			if name := textIn(d, "name"); name != "" && name != was.Name && !validName(rest.VersionURLNames, name) {
+		Check: func(_ context.Context, _ *call.Call, was *node.Allocation, d map[string]any) error {
+			if name := document.Text(d, "name"); name != "" && name != was.Name && !document.ValidName(rest.VersionURLNames, name) {
 				return rest.BadRequest("Cannot update allocation with invalid name '%s'", name)
 			}
-			properties, err := alloc.Properties(objectIn(d, "extra"))
+			properties, err := alloc.Properties(document.Object(d, "extra"))
 			if err != nil {
 				return rest.BadRequest("%s", err)
 			}
@@ -52,29 +54,29 @@ func (s *Server) allocations() *kind[node.Allocation, rest.Allocation] {
 			}
 			return nil
 		},
-		assign: func(_ *call, a *node.Allocation, d map[string]any) *rest.Error {
-			a.Name, a.Extra = textIn(d, "name"), objectIn(d, "extra")
+		Assign: func(_ *call.Call, a *node.Allocation, d map[string]any) *rest.Error {
+			a.Name, a.Extra = document.Text(d, "name"), document.Object(d, "extra")
 			return nil
 		},
 	}
-	equal := func(name string, of func(*node.Allocation) string) filter[node.Allocation] {
-		return filter[node.Allocation]{name: name, match: func(_ context.Context, _ *call, value string) (func(*node.Allocation) bool, error) {
+	equal := func(name string, of func(*node.Allocation) string) resource.Filter[node.Allocation] {
+		return resource.Filter[node.Allocation]{Name: name, Match: func(_ context.Context, _ *call.Call, value string) (func(*node.Allocation) bool, error) {
 			return func(a *node.Allocation) bool { return of(a) == value }, nil
 		}}
 	}
-	k.filters = []filter[node.Allocation]{
+	k.Filters = []resource.Filter[node.Allocation]{
 		equal("resource_class", func(a *node.Allocation) string { return a.ResourceClass }),
 		equal("state", func(a *node.Allocation) string { return a.State }),
-		{name: "owner", since: rest.VersionAllocOwner, match: func(_ context.Context, c *call, value string) (func(*node.Allocation) bool, error) {
-			if project := c.scope(); project != nil && *project != value {
-				return nil, c.mayFor(access.AllocationAny, access.Object{})
+		{Name: "owner", Since: rest.VersionAllocOwner, Match: func(_ context.Context, c *call.Call, value string) (func(*node.Allocation) bool, error) {
+			if project := c.Scope(); project != nil && *project != value {
+				return nil, c.MayFor(access.AllocationAny, access.Object{})
 			}
 			return func(a *node.Allocation) bool { return a.Owner == value }, nil
 		}},
-		{name: "node", match: func(ctx context.Context, c *call, value string) (func(*node.Allocation) bool, error) {
-			n, err := s.nodeByIdent(ctx, c, value)
+		{Name: "node", Match: func(ctx context.Context, c *call.Call, value string) (func(*node.Allocation) bool, error) {
+			n, err := s.find.ByIdent(ctx, c, value)
 			if err != nil {
-				return nil, asBadRequest(err)
+				return nil, finder.AsBadRequest(err)
 			}
 			return func(a *node.Allocation) bool { return a.NodeUUID == n.UUID }, nil
 		}},
@@ -84,49 +86,40 @@ func (s *Server) allocations() *kind[node.Allocation, rest.Allocation] {
 
 func ownedBy(a *node.Allocation) access.Object { return access.Object{Owner: a.Owner} }
 
-// asBadRequest makes "not found" a fault of the request: what was not found is not what its address names.
-func asBadRequest(err error) error {
-	var e *rest.Error
-	if errors.As(err, &e) && e.Status == http.StatusNotFound {
-		return rest.BadRequest("%s", e.Message)
-	}
-	return err
-}
-
-func showAllocation(c *call, a *node.Allocation) rest.Allocation {
+func showAllocation(c *call.Call, a *node.Allocation) rest.Allocation {
 	return rest.Allocation{
 		UUID: a.UUID, CreatedAt: rest.NullTime{Time: a.CreatedAt}, UpdatedAt: rest.NullTime{Time: a.UpdatedAt}, CandidateNodes: a.CandidateNodes,
 		Extra: a.Extra, LastError: rest.Null(a.LastError), Name: rest.Null(a.Name), Owner: rest.Null(a.Owner), ResourceClass: rest.Null(a.ResourceClass),
-		State: a.State, Traits: a.Traits, Links: rest.Links(c.base, "allocations/"+a.UUID), NodeUUID: rest.Null(a.NodeUUID),
+		State: a.State, Traits: a.Traits, Links: rest.Links(c.Base, "allocations/"+a.UUID), NodeUUID: rest.Null(a.NodeUUID),
 	}
 }
 
 // allocationRoutes are the routes of allocations. In versions that don't have one of their methods yet, that method is not allowed.
-func (s *Server) allocationRoutes() []route {
+func (s *Server) allocationRoutes() []call.Route {
 	k := s.allocations()
-	rs := k.routes()
+	rs := k.Routes()
 	for i := range rs {
 		r := &rs[i]
 		switch r.Method {
 		case http.MethodPost:
-			r.handle = s.createAllocation
+			r.Handle = s.createAllocation
 		case http.MethodDelete:
-			r.handle = func(ctx context.Context, c *call) (*reply, error) {
-				if err := c.allow(); err != nil {
+			r.Handle = func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+				if err := c.Allow(); err != nil {
 					return nil, err
 				}
-				a, err := k.byIdent(ctx, c, c.path[k.param])
+				a, err := k.ByIdent(ctx, c, c.Path[k.Param])
 				if err != nil {
 					return nil, err
 				}
-				return s.deleteAllocation(ctx, c, a, k.missing(c.path[k.param]))
+				return s.deleteAllocation(ctx, c, a, k.Missing(c.Path[k.Param]))
 			}
 		}
-		if since := map[string]rest.Version{http.MethodPost: k.since, http.MethodDelete: k.since, http.MethodPatch: rest.VersionPatchAlloc}[r.Method]; since > 0 {
-			handle := r.handle
+		if since := map[string]rest.Version{http.MethodPost: k.Since, http.MethodDelete: k.Since, http.MethodPatch: rest.VersionPatchAlloc}[r.Method]; since > 0 {
+			handle := r.Handle
 			r.Since, r.Hidden = 0, false
-			r.handle = func(ctx context.Context, c *call) (*reply, error) {
-				if c.v < since {
+			r.Handle = func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+				if c.Version < since {
 					return nil, rest.Routing(http.StatusMethodNotAllowed, "")
 				}
 				return handle(ctx, c)
@@ -134,11 +127,11 @@ func (s *Server) allocationRoutes() []route {
 		}
 	}
 	return append(rs,
-		route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: Read, Since: k.since, Hidden: true, handle: func(ctx context.Context, c *call) (*reply, error) {
-			if err := c.allow("fields"); err != nil {
+		call.Route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: call.Read, Since: k.Since, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+			if err := c.Allow("fields"); err != nil {
 				return nil, err
 			}
-			names, err := selected(c, k.fields)
+			names, err := call.Selected(c, k.Fields)
 			if err != nil {
 				return nil, err
 			}
@@ -146,10 +139,10 @@ func (s *Server) allocationRoutes() []route {
 			if aerr != nil {
 				return nil, aerr
 			}
-			return k.show1(c, http.StatusOK, a, names), nil
+			return k.One(c, http.StatusOK, a, names), nil
 		}},
-		route{Method: http.MethodDelete, Path: "/v1/nodes/{node}/allocation", Access: Use, Since: k.since, Hidden: true, handle: func(ctx context.Context, c *call) (*reply, error) {
-			if err := c.allow(); err != nil {
+		call.Route{Method: http.MethodDelete, Path: "/v1/nodes/{node}/allocation", Access: call.Use, Since: k.Since, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+			if err := c.Allow(); err != nil {
 				return nil, err
 			}
 			a, err := s.allocationOf(ctx, c)
@@ -161,13 +154,13 @@ func (s *Server) allocationRoutes() []route {
 	)
 }
 
-func noAllocation(c *call) *rest.Error {
-	return rest.NotFound("Allocation for node %s was not found", c.path["node"])
+func noAllocation(c *call.Call) *rest.Error {
+	return rest.NotFound("Allocation for node %s was not found", c.Path["node"])
 }
 
 // allocationOf finds the allocation of the node that the address names.
-func (s *Server) allocationOf(ctx context.Context, c *call) (*node.Allocation, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) allocationOf(ctx context.Context, c *call.Call) (*node.Allocation, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -175,17 +168,17 @@ func (s *Server) allocationOf(ctx context.Context, c *call) (*node.Allocation, e
 		return nil, noAllocation(c)
 	}
 	a, err := s.store.Allocations().Get(ctx, n.AllocationUUID)
-	if errors.Is(err, store.ErrNotFound) || err == nil && !c.actor.May(access.AllocationGet, ownedBy(a)) {
+	if errors.Is(err, store.ErrNotFound) || err == nil && !c.Actor.May(access.AllocationGet, ownedBy(a)) {
 		return nil, noAllocation(c)
 	}
 	return a, err
 }
 
-func (s *Server) deleteAllocation(ctx context.Context, c *call, a *node.Allocation, missing *rest.Error) (*reply, error) {
-	if err := c.mayFor(access.AllocationDelete, ownedBy(a)); err != nil {
+func (s *Server) deleteAllocation(ctx context.Context, c *call.Call, a *node.Allocation, missing *rest.Error) (*call.Reply, error) {
+	if err := c.MayFor(access.AllocationDelete, ownedBy(a)); err != nil {
 		return nil, err
 	}
-	err := s.store.DeleteAllocation(ctx, a.UUID, c.user, func(a *node.Allocation, n *node.Node) error {
+	err := s.store.DeleteAllocation(ctx, a.UUID, c.User, func(a *node.Allocation, n *node.Node) error {
 		if err := removable(a, n); err != nil {
 			return err
 		}
@@ -197,7 +190,7 @@ func (s *Server) deleteAllocation(ctx context.Context, c *call, a *node.Allocati
 	if err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusNoContent}, nil
+	return call.NoContent(), nil
 }
 
 // removable refuses to take a node from its allocation while somebody uses it, unless the node is in maintenance.
@@ -207,7 +200,7 @@ func removable(a *node.Allocation, n *node.Node) *rest.Error {
 	case n.AllocationUUID != a.UUID: // the node has nothing of it
 		return nil
 	case n.Reservation != "":
-		return lockedBy(n)
+		return finder.LockedBy(n)
 	case n.Maintenance:
 		return nil
 	case n.TargetProvision != node.None && !slices.Contains(patchableIn, n.Provision):
@@ -218,12 +211,12 @@ func removable(a *node.Allocation, n *node.Node) *rest.Error {
 	return nil
 }
 
-func (s *Server) createAllocation(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) createAllocation(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
 	k := s.allocations()
-	d, err := c.object(k.body)
+	d, err := c.Object(k.Body)
 	if err != nil {
 		return nil, err
 	}
@@ -231,30 +224,30 @@ func (s *Server) createAllocation(ctx context.Context, c *call) (*reply, error) 
 	if err != nil {
 		return nil, err
 	}
-	a.Conductor, a.Requester = s.cfg.Hostname, c.user
-	if !c.actor.May(access.AllocationAny, access.Object{}) { // it is the project's own
+	a.Conductor, a.Requester = s.cfg.Hostname, c.User
+	if !c.Actor.May(access.AllocationAny, access.Object{}) { // it is the project's own
 		if a.Owner == "" {
-			a.Owner = c.actor.ProjectID
+			a.Owner = c.Actor.ProjectID
 		}
-		if a.Owner != c.actor.ProjectID {
-			return nil, c.mayFor(access.AllocationAny, access.Object{})
+		if a.Owner != c.Actor.ProjectID {
+			return nil, c.MayFor(access.AllocationAny, access.Object{})
 		}
-		if err := c.mayFor(access.AllocationCreate, ownedBy(a)); err != nil {
+		if err := c.MayFor(access.AllocationCreate, ownedBy(a)); err != nil {
 			return nil, err
 		}
 	}
-	target := textIn(d, "node")
+	target := document.Text(d, "node")
 	if target == "" && a.ResourceClass == "" {
 		return nil, rest.BadRequest("The resource_class field is mandatory when not backfilling")
 	}
 	var n *node.Node
 	if target != "" {
-		if c.v < rest.VersionBackfill {
+		if c.Version < rest.VersionBackfill {
 			return nil, rest.BadRequest("Cannot set node when creating an allocation in this API version")
 		}
 		var err error
-		if n, err = s.nodeByIdent(ctx, c, target); err != nil {
-			return nil, asBadRequest(err)
+		if n, err = s.find.ByIdent(ctx, c, target); err != nil {
+			return nil, finder.AsBadRequest(err)
 		}
 	}
 	if err := s.findCandidates(ctx, c, a); err != nil {
@@ -276,11 +269,11 @@ func (s *Server) createAllocation(ctx context.Context, c *call) (*reply, error) 
 		if err != nil {
 			return nil, err
 		}
-	} else if err := k.table().Create(ctx, a); err != nil {
+	} else if err := k.Table().Create(ctx, a); err != nil {
 		return nil, err
 	}
-	rep := k.show1(c, http.StatusCreated, a, nil)
-	rep.location = c.base + "/v1/allocations/" + a.UUID
+	rep := k.One(c, http.StatusCreated, a, nil)
+	rep.Location = c.Base + "/v1/allocations/" + a.UUID
 	if n == nil && s.cfg.Allocate != nil {
 		s.cfg.Allocate(a.UUID)
 	}
@@ -288,13 +281,13 @@ func (s *Server) createAllocation(ctx context.Context, c *call) (*reply, error) 
 }
 
 // newAllocation checks the body of a POST and makes an allocation of it. Names of candidate nodes are yet to be looked up.
-func newAllocation(c *call, k *kind[node.Allocation, rest.Allocation], d map[string]any) (*node.Allocation, *rest.Error) {
-	if fault := k.schema.Check(d); fault != "" {
+func newAllocation(c *call.Call, k *resource.Kind[node.Allocation, rest.Allocation], d map[string]any) (*node.Allocation, *rest.Error) {
+	if fault := k.Schema.Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for allocation: %s", fault)
 	}
-	a := &node.Allocation{State: node.AllocationAllocating, ResourceClass: textIn(d, "resource_class"), Extra: objectIn(d, "extra")}
-	for _, t := range texts(d["traits"]) {
-		if fault := traitFault(t); fault != "" {
+	a := &node.Allocation{State: node.AllocationAllocating, ResourceClass: document.Text(d, "resource_class"), Extra: document.Object(d, "extra")}
+	for _, t := range document.Texts(d["traits"]) {
+		if fault := document.TraitFault(t); fault != "" {
 			return nil, rest.BadRequest("Schema error for allocation: %s", fault)
 		}
 		if !slices.Contains(a.Traits, t) {
@@ -302,34 +295,34 @@ func newAllocation(c *call, k *kind[node.Allocation, rest.Allocation], d map[str
 		}
 	}
 	if id, ok := d["uuid"].(string); ok {
-		if !isUUID(id) {
+		if !document.IsUUID(id) {
 			return nil, rest.BadRequest("Expected UUID for uuid: %s", id)
 		}
 		a.UUID = strings.ToLower(id)
 	}
-	if _, ok := d["owner"]; ok && c.v < rest.VersionAllocOwner {
+	if _, ok := d["owner"]; ok && c.Version < rest.VersionAllocOwner {
 		return nil, rest.NotAcceptable()
 	}
-	a.Name, a.Owner = textIn(d, "name"), textIn(d, "owner")
-	if a.Name != "" && !validName(rest.VersionURLNames, a.Name) {
+	a.Name, a.Owner = document.Text(d, "name"), document.Text(d, "owner")
+	if a.Name != "" && !document.ValidName(rest.VersionURLNames, a.Name) {
 		return nil, rest.BadRequest("Cannot create allocation with invalid name '%s'", a.Name)
 	}
 	var err error
 	if a.Properties, err = alloc.Properties(a.Extra); err != nil {
 		return nil, rest.BadRequest("%s", err)
 	}
-	a.CandidateNodes = texts(d["candidate_nodes"])
+	a.CandidateNodes = document.Texts(d["candidate_nodes"])
 	return a, nil
 }
 
 // findCandidates puts UUIDs where the client sent names, in the client's order.
-func (s *Server) findCandidates(ctx context.Context, c *call, a *node.Allocation) error {
+func (s *Server) findCandidates(ctx context.Context, c *call.Call, a *node.Allocation) error {
 	var found, missing []string
 	seen := map[string]bool{}
 	for _, ident := range a.CandidateNodes {
 		n, err := s.store.Node(ctx, ident)
 		switch {
-		case errors.Is(err, store.ErrNotFound), err == nil && !c.actor.MaySee(n):
+		case errors.Is(err, store.ErrNotFound), err == nil && !c.Actor.MaySee(n):
 			missing = append(missing, ident)
 		case err != nil:
 			return err
@@ -343,16 +336,4 @@ func (s *Server) findCandidates(ctx context.Context, c *call, a *node.Allocation
 	}
 	a.CandidateNodes = found
 	return nil
-}
-
-// texts gives the strings of a JSON list.
-func texts(v any) []string {
-	list, _ := v.([]any)
-	var out []string
-	for _, item := range list {
-		if t, ok := item.(string); ok {
-			out = append(out, t)
-		}
-	}
-	return out
 }

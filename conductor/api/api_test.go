@@ -50,7 +50,7 @@ func fakeHardware() *hardware.Set {
 	return hardware.New(func(n *node.Node, kind string) string { return driver.Interfaces(n)[kind] }, fake.New(new(powerfake.Machines), nil).Plugs())
 }
 
-// call sends a request with the newest version and returns status and decoded body.
+// Call sends a request with the newest version and returns status and decoded body.
 func (f *fixture) call(method, path, body string) (int, map[string]any) {
 	f.t.Helper()
 	r := httptest.NewRequest(method, path, strings.NewReader(body))

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/hardware"
@@ -13,11 +14,11 @@ import (
 )
 
 // getCapabilities shows what each hardware type and interface really does.
-func (s *Server) getCapabilities(_ context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) getCapabilities(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusOK, body: capabilities(s.drivers, s.cfg.Hardware)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: capabilities(s.drivers, s.cfg.Hardware)}, nil
 }
 
 func capabilities(types *driver.Table, set *hardware.Set) rest.Capabilities {

@@ -6,23 +6,37 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-func (s *Server) versionDocument(c *call) rest.Object {
+// catalogRoutes are the routes of the version documents, drivers, conductors and shards.
+func (s *Server) catalogRoutes() []call.Route {
+	return []call.Route{
+		{Method: http.MethodGet, Path: "/", Access: call.Public, Handle: s.getRoot},
+		{Method: http.MethodGet, Path: "/v1", Access: call.Public, Handle: s.getV1},
+		{Method: http.MethodGet, Path: "/v1/drivers", Access: call.Read, Handle: s.listDrivers},
+		{Method: http.MethodGet, Path: "/v1/drivers/{driver}", Access: call.Read, Handle: s.getDriver},
+		{Method: http.MethodGet, Path: "/v1/drivers/{driver}/properties", Access: call.Read, Handle: s.getDriverProperties},
+		{Method: http.MethodGet, Path: "/v1/conductors", Access: call.Read, Since: rest.VersionConductors, Hidden: true, Handle: s.listConductors},
+		{Method: http.MethodGet, Path: "/v1/conductors/{conductor}", Access: call.Read, Since: rest.VersionConductors, Hidden: true, Handle: s.getConductor},
+	}
+}
+
+func (s *Server) versionDocument(c *call.Call) rest.Object {
 	return rest.Object{
 		{Name: "id", Value: "v1"},
-		{Name: "links", Value: []rest.Link{{Href: c.base + "/v1/", Rel: "self"}}},
+		{Name: "links", Value: []rest.Link{{Href: c.Base + "/v1/", Rel: "self"}}},
 		{Name: "status", Value: "CURRENT"},
 		{Name: "min_version", Value: rest.MinVersion.String()},
 		{Name: "version", Value: s.cfg.MaxVersion.String()},
 	}
 }
 
-func (s *Server) getRoot(_ context.Context, c *call) (*reply, error) {
+func (s *Server) getRoot(_ context.Context, c *call.Call) (*call.Reply, error) {
 	v := s.versionDocument(c)
-	return &reply{status: http.StatusOK, body: rest.Object{
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{
 		{Name: "name", Value: "OpenStack Ironic API"}, // what clients look for
 		{Name: "description", Value: "Ingot provisions bare metal machines and speaks the Bare Metal API of OpenStack Ironic."},
 		{Name: "default_version", Value: v},
@@ -34,38 +48,38 @@ func (s *Server) getRoot(_ context.Context, c *call) (*reply, error) {
 var resources = []struct {
 	name  string
 	since rest.Version
-}{{"chassis", 1}, {"nodes", 1}, {"ports", 1}, {"drivers", 1}, {"portgroups", 23}, {"volume", 32}, {"conductors", rest.VersionConductors}, {"allocations", rest.VersionAllocations}, {"deploy_templates", rest.VersionTemplates}, {"runbooks", rest.VersionRunbooks}, {"lookup", versionRamdisk}, {"heartbeat", versionRamdisk}, {"events", versionEvents}, {"continue_inspection", rest.VersionContinue}, {"shards", rest.VersionShards}, {"inspection_rules", rest.VersionRules}}
+}{{"chassis", 1}, {"nodes", 1}, {"ports", 1}, {"drivers", 1}, {"portgroups", 23}, {"volume", 32}, {"conductors", rest.VersionConductors}, {"allocations", rest.VersionAllocations}, {"deploy_templates", rest.VersionTemplates}, {"runbooks", rest.VersionRunbooks}, {"lookup", rest.VersionRamdisk}, {"heartbeat", rest.VersionRamdisk}, {"events", rest.VersionEvents}, {"continue_inspection", rest.VersionContinue}, {"shards", rest.VersionShards}, {"inspection_rules", rest.VersionRules}}
 
-func (s *Server) getV1(_ context.Context, c *call) (*reply, error) {
+func (s *Server) getV1(_ context.Context, c *call.Call) (*call.Reply, error) {
 	o := rest.Object{
 		{Name: "id", Value: "v1"},
 		{Name: "links", Value: []rest.Link{
-			{Href: c.base + "/v1/", Rel: "self"},
+			{Href: c.Base + "/v1/", Rel: "self"},
 			{Href: "https://docs.openstack.org//ironic/latest/contributor//webapi.html", Rel: "describedby", Type: "text/html"},
 		}},
 		{Name: "media_types", Value: rest.Object{{Name: "base", Value: "application/json"}, {Name: "type", Value: "application/vnd.openstack.ironic.v1+json"}}},
 	}
 	for _, r := range resources {
-		if r.since <= c.v {
-			o = append(o, rest.Member{Name: r.name, Value: rest.Links(c.base, r.name+"/")})
+		if r.since <= c.Version {
+			o = append(o, rest.Member{Name: r.name, Value: rest.Links(c.Base, r.name+"/")})
 		}
 	}
 	o = append(o, rest.Member{Name: "version", Value: s.versionDocument(c)})
-	return &reply{status: http.StatusOK, body: o}, nil
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
 }
 
 // showDriver makes what the API shows of a hardware type.
-func (s *Server) showDriver(c *call, t *driver.Type, detail bool) rest.Object {
+func (s *Server) showDriver(c *call.Call, t *driver.Type, detail bool) rest.Object {
 	path := "drivers/" + t.Name
 	o := rest.Object{
 		{Name: "name", Value: t.Name},
 		{Name: "hosts", Value: []string{s.cfg.Hostname}},
-		{Name: "links", Value: rest.Links(c.base, path)},
+		{Name: "links", Value: rest.Links(c.Base, path)},
 	}
-	if c.v >= 14 {
-		o = append(o, rest.Member{Name: "properties", Value: rest.Links(c.base, path+"/properties")})
+	if c.Version >= 14 {
+		o = append(o, rest.Member{Name: "properties", Value: rest.Links(c.Base, path+"/properties")})
 	}
-	if c.v < rest.VersionDriverDetails {
+	if c.Version < rest.VersionDriverDetails {
 		return o
 	}
 	o = append(o, rest.Member{Name: "type", Value: "dynamic"})
@@ -73,7 +87,7 @@ func (s *Server) showDriver(c *call, t *driver.Type, detail bool) rest.Object {
 		return o
 	}
 	for _, kind := range driver.Kinds {
-		if kind == "bios" && c.v < 40 || kind == "rescue" && c.v < rest.VersionRescue || kind == "storage" && c.v < 33 || kind == "firmware" && c.v < 86 {
+		if kind == "bios" && c.Version < 40 || kind == "rescue" && c.Version < rest.VersionRescue || kind == "storage" && c.Version < 33 || kind == "firmware" && c.Version < 86 {
 			continue
 		}
 		o = append(o, rest.Member{Name: "default_" + kind + "_interface", Value: t.Default(kind)},
@@ -82,17 +96,17 @@ func (s *Server) showDriver(c *call, t *driver.Type, detail bool) rest.Object {
 	return o
 }
 
-func (s *Server) listDrivers(_ context.Context, c *call) (*reply, error) {
-	if err := c.allow("type", "detail", "fields"); err != nil {
+func (s *Server) listDrivers(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("type", "detail", "fields"); err != nil {
 		return nil, err
 	}
-	kind, detail, fields := c.text("type"), false, c.text("fields")
-	if d, err := c.flag("detail"); err != nil {
+	kind, detail, fields := c.Text("type"), false, c.Text("fields")
+	if d, err := c.Flag("detail"); err != nil {
 		return nil, err
 	} else if d != nil {
 		detail = *d
 	}
-	if (kind != nil || detail) && c.v < rest.VersionDriverDetails || fields != nil && c.v < rest.VersionDriverFields {
+	if (kind != nil || detail) && c.Version < rest.VersionDriverDetails || fields != nil && c.Version < rest.VersionDriverFields {
 		return nil, rest.NotAcceptable()
 	}
 	if kind != nil && *kind != "classic" && *kind != "dynamic" {
@@ -116,7 +130,7 @@ func (s *Server) listDrivers(_ context.Context, c *call) (*reply, error) {
 		}
 		items = append(items, o)
 	}
-	return list("drivers", items, ""), nil
+	return call.List("drivers", items, ""), nil
 }
 
 // pick keeps the members that a client asked for, and the links.
@@ -142,17 +156,17 @@ func pick(o rest.Object, fields string) (rest.Object, *rest.Error) {
 	return out, nil
 }
 
-func (s *Server) getDriver(_ context.Context, c *call) (*reply, error) {
-	if err := c.allow("fields"); err != nil {
+func (s *Server) getDriver(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("fields"); err != nil {
 		return nil, err
 	}
-	t, ok := s.drivers.ByName(c.path["driver"])
+	t, ok := s.drivers.ByName(c.Path["driver"])
 	if !ok {
-		return nil, rest.NotFound("Could not find the following driver(s) or hardware type(s): %s.", c.path["driver"])
+		return nil, rest.NotFound("Could not find the following driver(s) or hardware type(s): %s.", c.Path["driver"])
 	}
 	o := s.showDriver(c, t, true)
-	if f := c.text("fields"); f != nil {
-		if c.v < rest.VersionDriverFields {
+	if f := c.Text("fields"); f != nil {
+		if c.Version < rest.VersionDriverFields {
 			return nil, rest.NotAcceptable()
 		}
 		var err *rest.Error
@@ -160,13 +174,13 @@ func (s *Server) getDriver(_ context.Context, c *call) (*reply, error) {
 			return nil, err
 		}
 	}
-	return &reply{status: http.StatusOK, body: o}, nil
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
 }
 
-func (s *Server) getDriverProperties(_ context.Context, c *call) (*reply, error) {
-	t, ok := s.drivers.ByName(c.path["driver"])
+func (s *Server) getDriverProperties(_ context.Context, c *call.Call) (*call.Reply, error) {
+	t, ok := s.drivers.ByName(c.Path["driver"])
 	if !ok {
-		return nil, rest.NotFound("The driver '%s' is unknown.", c.path["driver"])
+		return nil, rest.NotFound("The driver '%s' is unknown.", c.Path["driver"])
 	}
 	o := rest.Object{}
 	for _, p := range t.Properties {
@@ -176,11 +190,11 @@ func (s *Server) getDriverProperties(_ context.Context, c *call) (*reply, error)
 		}
 		o = append(o, rest.Member{Name: p.Name, Value: text})
 	}
-	return &reply{status: http.StatusOK, body: o}, nil
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
 }
 
 // showConductor makes what the API shows of this conductor, which is the only one.
-func (s *Server) showConductor(c *call, detail bool) rest.Object {
+func (s *Server) showConductor(c *call.Call, detail bool) rest.Object {
 	var o rest.Object
 	if detail {
 		o = rest.Object{{Name: "created_at", Value: rest.NullTime{Time: s.started}}, {Name: "updated_at", Value: rest.NullTime{Time: time.Now()}}}
@@ -189,18 +203,18 @@ func (s *Server) showConductor(c *call, detail bool) rest.Object {
 	if detail {
 		o = append(o, rest.Member{Name: "drivers", Value: s.drivers.Names()})
 	}
-	return append(o, rest.Member{Name: "links", Value: rest.Links(c.base, "conductors/"+s.cfg.Hostname)}, rest.Member{Name: "alive", Value: true})
+	return append(o, rest.Member{Name: "links", Value: rest.Links(c.Base, "conductors/"+s.cfg.Hostname)}, rest.Member{Name: "alive", Value: true})
 }
 
-func (s *Server) listConductors(_ context.Context, c *call) (*reply, error) {
-	if err := c.allow("detail", "fields", "limit", "marker", "sort_key", "sort_dir"); err != nil {
+func (s *Server) listConductors(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("detail", "fields", "limit", "marker", "sort_key", "sort_dir"); err != nil {
 		return nil, err
 	}
-	detail, err := c.flag("detail")
+	detail, err := c.Flag("detail")
 	if err != nil {
 		return nil, err
 	}
-	fields := c.text("fields")
+	fields := c.Text("fields")
 	all := detail != nil && *detail
 	if all && fields != nil {
 		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
@@ -212,28 +226,28 @@ func (s *Server) listConductors(_ context.Context, c *call) (*reply, error) {
 		}
 	}
 	items := []rest.Object{o}
-	if m := c.text("marker"); m != nil {
+	if m := c.Text("marker"); m != nil {
 		if *m != s.cfg.Hostname {
 			return nil, rest.NotFound("Conductor %s could not be found.", *m)
 		}
 		items = nil
 	}
-	return list("conductors", items, ""), nil
+	return call.List("conductors", items, ""), nil
 }
 
-func (s *Server) getConductor(_ context.Context, c *call) (*reply, error) {
-	if err := c.allow("fields"); err != nil {
+func (s *Server) getConductor(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("fields"); err != nil {
 		return nil, err
 	}
-	if c.path["conductor"] != s.cfg.Hostname {
-		return nil, rest.NotFound("Conductor %s could not be found.", c.path["conductor"])
+	if c.Path["conductor"] != s.cfg.Hostname {
+		return nil, rest.NotFound("Conductor %s could not be found.", c.Path["conductor"])
 	}
 	o := s.showConductor(c, true)
-	if f := c.text("fields"); f != nil {
+	if f := c.Text("fields"); f != nil {
 		var err *rest.Error
 		if o, err = pick(o, *f); err != nil {
 			return nil, err
 		}
 	}
-	return &reply{status: http.StatusOK, body: o}, nil
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
 }

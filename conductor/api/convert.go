@@ -4,22 +4,22 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"time"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
 // showNode makes what the API shows of a node: secrets masked, interfaces filled in, states named as this version knows them.
 // names are the fields that will be shown, none are all of them: what is not and costs something to make is left out.
-func (s *Server) showNode(c *call, n *node.Node, names ...string) rest.Node {
+func (s *Server) showNode(c *call.Call, n *node.Node, names ...string) rest.Node {
 	path := "nodes/" + n.UUID
 	wanted := func(name string) bool { return len(names) == 0 || slices.Contains(names, name) }
 	links := func(name, path string) []rest.Link {
 		if !wanted(name) {
 			return nil
 		}
-		return rest.Links(c.base, path)
+		return rest.Links(c.Base, path)
 	}
 	masked := func(name string, m map[string]any, also ...string) map[string]any {
 		if !wanted(name) {
@@ -83,7 +83,7 @@ func (s *Server) showNode(c *call, n *node.Node, names ...string) rest.Node {
 		Protected:            n.Protected,
 		ProtectedReason:      rest.Null(n.ProtectedReason),
 		ProvisionState:       rest.Null(n.Provision),
-		ProvisionUpdatedAt:   since(n.ProvisionUpdatedAt, n.CreatedAt),
+		ProvisionUpdatedAt:   call.UpdatedAt(n.ProvisionUpdatedAt, n.CreatedAt),
 		RAIDConfig:           n.RAIDConfig,
 		RAIDInterface:        iface("raid"),
 		RescueInterface:      iface("rescue"),
@@ -119,8 +119,8 @@ func (s *Server) showNode(c *call, n *node.Node, names ...string) rest.Node {
 			out.ServiceStep = step
 		}
 	}
-	c.redact(n, &out)
-	return out.For(c.v)
+	redact(c, n, &out)
+	return out.For(c.Version)
 }
 
 // internalInfo shows the steps of the work in progress under the names that Ironic keeps them by.
@@ -147,15 +147,6 @@ func internalInfo(n *node.Node) map[string]any {
 	info[key+"s"] = steps
 	info[key+"_index"] = n.Job.Index
 	return info
-}
-
-// since gives t, or null when nothing has happened after the object was made. The store stamps both times of a new object one
-// after the other, so they may be a moment apart.
-func since(t, created time.Time) rest.NullTime {
-	if t.Sub(created) < 2*time.Millisecond {
-		return rest.NullTime{}
-	}
-	return rest.NullTime{Time: t}
 }
 
 // showJob makes what /ingot/v1 shows of the work in progress. Arguments of steps are left out: they hold what the tenant sent.

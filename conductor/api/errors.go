@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -16,7 +17,7 @@ import (
 
 // translate is the one border between errors of the conductor and HTTP. What it does not know is a fault of the server: details
 // go to the log, the client gets the id to find them by.
-func (s *Server) translate(err error, c *call, id string) *rest.Error {
+func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 	var (
 		answer     *rest.Error
 		transition *node.TransitionError
@@ -37,12 +38,12 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 	case errors.As(err, &answer):
 		return answer
 	case errors.Is(err, store.ErrNotFound):
-		if ident := c.path["port"]; ident != "" {
+		if ident := c.Path["port"]; ident != "" {
 			return rest.NotFound("Port %s could not be found.", ident)
 		}
-		return rest.NotFound("Node %s could not be found.", c.path["node"])
+		return rest.NotFound("Node %s could not be found.", c.Path["node"])
 	case errors.As(err, &transition):
-		return rest.BadRequest("The requested action %q can not be performed on node %q while it is in state %q.", string(transition.Verb), c.path["node"], string(transition.State))
+		return rest.BadRequest("The requested action %q can not be performed on node %q while it is in state %q.", string(transition.Verb), c.Path["node"], string(transition.State))
 	case errors.As(err, &locked):
 		e := rest.Conflict("%s", locked.Error())
 		e.Again = true
@@ -68,13 +69,13 @@ func (s *Server) translate(err error, c *call, id string) *rest.Error {
 	case errors.As(err, &conflict):
 		return rest.Conflict("%s", conflict.Error())
 	case errors.As(err, &sort):
-		return badSort(sort.Key, true)
+		return call.BadSort(sort.Key, true)
 	case errors.As(err, &ctl):
 		return fromController(ctl)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return rest.Fault(http.StatusServiceUnavailable, "The request took too long or was given up; try again.")
 	}
-	s.log.Error("a request failed", "method", c.r.Method, "path", c.r.URL.Path, "request", id, "err", err)
+	s.log.Error("a request failed", "method", c.Request.Method, "path", c.Request.URL.Path, "request", id, "err", err)
 	return rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.", id)
 }
 

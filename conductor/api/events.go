@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -20,11 +22,11 @@ import (
 )
 
 // eventRoutes are the routes of the stream of events, the log and the capabilities, under /ingot/v1.
-func (s *Server) eventRoutes() []route {
-	return []route{
-		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: Read, handle: s.getCapabilities},
-		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: Read, handle: s.searchLog},
-		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: Read, Stream: true, handle: s.followEvents},
+func (s *Server) eventRoutes() []call.Route {
+	return []call.Route{
+		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read, Handle: s.getCapabilities},
+		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Handle: s.searchLog},
+		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Stream: true, Handle: s.followEvents},
 	}
 }
 
@@ -44,40 +46,40 @@ func when(name, v string) (time.Time, *rest.Error) {
 const defaultLog = 100
 
 // searchLog answers with lines of the log over all nodes, newest first, those of deleted nodes included.
-func (s *Server) searchLog(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("node", "user", "project", "type", "severity", "text", "since", "until", "limit", "marker", "sort_dir"); err != nil {
+func (s *Server) searchLog(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("node", "user", "project", "type", "severity", "text", "since", "until", "limit", "marker", "sort_dir"); err != nil {
 		return nil, err
 	}
-	p, err := c.page(func(string) bool { return false }, func(string) bool { return false })
+	p, err := c.Page(func(string) bool { return false }, func(string) bool { return false })
 	if err != nil {
 		return nil, err
 	}
-	if c.text("limit") == nil {
-		p.limit = defaultLog
+	if c.Text("limit") == nil {
+		p.Limit = defaultLog
 	}
 	q := node.LogQuery{
-		User: c.query.Get("user"), Project: c.query.Get("project"), Type: c.query.Get("type"), Severity: c.query.Get("severity"),
-		Text: c.query.Get("text"), Marker: p.marker, Limit: p.limit + 1, Oldest: c.query.Get("sort_dir") == "asc",
+		User: c.Query.Get("user"), Project: c.Query.Get("project"), Type: c.Query.Get("type"), Severity: c.Query.Get("severity"),
+		Text: c.Query.Get("text"), Marker: p.Marker, Limit: p.Limit + 1, Oldest: c.Query.Get("sort_dir") == "asc",
 	}
 	if q.Severity != "" && !slices.Contains([]string{"INFO", "WARNING", "ERROR"}, strings.ToUpper(q.Severity)) {
 		return nil, rest.BadRequest("Expected INFO, WARNING or ERROR for severity: %s", q.Severity)
 	}
 	for name, at := range map[string]*time.Time{"since": &q.Since, "until": &q.Until} {
-		if v := c.query.Get(name); v != "" {
+		if v := c.Query.Get(name); v != "" {
 			if *at, err = when(name, v); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if ident := c.query.Get("node"); isUUID(ident) {
+	if ident := c.Query.Get("node"); document.IsUUID(ident) {
 		q.NodeUUID = ident
 	} else {
 		q.NodeName = ident
 	}
-	project, all := c.actor.Scope()
+	project, all := c.Actor.Scope()
 	if !all {
 		if project == "" {
-			return &reply{status: http.StatusOK, body: rest.Log{Log: []rest.LogEntry{}}}, nil
+			return &call.Reply{Status: http.StatusOK, Body: rest.Log{Log: []rest.LogEntry{}}}, nil
 		}
 		q.Visible = project
 	}
@@ -88,13 +90,13 @@ func (s *Server) searchLog(ctx context.Context, c *call) (*reply, error) {
 	if lerr != nil {
 		return nil, lerr
 	}
-	out := rest.Log{Log: make([]rest.LogEntry, 0, min(len(lines), p.limit))}
+	out := rest.Log{Log: make([]rest.LogEntry, 0, min(len(lines), p.Limit))}
 	for i, l := range lines {
-		if i == p.limit {
-			next := c.query
+		if i == p.Limit {
+			next := c.Query
 			next.Set("marker", lines[i-1].UUID)
-			next.Set("limit", strconv.Itoa(p.limit))
-			out.Next = c.base + "/ingot/v1/log?" + next.Encode()
+			next.Set("limit", strconv.Itoa(p.Limit))
+			out.Next = c.Base + "/ingot/v1/log?" + next.Encode()
 			break
 		}
 		out.Log = append(out.Log, rest.LogEntry{
@@ -102,7 +104,7 @@ func (s *Server) searchLog(ctx context.Context, c *call) (*reply, error) {
 			Severity: l.Severity, Event: l.Event, User: rest.Null(l.User), Project: rest.Null(l.Project), Conductor: rest.Null(l.Conductor),
 		})
 	}
-	return &reply{status: http.StatusOK, body: out}, nil
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
 
 // Timing of a stream.
@@ -139,17 +141,17 @@ func (f eventFilter) nodeWanted(uuid, name string) bool {
 }
 
 // followEvents streams what is stored, as server-sent events.
-func (s *Server) followEvents(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("node", "type", "since"); err != nil {
+func (s *Server) followEvents(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("node", "type", "since"); err != nil {
 		return nil, err
 	}
 	if s.cfg.Events == nil {
 		return nil, rest.Fault(http.StatusServiceUnavailable, "This conductor does not announce events.")
 	}
 	after := int64(-1)
-	from := c.r.Header.Get("Last-Event-ID")
+	from := c.Request.Header.Get("Last-Event-ID")
 	if from == "" {
-		from = c.query.Get("since")
+		from = c.Query.Get("since")
 	}
 	if from != "" {
 		id, err := strconv.ParseInt(from, 10, 64)
@@ -158,7 +160,7 @@ func (s *Server) followEvents(ctx context.Context, c *call) (*reply, error) {
 		}
 		after = id
 	}
-	f := eventFilter{nodes: words(c.query.Get("node")), types: words(strings.ReplaceAll(c.query.Get("type"), "*", ""))}
+	f := eventFilter{nodes: words(c.Query.Get("node")), types: words(strings.ReplaceAll(c.Query.Get("type"), "*", ""))}
 	for i, t := range f.types {
 		t = strings.TrimSuffix(t, ".")
 		if t != "baremetal" && t != "ingot" && !strings.HasPrefix(t, "baremetal.") && !strings.HasPrefix(t, "ingot.") {
@@ -167,12 +169,12 @@ func (s *Server) followEvents(ctx context.Context, c *call) (*reply, error) {
 		f.types[i] = t
 	}
 	for i, ident := range f.nodes {
-		if isUUID(strings.ToLower(ident)) {
+		if document.IsUUID(strings.ToLower(ident)) {
 			f.nodes[i] = strings.ToLower(ident)
 		}
 	}
-	user := c.user
-	if host, _, err := net.SplitHostPort(c.r.RemoteAddr); user == "" && err == nil {
+	user := c.User
+	if host, _, err := net.SplitHostPort(c.Request.RemoteAddr); user == "" && err == nil {
 		user = host
 	}
 	r, err := s.cfg.Events.Follow(user, after)
@@ -183,11 +185,11 @@ func (s *Server) followEvents(ctx context.Context, c *call) (*reply, error) {
 	case err != nil:
 		return nil, rest.Fault(http.StatusServiceUnavailable, "%v.", err)
 	}
-	return &reply{status: http.StatusOK, stream: func(w http.ResponseWriter) {
+	return &call.Reply{Status: http.StatusOK, Stream: func(w http.ResponseWriter) {
 		defer r.Close()
 		st := &stream{s: s, c: c, f: f, r: r, w: w, ctl: http.NewResponseController(w), sent: map[string]node.Progress{}}
 		if err := st.run(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, events.ErrClosed) {
-			s.log.Debug("a stream of events ended", "user", c.user, "err", err)
+			s.log.Debug("a stream of events ended", "user", c.User, "err", err)
 		}
 	}}, nil
 }
@@ -195,7 +197,7 @@ func (s *Server) followEvents(ctx context.Context, c *call) (*reply, error) {
 // stream is one reader's connection.
 type stream struct {
 	s    *Server
-	c    *call
+	c    *call.Call
 	f    eventFilter
 	r    *events.Reader
 	w    http.ResponseWriter
@@ -212,7 +214,7 @@ func (st *stream) run(ctx context.Context) error {
 	h.Set("X-Accel-Buffering", "no") // for proxies that would hold the events back
 	st.w.WriteHeader(http.StatusOK)
 	st.buf = append(st.buf, "retry: 2000\n\n"...)
-	st.add(st.r.After(), rest.Event{Type: typeReady, Time: stamp(time.Now()), To: st.r.After()})
+	st.add(st.r.After(), rest.Event{Type: typeReady, Time: call.Stamp(time.Now()), To: st.r.After()})
 	if err := st.flush(); err != nil {
 		return err
 	}
@@ -250,14 +252,14 @@ func (st *stream) run(ctx context.Context) error {
 
 // still asks again who reads: a login that has ended ends the stream, and a role that was taken away meanwhile counts no more.
 func (st *stream) still() bool {
-	a, refused, err := st.s.authenticate(st.c.r)
+	a, refused, err := st.s.authenticate(st.c.Request)
 	if err != nil {
 		return err.Status == http.StatusServiceUnavailable // that nobody can be asked is not the reader's fault
 	}
 	if refused != nil || !a.May(access.IngotEvents, access.Object{}) {
 		return false
 	}
-	st.c.actor = a
+	st.c.Actor = a
 	return true
 }
 
@@ -269,7 +271,7 @@ func (st *stream) drain(ctx context.Context) error {
 			return err
 		}
 		if gap != nil {
-			st.add(gap.To, rest.Event{Type: typeGap, Time: stamp(time.Now()), From: gap.From, To: gap.To,
+			st.add(gap.To, rest.Event{Type: typeGap, Time: call.Stamp(time.Now()), From: gap.From, To: gap.To,
 				Message: fmt.Sprintf("events %d to %d are not kept any more: read what you need to know anew", gap.From, gap.To)})
 		}
 		for i := range list {
@@ -283,18 +285,18 @@ func (st *stream) drain(ctx context.Context) error {
 	}
 }
 
-// show makes what the reader sees of an event; ok is false when it is not for the reader.
+// Show makes what the reader sees of an event; ok is false when it is not for the reader.
 func (st *stream) show(e *node.Event) (out rest.Event, ok bool) {
 	if !st.f.typeWanted(e.Type) || !st.f.nodeWanted(e.NodeUUID, e.NodeName) {
 		return out, false
 	}
 	whose := access.Object{Owner: e.Owner, Lessee: e.Lessee}
-	if !st.c.actor.May(access.NodeGet, whose) {
+	if !st.c.Actor.May(access.NodeGet, whose) {
 		return out, false
 	}
-	out = rest.Event{ID: e.ID, Type: e.Type, Time: stamp(e.At), Kind: e.Kind, UUID: e.UUID, Name: e.Name, NodeUUID: e.NodeUUID, NodeName: e.NodeName,
+	out = rest.Event{ID: e.ID, Type: e.Type, Time: call.Stamp(e.At), Kind: e.Kind, UUID: e.UUID, Name: e.Name, NodeUUID: e.NodeUUID, NodeName: e.NodeName,
 		User: e.User, Project: e.Project, Fields: e.Fields}
-	if st.c.actor.May(access.NodeGetLastError, whose) {
+	if st.c.Actor.May(access.NodeGetLastError, whose) {
 		out.Error = e.Error
 	}
 	for k, v := range e.Changed {
@@ -322,11 +324,11 @@ func (st *stream) progress(ctx context.Context) {
 			continue
 		}
 		n, err := st.s.store.Node(ctx, id)
-		if err != nil || !st.f.nodeWanted(n.UUID, n.Name) || !st.c.actor.May(access.IngotProgress, access.Of(n)) {
+		if err != nil || !st.f.nodeWanted(n.UUID, n.Name) || !st.c.Actor.May(access.IngotProgress, access.Of(n)) {
 			continue
 		}
 		st.sent[id] = p
-		st.add(0, rest.Event{Type: typeProgress, Time: stamp(p.At), Kind: "node", UUID: n.UUID, Name: n.Name, NodeUUID: n.UUID, NodeName: n.Name,
+		st.add(0, rest.Event{Type: typeProgress, Time: call.Stamp(p.At), Kind: "node", UUID: n.UUID, Name: n.Name, NodeUUID: n.UUID, NodeName: n.Name,
 			Progress: &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}}})
 	}
 }
@@ -359,5 +361,3 @@ func (st *stream) flush() error {
 	}
 	return st.ctl.Flush()
 }
-
-func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000000Z07:00") }

@@ -7,12 +7,22 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-func (s *Server) getProgress(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.node(ctx, c)
+// workRoutes are the routes of work in progress.
+func (s *Server) workRoutes() []call.Route {
+	return []call.Route{
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read, Handle: s.getProgress},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Handle: s.getTimeline},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Handle: s.getLogs},
+	}
+}
+
+func (s *Server) getProgress(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -21,27 +31,27 @@ func (s *Server) getProgress(ctx context.Context, c *call) (*reply, error) {
 		PowerState: rest.Null(n.Power), LastError: rest.Null(n.LastError), DeployedBy: rest.Null(n.DeployedBy), Job: showJob(n.Job),
 		AgentConnected: n.Boot != nil && n.Boot.Connected && !n.Boot.Ended,
 	}
-	if !c.actor.May(access.NodeGetLastError, access.Of(n)) {
-		out.LastError = redactedError
+	if !c.Actor.May(access.NodeGetLastError, access.Of(n)) {
+		out.LastError = call.RedactedError
 	}
 	if p, ok := s.engine.Progress(n.UUID); ok && current(n.Job, p) {
 		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}}
 	}
-	return &reply{status: http.StatusOK, body: out}, nil
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
 
 // current tells whether a progress is of the plan that the job runs, and not one left over from before.
 func current(j *node.Job, p node.Progress) bool { return j != nil && j.PlanID == p.PlanID }
 
-func (s *Server) getTimeline(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("job"); err != nil {
+func (s *Server) getTimeline(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("job"); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	marks, err := s.store.Marks(ctx, n.UUID, c.query.Get("job"))
+	marks, err := s.store.Marks(ctx, n.UUID, c.Query.Get("job"))
 	if err != nil {
 		return nil, err
 	}
@@ -49,22 +59,22 @@ func (s *Server) getTimeline(ctx context.Context, c *call) (*reply, error) {
 	for i, m := range marks {
 		out.Marks[i] = rest.Mark{JobID: rest.Null(m.JobID), Name: m.Name, At: m.At.UTC().Format(time.RFC3339Nano), Detail: rest.Null(m.Detail)}
 	}
-	return &reply{status: http.StatusOK, body: out}, nil
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
 
-func (s *Server) getLogs(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("after"); err != nil {
+func (s *Server) getLogs(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("after"); err != nil {
 		return nil, err
 	}
 	var after uint64
-	if a := c.text("after"); a != nil {
+	if a := c.Text("after"); a != nil {
 		n, err := strconv.ParseUint(*a, 10, 64)
 		if err != nil {
 			return nil, rest.BadRequest("Expected an integer for after: %s", *a)
 		}
 		after = n
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -75,5 +85,5 @@ func (s *Server) getLogs(ctx context.Context, c *call) (*reply, error) {
 	if len(out.Lines) > 0 {
 		out.Next = out.Lines[len(out.Lines)-1].Seq
 	}
-	return &reply{status: http.StatusOK, body: out}, nil
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }

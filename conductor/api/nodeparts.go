@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -16,72 +18,56 @@ import (
 // nodePartRoutes are the routes of parts of a node: children, firmware, BIOS settings, indicators, virtual media, RAID, boot mode,
 // console, and the vendor's own methods. What stands behind most of them is conductor/hardware's; a node whose interfaces can't do
 // a thing is answered as clients know it from drivers without the feature.
-func (s *Server) nodePartRoutes() []route {
+func (s *Server) nodePartRoutes() []call.Route {
 	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
-	rs := []route{
-		{Method: get, Path: "/v1/nodes/{node}/states/console", Access: Use, handle: s.getConsole},
-		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: Use, handle: s.putConsole},
-		{Method: put, Path: "/v1/nodes/{node}/states/raid", Access: Write, Since: rest.VersionRAID, handle: s.putRAID},
-		{Method: put, Path: "/v1/nodes/{node}/states/boot_mode", Access: Write, Since: rest.VersionSetBootMode, Hidden: true, handle: s.putBootMode},
-		{Method: put, Path: "/v1/nodes/{node}/states/secure_boot", Access: Write, Since: rest.VersionSetBootMode, Hidden: true, handle: s.putSecureBoot},
-		{Method: put, Path: "/v1/nodes/{node}/management/inject_nmi", Access: Use, Since: rest.VersionNMI, Hidden: true, handle: s.injectNMI},
-		{Method: get, Path: "/v1/nodes/{node}/management/indicators", Access: Read, Since: rest.VersionIndicators, Hidden: true, handle: s.listIndicators},
-		{Method: get, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: Read, Since: rest.VersionIndicators, Hidden: true, handle: s.getIndicator},
-		{Method: put, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: Use, Since: rest.VersionIndicators, Hidden: true, handle: s.putIndicator},
-		{Method: get, Path: "/v1/nodes/{node}/bios", Access: Read, Since: 40, Hidden: true, handle: s.listBIOS},
-		{Method: get, Path: "/v1/nodes/{node}/bios/{setting}", Access: Read, Since: 40, Hidden: true, handle: s.getBIOS},
-		{Method: get, Path: "/v1/nodes/{node}/firmware", Access: Read, Since: rest.VersionFirmware, Hidden: true, handle: s.listFirmware},
-		{Method: get, Path: "/v1/nodes/{node}/children", Access: Read, Since: rest.VersionChildren, Hidden: true, handle: s.listChildren},
-		{Method: get, Path: "/v1/nodes/{node}/vmedia", Access: Read, Since: rest.VersionGetMedia, Hidden: true, handle: s.getMedia},
-		{Method: post, Path: "/v1/nodes/{node}/vmedia", Access: Write, Since: rest.VersionAttachMedia, Hidden: true, handle: s.attachMedia},
-		{Method: del, Path: "/v1/nodes/{node}/vmedia", Access: Write, Since: rest.VersionAttachMedia, Hidden: true, handle: s.detachMedia},
-		{Method: get, Path: "/v1/nodes/{node}/vendor_passthru/methods", Access: Write, handle: s.listVendorMethods},
-		{Method: get, Path: "/v1/drivers/{driver}/raid/logical_disk_properties", Access: Read, Since: rest.VersionRAID, handle: s.getDiskProperties},
-		{Method: get, Path: "/v1/drivers/{driver}/vendor_passthru/methods", Access: Admin, handle: s.listDriverMethods},
+	rs := []call.Route{
+		{Method: get, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Handle: s.getConsole},
+		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Handle: s.putConsole},
+		{Method: put, Path: "/v1/nodes/{node}/states/raid", Access: call.Write, Since: rest.VersionRAID, Handle: s.putRAID},
+		{Method: put, Path: "/v1/nodes/{node}/states/boot_mode", Access: call.Write, Since: rest.VersionSetBootMode, Hidden: true, Handle: s.putBootMode},
+		{Method: put, Path: "/v1/nodes/{node}/states/secure_boot", Access: call.Write, Since: rest.VersionSetBootMode, Hidden: true, Handle: s.putSecureBoot},
+		{Method: put, Path: "/v1/nodes/{node}/management/inject_nmi", Access: call.Use, Since: rest.VersionNMI, Hidden: true, Handle: s.injectNMI},
+		{Method: get, Path: "/v1/nodes/{node}/management/indicators", Access: call.Read, Since: rest.VersionIndicators, Hidden: true, Handle: s.listIndicators},
+		{Method: get, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Read, Since: rest.VersionIndicators, Hidden: true, Handle: s.getIndicator},
+		{Method: put, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Use, Since: rest.VersionIndicators, Hidden: true, Handle: s.putIndicator},
+		{Method: get, Path: "/v1/nodes/{node}/bios", Access: call.Read, Since: 40, Hidden: true, Handle: s.listBIOS},
+		{Method: get, Path: "/v1/nodes/{node}/bios/{setting}", Access: call.Read, Since: 40, Hidden: true, Handle: s.getBIOS},
+		{Method: get, Path: "/v1/nodes/{node}/firmware", Access: call.Read, Since: rest.VersionFirmware, Hidden: true, Handle: s.listFirmware},
+		{Method: get, Path: "/v1/nodes/{node}/children", Access: call.Read, Since: rest.VersionChildren, Hidden: true, Handle: s.listChildren},
+		{Method: get, Path: "/v1/nodes/{node}/vmedia", Access: call.Read, Since: rest.VersionGetMedia, Hidden: true, Handle: s.getMedia},
+		{Method: post, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Since: rest.VersionAttachMedia, Hidden: true, Handle: s.attachMedia},
+		{Method: del, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Since: rest.VersionAttachMedia, Hidden: true, Handle: s.detachMedia},
+		{Method: get, Path: "/v1/nodes/{node}/vendor_passthru/methods", Access: call.Write, Handle: s.listVendorMethods},
+		{Method: get, Path: "/v1/drivers/{driver}/raid/logical_disk_properties", Access: call.Read, Since: rest.VersionRAID, Handle: s.getDiskProperties},
+		{Method: get, Path: "/v1/drivers/{driver}/vendor_passthru/methods", Access: call.Admin, Handle: s.listDriverMethods},
 	}
 	for _, method := range []string{get, post, put, del} {
 		rs = append(rs,
-			route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: Write, handle: s.callVendor},
-			route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru", Access: Admin, handle: s.callDriver},
+			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: call.Write, Handle: s.callVendor},
+			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru", Access: call.Admin, Handle: s.callDriver},
 			// The method in the address is how python-ironicclient calls it.
-			route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru/{method}", Access: Write, handle: s.callVendor},
-			route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru/{method}", Access: Admin, handle: s.callDriver},
+			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru/{method}", Access: call.Write, Handle: s.callVendor},
+			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru/{method}", Access: call.Admin, Handle: s.callDriver},
 		)
 	}
 	return rs
 }
 
-// free finds the node that the address names, and refuses one that somebody works on.
-func (s *Server) free(ctx context.Context, c *call) (*node.Node, error) {
-	n, err := s.node(ctx, c)
-	if err == nil && n.Reservation != "" {
-		return nil, lockedBy(n)
-	}
-	return n, err
-}
-
 // keep stores what came of an act on a node's hardware, with a line in its history.
-func (s *Server) keep(ctx context.Context, c *call, n *node.Node, event string, set func(*node.Node)) error {
+func (s *Server) keep(ctx context.Context, c *call.Call, n *node.Node, event string, set func(*node.Node)) error {
 	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		set(n)
-		also.History = append(also.History, node.HistoryEntry{Type: "management", Severity: "INFO", Event: event, Conductor: s.cfg.Hostname, User: c.user})
+		also.History = append(also.History, node.HistoryEntry{Type: "management", Severity: "INFO", Event: event, Conductor: s.cfg.Hostname, User: c.User})
 		return nil
 	})
 	return err
 }
 
-// accepted is the answer to what is shown at a path below the node.
-func accepted(c *call, path string) *reply {
-	return &reply{status: http.StatusAccepted, location: c.base + "/v1/nodes/" + c.path["node"] + "/" + path}
-}
-
-var noContent = &reply{status: http.StatusNoContent}
-
-func (s *Server) getConsole(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) getConsole(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -93,11 +79,11 @@ func (s *Server) getConsole(ctx context.Context, c *call) (*reply, error) {
 	if !n.ConsoleEnabled {
 		shown = nil
 	}
-	return &reply{status: http.StatusOK, body: rest.Object{{Name: "console_enabled", Value: n.ConsoleEnabled}, {Name: "console_info", Value: shown}}}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "console_enabled", Value: n.ConsoleEnabled}, {Name: "console_info", Value: shown}}}, nil
 }
 
-func (s *Server) putConsole(ctx context.Context, c *call) (*reply, error) {
-	b, err := c.arguments("enabled")
+func (s *Server) putConsole(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Arguments("enabled")
 	if err != nil {
 		return nil, err
 	}
@@ -105,11 +91,11 @@ func (s *Server) putConsole(ctx context.Context, c *call) (*reply, error) {
 	if !ok {
 		return nil, rest.BadRequest("Missing mandatory parameter: enabled")
 	}
-	on, err := boolean("enabled", v)
+	on, err := document.Boolean("enabled", v)
 	if err != nil {
 		return nil, err
 	}
-	n, nerr := s.free(ctx, c)
+	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -125,15 +111,15 @@ func (s *Server) putConsole(ctx context.Context, c *call) (*reply, error) {
 			return nil, err
 		}
 	}
-	return accepted(c, "states/console"), nil
+	return call.Accepted(c, "states/console"), nil
 }
 
-func (s *Server) putRAID(ctx context.Context, c *call) (*reply, error) {
-	config, err := c.object("target_raid_config")
+func (s *Server) putRAID(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	config, err := c.Object("target_raid_config")
 	if err != nil {
 		return nil, err
 	}
-	n, nerr := s.free(ctx, c)
+	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -147,7 +133,7 @@ func (s *Server) putRAID(ctx context.Context, c *call) (*reply, error) {
 	if nerr != nil {
 		return nil, nerr
 	}
-	return noContent, nil
+	return call.NoContent(), nil
 }
 
 // settled refuses a change of how the machine boots while something is under way that depends on it.
@@ -158,8 +144,8 @@ func settled(n *node.Node, what string) error {
 	return nil
 }
 
-func (s *Server) putBootMode(ctx context.Context, c *call) (*reply, error) {
-	b, err := c.arguments("target")
+func (s *Server) putBootMode(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Arguments("target")
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +157,7 @@ func (s *Server) putBootMode(ctx context.Context, c *call) (*reply, error) {
 	if mode != "bios" && mode != "uefi" {
 		return nil, rest.BadRequest("Invalid boot mode %s requested for node. Allowed boot modes are: bios, uefi", strings.Trim(rest.Repr(v), "'"))
 	}
-	n, nerr := s.free(ctx, c)
+	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -185,11 +171,11 @@ func (s *Server) putBootMode(ctx context.Context, c *call) (*reply, error) {
 	if nerr != nil {
 		return nil, nerr
 	}
-	return accepted(c, "states"), nil
+	return call.Accepted(c, "states"), nil
 }
 
-func (s *Server) putSecureBoot(ctx context.Context, c *call) (*reply, error) {
-	b, err := c.arguments("target")
+func (s *Server) putSecureBoot(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Arguments("target")
 	if err != nil {
 		return nil, err
 	}
@@ -200,11 +186,11 @@ func (s *Server) putSecureBoot(ctx context.Context, c *call) (*reply, error) {
 	if v == nil {
 		return nil, rest.BadRequest("Invalid secure_boot None requested for node. Allowed secure_boot states are: True, False) ")
 	}
-	on, err := boolean("target", v)
+	on, err := document.Boolean("target", v)
 	if err != nil {
 		return nil, err
 	}
-	n, nerr := s.free(ctx, c)
+	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -218,14 +204,14 @@ func (s *Server) putSecureBoot(ctx context.Context, c *call) (*reply, error) {
 	if err := s.keep(ctx, c, n, event, func(n *node.Node) { n.SecureBoot = &on }); err != nil {
 		return nil, err
 	}
-	return accepted(c, "states"), nil
+	return call.Accepted(c, "states"), nil
 }
 
-func (s *Server) injectNMI(ctx context.Context, c *call) (*reply, error) {
-	if _, err := c.arguments(); err != nil {
+func (s *Server) injectNMI(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if _, err := c.Arguments(); err != nil {
 		return nil, err
 	}
-	n, err := s.free(ctx, c)
+	n, err := s.find.Free(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -235,23 +221,23 @@ func (s *Server) injectNMI(ctx context.Context, c *call) (*reply, error) {
 	if err := s.keep(ctx, c, n, "non-maskable interrupt sent", func(*node.Node) {}); err != nil {
 		return nil, err
 	}
-	return noContent, nil
+	return call.NoContent(), nil
 }
 
 // lampName splits "led@system".
-func lampName(c *call) (name, component string, err *rest.Error) {
-	name, component, ok := strings.Cut(c.path["indicator"], "@")
+func lampName(c *call.Call) (name, component string, err *rest.Error) {
+	name, component, ok := strings.Cut(c.Path["indicator"], "@")
 	if !ok {
-		return "", "", rest.BadRequest("Malformed indicator name %q", c.path["indicator"])
+		return "", "", rest.BadRequest("Malformed indicator name %q", c.Path["indicator"])
 	}
 	return name, component, nil
 }
 
-func (s *Server) listIndicators(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) listIndicators(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -264,18 +250,18 @@ func (s *Server) listIndicators(ctx context.Context, c *call) (*reply, error) {
 		name := l.Name + "@" + l.Component
 		items[i] = rest.Object{
 			{Name: "name", Value: name}, {Name: "component", Value: l.Component}, {Name: "readonly", Value: l.ReadOnly}, {Name: "states", Value: l.States},
-			{Name: "links", Value: rest.Links(c.base, "nodes/"+c.path["node"]+"/management/indicators/"+name)},
+			{Name: "links", Value: rest.Links(c.Base, "nodes/"+c.Path["node"]+"/management/indicators/"+name)},
 		}
 	}
-	return list("indicators", items, ""), nil
+	return call.List("indicators", items, ""), nil
 }
 
-func (s *Server) getIndicator(ctx context.Context, c *call) (*reply, error) {
+func (s *Server) getIndicator(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	name, component, err := lampName(c)
 	if err != nil {
 		return nil, err
 	}
-	n, nerr := s.node(ctx, c)
+	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -283,11 +269,11 @@ func (s *Server) getIndicator(ctx context.Context, c *call) (*reply, error) {
 	if nerr != nil {
 		return nil, nerr
 	}
-	return &reply{status: http.StatusOK, body: rest.Object{{Name: "state", Value: state}}}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "state", Value: state}}}, nil
 }
 
-func (s *Server) putIndicator(ctx context.Context, c *call) (*reply, error) {
-	b, err := c.arguments("state")
+func (s *Server) putIndicator(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Arguments("state")
 	if err != nil {
 		return nil, err
 	}
@@ -303,25 +289,25 @@ func (s *Server) putIndicator(ctx context.Context, c *call) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, nerr := s.free(ctx, c)
+	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
 	if err := s.cfg.Hardware.Management(n).SetIndicator(ctx, n, component, name, state); err != nil {
 		return nil, err
 	}
-	return noContent, nil
+	return call.NoContent(), nil
 }
 
-func (s *Server) listChildren(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) listChildren(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := s.store.Nodes(ctx, store.Query{ParentNode: &n.UUID, Project: c.scope()})
+	nodes, err := s.store.Nodes(ctx, store.Query{ParentNode: &n.UUID, Project: c.Scope()})
 	if err != nil {
 		return nil, err
 	}
@@ -329,23 +315,23 @@ func (s *Server) listChildren(ctx context.Context, c *call) (*reply, error) {
 	for i, child := range nodes {
 		uuids[i] = child.UUID
 	}
-	return &reply{status: http.StatusOK, body: rest.Object{
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{
 		{Name: "children", Value: uuids},
-		{Name: "links", Value: rest.Link{Href: c.base + "/v1/nodes/?parent_node=" + n.UUID, Rel: "children"}},
+		{Name: "links", Value: rest.Link{Href: c.Base + "/v1/nodes/?parent_node=" + n.UUID, Rel: "children"}},
 	}}, nil
 }
 
 // queryOnly checks ?fields= and ?detail= of BIOS settings and firmware: which fields to show of each.
-func queryOnly[T any](c *call, fields rest.Fields[T], short []string, since rest.Version) ([]string, *rest.Error) {
-	if err := c.allow("fields", "detail"); err != nil {
+func queryOnly[T any](c *call.Call, fields rest.Fields[T], short []string, since rest.Version) ([]string, *rest.Error) {
+	if err := c.Allow("fields", "detail"); err != nil {
 		return nil, err
 	}
-	detail, err := c.flag("detail")
+	detail, err := c.Flag("detail")
 	if err != nil {
 		return nil, err
 	}
-	asked := c.text("fields")
-	if (detail != nil || asked != nil) && c.v < since {
+	asked := c.Text("fields")
+	if (detail != nil || asked != nil) && c.Version < since {
 		return nil, rest.NotAcceptable()
 	}
 	all := detail != nil && *detail
@@ -357,62 +343,62 @@ func queryOnly[T any](c *call, fields rest.Fields[T], short []string, since rest
 	case asked == nil:
 		return short, nil
 	}
-	names, err := fields.Select(c.v, *asked)
+	names, err := fields.Select(c.Version, *asked)
 	if err != nil {
 		return nil, err
 	}
 	return append([]string{"created_at", "updated_at"}, slices.DeleteFunc(names, func(n string) bool { return n == "created_at" || n == "updated_at" })...), nil
 }
 
-func showBIOS(c *call, ident string, b *node.BIOSSetting) rest.BIOSSetting {
+func showBIOS(c *call.Call, ident string, b *node.BIOSSetting) rest.BIOSSetting {
 	return rest.BIOSSetting{
 		CreatedAt: rest.NullTime{Time: b.CreatedAt}, UpdatedAt: rest.NullTime{Time: b.UpdatedAt}, Name: b.Name, Value: rest.Null(b.Value),
 		AttributeType: rest.Null(b.AttributeType), AllowableValues: b.Allowable, LowerBound: b.LowerBound, MaxLength: b.MaxLength,
 		MinLength: b.MinLength, ReadOnly: b.ReadOnly, ResetRequired: b.ResetRequired, Unique: b.Unique, UpperBound: b.UpperBound,
-		Links: rest.Links(c.base, "nodes/"+ident+"/bios/"+b.Name),
+		Links: rest.Links(c.Base, "nodes/"+ident+"/bios/"+b.Name),
 	}
 }
 
-func (s *Server) listBIOS(ctx context.Context, c *call) (*reply, error) {
+func (s *Server) listBIOS(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	names, err := queryOnly(c, rest.BIOSFields, rest.BIOSListFields, rest.VersionBIOSRegistry)
 	if err != nil {
 		return nil, err
 	}
-	n, nerr := s.node(ctx, c)
+	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
 	items := make([]rest.Object, len(n.BIOS))
 	for i := range n.BIOS {
-		shown := showBIOS(c, c.path["node"], &n.BIOS[i])
-		items[i] = rest.BIOSFields.Render(&shown, c.v, names)
+		shown := showBIOS(c, c.Path["node"], &n.BIOS[i])
+		items[i] = rest.BIOSFields.Render(&shown, c.Version, names)
 	}
-	return list("bios", items, ""), nil
+	return call.List("bios", items, ""), nil
 }
 
-func (s *Server) getBIOS(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) getBIOS(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	name := c.path["setting"]
+	name := c.Path["setting"]
 	i := slices.IndexFunc(n.BIOS, func(b node.BIOSSetting) bool { return b.Name == name })
 	if i < 0 {
 		return nil, rest.NotFound("Node %s doesn't have a BIOS setting '%s'", n.UUID, name)
 	}
 	shown := showBIOS(c, n.UUID, &n.BIOS[i])
-	return &reply{status: http.StatusOK, body: rest.Object{{Name: name, Value: rest.BIOSFields.Render(&shown, c.v, nil)}}}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: name, Value: rest.BIOSFields.Render(&shown, c.Version, nil)}}}, nil
 }
 
-func (s *Server) listFirmware(ctx context.Context, c *call) (*reply, error) {
+func (s *Server) listFirmware(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	names, err := queryOnly(c, rest.FirmwareFields, nil, rest.VersionFirmware)
 	if err != nil {
 		return nil, err
 	}
-	n, nerr := s.node(ctx, c)
+	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -422,9 +408,9 @@ func (s *Server) listFirmware(ctx context.Context, c *call) (*reply, error) {
 			CreatedAt: rest.NullTime{Time: f.CreatedAt}, UpdatedAt: rest.NullTime{Time: f.UpdatedAt}, Component: f.Component,
 			InitialVersion: rest.Null(f.InitialVersion), CurrentVersion: rest.Null(f.CurrentVersion), LastVersionFlashed: rest.Null(f.LastVersionFlashed),
 		}
-		items[i] = rest.FirmwareFields.Render(&shown, c.v, names)
+		items[i] = rest.FirmwareFields.Render(&shown, c.Version, names)
 	}
-	return list("firmware", items, ""), nil
+	return call.List("firmware", items, ""), nil
 }
 
 // mediaDevices are the devices that an image can be put into.
@@ -439,11 +425,11 @@ var mediaSchema = &rest.Schema{
 	},
 }
 
-func (s *Server) getMedia(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) getMedia(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -455,11 +441,11 @@ func (s *Server) getMedia(ctx context.Context, c *call) (*reply, error) {
 	for i, m := range media {
 		items[i] = rest.Object{{Name: "media_types", Value: m.Types}, {Name: "inserted", Value: m.Inserted}, {Name: "image", Value: rest.Null(m.URL)}}
 	}
-	return &reply{status: http.StatusOK, body: items}, nil
+	return &call.Reply{Status: http.StatusOK, Body: items}, nil
 }
 
-func (s *Server) attachMedia(ctx context.Context, c *call) (*reply, error) {
-	b, err := c.object("vmedia")
+func (s *Server) attachMedia(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Object("vmedia")
 	if err != nil {
 		return nil, err
 	}
@@ -487,8 +473,8 @@ const mediaWait = time.Second
 
 // media does something with virtual media behind the answer, as Ironic does: controllers fetch images slowly. The node is locked
 // meanwhile, and what goes wrong is in its last_error and its history, even that its driver has no virtual media.
-func (s *Server) media(ctx context.Context, c *call, what, done string, act func(context.Context, *node.Node) error) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) media(ctx context.Context, c *call.Call, what, done string, act func(context.Context, *node.Node) error) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -518,15 +504,15 @@ func (s *Server) media(ctx context.Context, c *call, what, done string, act func
 	case <-wait.C:
 	case <-ctx.Done():
 	}
-	return noContent, nil
+	return call.NoContent(), nil
 }
 
-func (s *Server) detachMedia(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("device_types"); err != nil {
+func (s *Server) detachMedia(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("device_types"); err != nil {
 		return nil, err
 	}
 	var devices []string
-	if asked := c.text("device_types"); asked != nil && *asked != "" {
+	if asked := c.Text("device_types"); asked != nil && *asked != "" {
 		devices = strings.Split(*asked, ",")
 	}
 	wrong := slices.DeleteFunc(slices.Clone(devices), func(d string) bool { return slices.Contains(mediaDevices, d) })
@@ -539,11 +525,11 @@ func (s *Server) detachMedia(ctx context.Context, c *call) (*reply, error) {
 }
 
 // getDiskProperties tells what a logical disk of a hardware type's default RAID interface may have.
-func (s *Server) getDiskProperties(_ context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) getDiskProperties(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	name := c.path["driver"]
+	name := c.Path["driver"]
 	if !s.driverExists(name) {
 		return nil, unknownDriver(name)
 	}
@@ -559,7 +545,7 @@ func (s *Server) getDiskProperties(_ context.Context, c *call) (*reply, error) {
 	for _, p := range props {
 		o = append(o, rest.Member{Name: p.Name, Value: p.Description})
 	}
-	return &reply{status: http.StatusOK, body: o}, nil
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
 }
 
 func isUnsupported(err error) bool {

@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -33,8 +36,8 @@ var nodeKinds = slices.DeleteFunc(slices.Clone(driver.Kinds), func(kind string) 
 	return !ok
 })
 
-// document gives the present values of all attributes that can be set, as JSON values of the caller's own.
-func document(n *node.Node) map[string]any {
+// Document gives the present values of all attributes that can be set, as JSON values of the caller's own.
+func nodeDocument(n *node.Node) map[string]any {
 	text := func(s string) any {
 		if s == "" {
 			return nil
@@ -59,7 +62,7 @@ func document(n *node.Node) map[string]any {
 	return d
 }
 
-// assign sets the attributes of a node from a document; one that is absent or null gets its default. It checks what can be
+// Assign sets the attributes of a node from a document; one that is absent or null gets its default. It checks what can be
 // checked without knowing what the node was before.
 func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
 	var err *rest.Error
@@ -72,7 +75,7 @@ func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
 			return false
 		}
 		var b bool
-		b, err = boolean(name, d[name])
+		b, err = document.Boolean(name, d[name])
 		return b
 	}
 	object := func(name string) map[string]any {
@@ -108,11 +111,11 @@ func (s *Server) assign(n *node.Node, d map[string]any) *rest.Error {
 		}
 		return rest.BadRequest("Could not find the following interface in the 'ironic.hardware.interfaces.%s' entrypoint: %s. Valid interfaces are %s.", wrong.Kind, wrong.Name, rest.Repr(valid))
 	}
-	if ch := text("chassis_uuid"); ch != "" && !isUUID(ch) {
+	if ch := text("chassis_uuid"); ch != "" && !document.IsUUID(ch) {
 		return rest.BadRequest("Expected UUID for chassis_uuid: %s", ch)
 	}
 	n.ChassisUUID = strings.ToLower(text("chassis_uuid"))
-	if in := text("instance_uuid"); in != "" && !isUUID(in) {
+	if in := text("instance_uuid"); in != "" && !document.IsUUID(in) {
 		return rest.BadRequest("Expected UUID for instance_uuid: %s", in)
 	}
 	n.InstanceUUID = strings.ToLower(text("instance_uuid"))
@@ -160,12 +163,12 @@ func nameInstance(n *node.Node, name string, called any) {
 
 // parent puts the UUID of the node that n's parent_node names in its place. Nothing is told of nodes that are not there, not to be
 // seen, or not of the same owner.
-func (s *Server) parent(ctx context.Context, c *call, n *node.Node) *rest.Error {
+func (s *Server) parent(ctx context.Context, c *call.Call, n *node.Node) *rest.Error {
 	ident := n.ParentNode
 	if ident == "" {
 		return nil
 	}
-	p, err := s.visible(ctx, c, ident)
+	p, err := s.find.Visible(ctx, c, ident)
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return rest.Fault(http.StatusInternalServerError, "The node %s could not be read; try again.", ident)
 	}
@@ -180,35 +183,35 @@ func badParent(ident string) *rest.Error {
 	return rest.BadRequest("Unable to apply the requested parent_node '%s'. Requested value was invalid.", ident)
 }
 
-func (s *Server) patchNode(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("reset_interfaces"); err != nil {
+func (s *Server) patchNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("reset_interfaces"); err != nil {
 		return nil, err
 	}
-	reset, err := c.flag("reset_interfaces")
+	reset, err := c.Flag("reset_interfaces")
 	if err != nil {
 		return nil, err
 	}
-	if reset != nil && c.v < rest.VersionResetInterface {
+	if reset != nil && c.Version < rest.VersionResetInterface {
 		return nil, rest.NotAcceptable()
 	}
-	patch, err := rest.ParsePatch(orList(c.body), c.v, known(s.cfg.MaxVersion, rest.NodeFields, nodePatchable))
+	patch, err := rest.ParsePatch(document.OrList(c.Body), c.Version, known(s.cfg.MaxVersion, rest.NodeFields, nodePatchable))
 	if err != nil {
 		return nil, err
 	}
 	for _, root := range patch.Roots() {
-		if since, _ := rest.NodeFields.Since(root); since > c.v {
+		if since, _ := rest.NodeFields.Since(root); since > c.Version {
 			return nil, rest.NotAcceptable()
 		}
 	}
 	if reset != nil && *reset && !slices.Contains(patch.Roots(), "driver") {
 		return nil, rest.BadRequest("The reset_interfaces parameter can only be used when changing the node's driver.")
 	}
-	n, nerr := s.node(ctx, c)
+	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
 	n, nerr = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
-		if err := c.mayPatch(n, patch); err != nil {
+		if err := mayPatch(c, n, patch); err != nil {
 			return err
 		}
 		if err := s.applyPatch(ctx, c, n, patch, reset != nil && *reset); err != nil {
@@ -220,7 +223,7 @@ func (s *Server) patchNode(ctx context.Context, c *call) (*reply, error) {
 		return nil, nerr
 	}
 	shown := s.showNode(c, n)
-	return &reply{status: http.StatusOK, body: nodeItem(c, &shown, nil)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: nodeItem(c, &shown, nil)}, nil
 }
 
 // known are those names that a server up to version newest knows: what is newer than all that it offers does not exist.
@@ -231,14 +234,6 @@ func known[T any](newest rest.Version, fields rest.Fields[T], names []string) []
 	})
 }
 
-// orList makes no body an empty patch.
-func orList(body any) any {
-	if body == nil {
-		return []any{}
-	}
-	return body
-}
-
 // patchableIn are the states in which a node that is heading somewhere may be patched all the same: it has stopped there.
 var patchableIn = []node.State{node.DeployFailed, node.InspectFailed, node.InspectWait, node.CleanFailed, node.Error, node.Verifying,
 	node.AdoptFailed, node.RescueFailed, node.UnrescueFailed, node.ServiceHold, node.ServiceFailed}
@@ -247,22 +242,22 @@ var patchableIn = []node.State{node.DeployFailed, node.InspectFailed, node.Inspe
 var interfacesIn = []node.State{node.Enroll, node.Manageable, node.Inspecting, node.InspectWait, node.Available}
 
 // applyPatch changes n inside a transaction.
-func (s *Server) applyPatch(ctx context.Context, c *call, n *node.Node, patch *rest.Patch, reset bool) *rest.Error {
+func (s *Server) applyPatch(ctx context.Context, c *call.Call, n *node.Node, patch *rest.Patch, reset bool) *rest.Error {
 	was := *n
 	roots := patch.Roots()
 	if n.Reservation != "" {
-		return lockedBy(n)
+		return finder.LockedBy(n)
 	}
 	releasing := n.Maintenance && slices.Equal(roots, []string{"instance_uuid"}) && patch.Removes("instance_uuid")
 	switch {
 	case n.TargetProvision == node.None || releasing || slices.Contains(patchableIn, n.Provision):
-	case n.Provision == node.Inspecting && c.v < rest.VersionInspectWait: // as it was when waiting had no name of its own
+	case n.Provision == node.Inspecting && c.Version < rest.VersionInspectWait: // as it was when waiting had no name of its own
 	case n.Provision == node.Inspecting:
 		return rest.Conflict(`Cannot update node "%s" while it is in state "%s".`, n.UUID, n.Provision)
 	default:
-		return rest.Conflict("Node %s can not be updated while a state transition is in progress.", c.path["node"])
+		return rest.Conflict("Node %s can not be updated while a state transition is in progress.", c.Path["node"])
 	}
-	d := document(n)
+	d := nodeDocument(n)
 	if err := patch.Apply(d); err != nil {
 		return err
 	}
@@ -292,7 +287,7 @@ func (s *Server) applyPatch(ctx context.Context, c *call, n *node.Node, patch *r
 // patchedSchema is what the attributes must be after a patch: as in a new node, and what only PATCH can set.
 var patchedSchema = func() *rest.Schema {
 	s := *nodeSchema
-	s.Props = map[string]*rest.Schema{"protected": optionalFlag, "protected_reason": optionalText}
+	s.Props = map[string]*rest.Schema{"protected": document.OptionalFlag, "protected_reason": document.OptionalText}
 	for k, v := range nodeSchema.Props {
 		s.Props[k] = v
 	}
@@ -306,7 +301,7 @@ func unmask(d map[string]any, name string, stored map[string]any) {
 }
 
 // checkChange refuses what depends on how the node was before.
-func checkChange(c *call, was, n *node.Node, roots []string) *rest.Error {
+func checkChange(c *call.Call, was, n *node.Node, roots []string) *rest.Error {
 	for _, root := range roots {
 		moved := strings.HasSuffix(root, "_interface") || root == "driver" && was.Driver != n.Driver
 		class := root == "resource_class" && was.ResourceClass != "" && was.ResourceClass != n.ResourceClass
@@ -316,9 +311,9 @@ func checkChange(c *call, was, n *node.Node, roots []string) *rest.Error {
 		}
 	}
 	switch {
-	case was.Name != n.Name && n.Name != "" && slices.Contains(reservedNames, n.Name):
-		return rest.BadRequest("The word %q is reserved and can not be used as a node name. Reserved words are: %s.", n.Name, strings.Join(reservedNames, ", "))
-	case was.Name != n.Name && n.Name != "" && !validName(c.v, n.Name):
+	case was.Name != n.Name && n.Name != "" && slices.Contains(document.ReservedNames, n.Name):
+		return rest.BadRequest("The word %q is reserved and can not be used as a node name. Reserved words are: %s.", n.Name, strings.Join(document.ReservedNames, ", "))
+	case was.Name != n.Name && n.Name != "" && !document.ValidName(c.Version, n.Name):
 		return rest.BadRequest("Node %s: Cannot change name to invalid name '%s'", n.UUID, n.Name)
 	case was.InstanceUUID != "" && n.InstanceUUID != "" && was.InstanceUUID != n.InstanceUUID:
 		return rest.Conflict("Node %s is associated with instance %s.", n.UUID, was.InstanceUUID)

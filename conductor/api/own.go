@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -18,14 +19,14 @@ type keeper interface {
 }
 
 // ownRoutes are the routes of what Ironic has no word for, under /ingot/v1: quarantine, breaking a lock.
-func (s *Server) ownRoutes() []route {
+func (s *Server) ownRoutes() []call.Route {
 	const quarantine, lock = "/ingot/v1/nodes/{node}/quarantine", "/ingot/v1/nodes/{node}/lock"
-	return []route{
-		{Method: http.MethodGet, Path: quarantine, Access: Read, handle: s.getQuarantine},
-		{Method: http.MethodPost, Path: quarantine, Access: Write, handle: s.postQuarantine},
-		{Method: http.MethodDelete, Path: quarantine, Access: Write, handle: s.deleteQuarantine},
-		{Method: http.MethodGet, Path: lock, Access: Read, handle: s.getLock},
-		{Method: http.MethodDelete, Path: lock, Access: Admin, handle: s.breakLock},
+	return []call.Route{
+		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Handle: s.getQuarantine},
+		{Method: http.MethodPost, Path: quarantine, Access: call.Write, Handle: s.postQuarantine},
+		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Handle: s.deleteQuarantine},
+		{Method: http.MethodGet, Path: lock, Access: call.Read, Handle: s.getLock},
+		{Method: http.MethodDelete, Path: lock, Access: call.Admin, Handle: s.breakLock},
 	}
 }
 
@@ -37,22 +38,22 @@ func showQuarantine(n *node.Node) rest.Quarantine {
 	return out
 }
 
-func (s *Server) getQuarantine(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) getQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusOK, body: showQuarantine(n)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: showQuarantine(n)}, nil
 }
 
-func (s *Server) postQuarantine(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) postQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	b, aerr := c.arguments("reason")
+	b, aerr := c.Arguments("reason")
 	if aerr != nil {
 		return nil, aerr
 	}
@@ -60,28 +61,28 @@ func (s *Server) postQuarantine(ctx context.Context, c *call) (*reply, error) {
 	if !ok {
 		return nil, rest.BadRequest("Missing mandatory parameter: reason")
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if n, err = s.engine.Quarantine(ctx, n.UUID, reason, c.user); err != nil {
+	if n, err = s.engine.Quarantine(ctx, n.UUID, reason, c.User); err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusOK, body: showQuarantine(n)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: showQuarantine(n)}, nil
 }
 
-func (s *Server) deleteQuarantine(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) deleteQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := s.engine.Unquarantine(ctx, n.UUID, c.user); err != nil {
+	if _, err := s.engine.Unquarantine(ctx, n.UUID, c.User); err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusNoContent}, nil
+	return call.NoContent(), nil
 }
 
 func showLock(n *node.Node, l engine.Lock) rest.Lock {
@@ -92,29 +93,29 @@ func showLock(n *node.Node, l engine.Lock) rest.Lock {
 	return out
 }
 
-func (s *Server) getLock(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) getLock(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusOK, body: showLock(n, engine.LockOf(n))}, nil
+	return &call.Reply{Status: http.StatusOK, Body: showLock(n, engine.LockOf(n))}, nil
 }
 
 // breakLock answers with the lock that was broken.
-func (s *Server) breakLock(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) breakLock(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	l, err := s.engine.BreakLock(ctx, n.UUID, c.user)
+	l, err := s.engine.BreakLock(ctx, n.UUID, c.User)
 	if err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusOK, body: showLock(n, l)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: showLock(n, l)}, nil
 }

@@ -7,6 +7,10 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/api/resource"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -15,42 +19,42 @@ import (
 // defaultMode is how the ports of a group act together when nobody says otherwise.
 const defaultMode = "active-backup"
 
-func (s *Server) portgroups() *kind[node.Portgroup, rest.Portgroup] {
-	return &kind[node.Portgroup, rest.Portgroup]{
-		path: "portgroups", param: "portgroup", list: "portgroups", body: "portgroup", title: "Portgroup", expects: "portgroup_ident",
-		since: rest.VersionPortgroups, named: rest.VersionPortgroups, detailPath: true, detailSince: rest.VersionDetailQuery, write: Write, ofNode: s,
-		table: func() *store.Table[node.Portgroup] { return s.store.Portgroups() }, fields: rest.PortgroupFields, short: rest.PortgroupListFields,
-		update: func(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error) {
+func (s *Server) portgroups() *resource.Kind[node.Portgroup, rest.Portgroup] {
+	return &resource.Kind[node.Portgroup, rest.Portgroup]{
+		Path: "portgroups", Param: "portgroup", Member: "portgroups", Body: "portgroup", Title: "Portgroup", Expects: "portgroup_ident",
+		Since: rest.VersionPortgroups, Named: rest.VersionPortgroups, DetailPath: true, DetailSince: rest.VersionDetailQuery, Write: call.Write, Nodes: s.find,
+		Table: func() *store.Table[node.Portgroup] { return s.store.Portgroups() }, Fields: rest.PortgroupFields, Short: rest.PortgroupListFields,
+		Update: func(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error) {
 			return s.store.UpdatePortgroup(ctx, uuid, change)
 		},
-		show: func(c *call, v *node.Portgroup) rest.Portgroup {
+		Show: func(c *call.Call, v *node.Portgroup) rest.Portgroup {
 			path := "portgroups/" + v.UUID
 			return rest.Portgroup{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
 				Address: rest.Null(v.Address), Category: rest.Null(v.Category), DynamicPortgroup: v.DynamicPortgroup, Extra: v.Extra,
 				InternalInfo: v.InternalInfo, Mode: v.Mode, Name: rest.Null(v.Name), NodeUUID: v.NodeUUID,
 				PhysicalNetwork: rest.Null(v.PhysicalNetwork), Properties: v.Properties, StandalonePortsSupported: v.StandalonePortsSupported,
-				Links: rest.Links(c.base, path), Ports: rest.Links(c.base, path+"/ports"),
+				Links: rest.Links(c.Base, path), Ports: rest.Links(c.Base, path+"/ports"),
 			}
 		},
-		schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"node_uuid"}, Props: map[string]*rest.Schema{
-			"uuid": optionalText, "node_uuid": {Types: []string{"string"}}, "address": optionalText,
-			"category": {Types: []string{"string", "null"}, MaxLen: 80}, "extra": optionalObject, "mode": {Types: []string{"string", "null"}, MaxLen: 255},
-			"name": optionalText, "physical_network": {Types: []string{"string", "null"}, MaxLen: 64}, "properties": optionalObject,
-			"standalone_ports_supported": optionalFlag,
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"node_uuid"}, Props: map[string]*rest.Schema{
+			"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}}, "address": document.OptionalText,
+			"category": {Types: []string{"string", "null"}, MaxLen: 80}, "extra": document.OptionalObject, "mode": {Types: []string{"string", "null"}, MaxLen: 255},
+			"name": document.OptionalText, "physical_network": {Types: []string{"string", "null"}, MaxLen: 64}, "properties": document.OptionalObject,
+			"standalone_ports_supported": document.OptionalFlag,
 		}},
-		patchable: []string{"address", "category", "extra", "mode", "name", "node_uuid", "physical_network", "properties", "standalone_ports_supported"},
-		document: func(v *node.Portgroup) map[string]any {
+		Patchable: []string{"address", "category", "extra", "mode", "name", "node_uuid", "physical_network", "properties", "standalone_ports_supported"},
+		Document: func(v *node.Portgroup) map[string]any {
 			return map[string]any{
-				"address": textOrNull(v.Address), "category": textOrNull(v.Category), "extra": rest.Clone(v.Extra), "mode": v.Mode,
-				"name": textOrNull(v.Name), "node_uuid": v.NodeUUID, "physical_network": textOrNull(v.PhysicalNetwork),
+				"address": document.OrNull(v.Address), "category": document.OrNull(v.Category), "extra": rest.Clone(v.Extra), "mode": v.Mode,
+				"name": document.OrNull(v.Name), "node_uuid": v.NodeUUID, "physical_network": document.OrNull(v.PhysicalNetwork),
 				"properties": rest.Clone(v.Properties), "standalone_ports_supported": v.StandalonePortsSupported,
 			}
 		},
-		check:  s.checkPortgroup,
-		assign: assignPortgroup,
-		release: func(ctx context.Context, _ *call, v *node.Portgroup) error {
-			n, err := s.unlocked(ctx, v.NodeUUID)
+		Check:  s.checkPortgroup,
+		Assign: assignPortgroup,
+		Release: func(ctx context.Context, _ *call.Call, v *node.Portgroup) error {
+			n, err := s.find.Unlocked(ctx, v.NodeUUID)
 			if err != nil {
 				return err
 			}
@@ -59,29 +63,29 @@ func (s *Server) portgroups() *kind[node.Portgroup, rest.Portgroup] {
 			}
 			return nil
 		},
-		filters: []filter[node.Portgroup]{
-			ofNode[node.Portgroup](s),
-			{name: "address", match: func(_ context.Context, _ *call, value string) (func(*node.Portgroup) bool, error) {
-				mac, ok := hardwareAddress(value)
+		Filters: []resource.Filter[node.Portgroup]{
+			resource.OfNode[node.Portgroup](s.find),
+			{Name: "address", Match: func(_ context.Context, _ *call.Call, value string) (func(*node.Portgroup) bool, error) {
+				mac, ok := document.HardwareAddress(value)
 				if !ok {
 					return nil, rest.BadRequest("Expected valid MAC address for address: %s", value)
 				}
 				return func(v *node.Portgroup) bool { return v.Address == mac }, nil
 			}},
-			ofNodes[node.Portgroup](s, "shard", rest.VersionGroupShards, inShards),
-			ofNodes[node.Portgroup](s, "conductor_groups", rest.VersionGroupFilter, inConductorGroups),
+			resource.OfNodes[node.Portgroup](s.store, "shard", rest.VersionGroupShards, resource.InShards),
+			resource.OfNodes[node.Portgroup](s.store, "conductor_groups", rest.VersionGroupFilter, resource.InConductorGroups),
 		},
 	}
 }
 
-func assignPortgroup(_ *call, v *node.Portgroup, d map[string]any) *rest.Error {
-	standalone, err := flagIn(d, "standalone_ports_supported", true)
+func assignPortgroup(_ *call.Call, v *node.Portgroup, d map[string]any) *rest.Error {
+	standalone, err := document.Flag(d, "standalone_ports_supported", true)
 	if err != nil {
 		return err
 	}
-	v.NodeUUID, v.Name, v.Address, v.Mode = textIn(d, "node_uuid"), textIn(d, "name"), textIn(d, "address"), textIn(d, "mode")
-	v.Category, v.PhysicalNetwork = textIn(d, "category"), textIn(d, "physical_network")
-	v.Extra, v.Properties, v.StandalonePortsSupported = objectIn(d, "extra"), objectIn(d, "properties"), standalone
+	v.NodeUUID, v.Name, v.Address, v.Mode = document.Text(d, "node_uuid"), document.Text(d, "name"), document.Text(d, "address"), document.Text(d, "mode")
+	v.Category, v.PhysicalNetwork = document.Text(d, "category"), document.Text(d, "physical_network")
+	v.Extra, v.Properties, v.StandalonePortsSupported = document.Object(d, "extra"), document.Object(d, "properties"), standalone
 	if v.Mode == "" {
 		v.Mode = defaultMode
 	}
@@ -89,47 +93,47 @@ func assignPortgroup(_ *call, v *node.Portgroup, d map[string]any) *rest.Error {
 }
 
 // checkPortgroup looks at a port group that is to be: at its node, its name, and at its ports when it is not new.
-func (s *Server) checkPortgroup(ctx context.Context, c *call, was *node.Portgroup, d map[string]any) error {
-	name := textIn(d, "name")
-	bad := name != "" && !validName(c.v, name)
-	if err := macIn(d, "address"); err != nil {
+func (s *Server) checkPortgroup(ctx context.Context, c *call.Call, was *node.Portgroup, d map[string]any) error {
+	name := document.Text(d, "name")
+	bad := name != "" && !document.ValidName(c.Version, name)
+	if err := document.MAC(d, "address"); err != nil {
 		return err
 	}
 	if was == nil {
 		if bad {
 			return rest.BadRequest("Cannot create portgroup with invalid name '%s'", name)
 		}
-		_, err := s.nodeIn(ctx, c, d, access.PortgroupCreate)
+		_, err := s.find.In(ctx, c, d, access.PortgroupCreate)
 		return err
 	}
 	if bad && name != was.Name {
-		return rest.BadRequest("Portgroup %s: Cannot change name to invalid name '%s'", c.path["portgroup"], name)
+		return rest.BadRequest("Portgroup %s: Cannot change name to invalid name '%s'", c.Path["portgroup"], name)
 	}
 	if _, ok := d["mode"]; !ok {
 		return rest.BadRequest("'mode' is a mandatory attribute and can not be removed")
 	}
-	standalone, flagErr := flagIn(d, "standalone_ports_supported", true)
+	standalone, flagErr := document.Flag(d, "standalone_ports_supported", true)
 	if flagErr != nil {
 		return flagErr
 	}
-	n, err := s.unlocked(ctx, was.NodeUUID)
+	n, err := s.find.Unlocked(ctx, was.NodeUUID)
 	if err != nil {
 		return err
 	}
-	if n.Provision == node.Inspecting && c.v >= rest.VersionInspectWait {
+	if n.Provision == node.Inspecting && c.Version >= rest.VersionInspectWait {
 		return rest.Conflict(`Cannot update portgroup "%s" on node "%s" while it is in state "%s".`, was.UUID, n.UUID, n.Provision)
 	}
 	ports, err := s.store.Ports(ctx, store.PortQuery{PortgroupUUID: &was.UUID})
 	if err != nil {
 		return err
 	}
-	if id := textIn(d, "node_uuid"); !strings.EqualFold(id, was.NodeUUID) {
-		to, err := s.nodeIn(ctx, c, d, access.PortgroupCreate)
+	if id := document.Text(d, "node_uuid"); !strings.EqualFold(id, was.NodeUUID) {
+		to, err := s.find.In(ctx, c, d, access.PortgroupCreate)
 		if err != nil {
 			return err
 		}
 		if to.Reservation != "" {
-			return lockedBy(to)
+			return finder.LockedBy(to)
 		}
 		if !to.Maintenance && !slices.Contains(connectivityIn, to.Provision) {
 			return rest.Conflict("Portgroup %s can not be associated to node %s unless the node is in a %s state or in maintenance mode. Current state is '%s'.",
@@ -170,20 +174,20 @@ func joinStates(states []node.State) string {
 	return strings.Join(names, ", ")
 }
 
-func (s *Server) portgroupRoutes() []route {
+func (s *Server) portgroupRoutes() []call.Route {
 	k := s.portgroups()
-	ports := func(detail bool) func(context.Context, *call) (*reply, error) {
-		return func(ctx context.Context, c *call) (*reply, error) {
-			g, err := k.byIdent(ctx, c, c.path["portgroup"])
+	ports := func(detail bool) func(context.Context, *call.Call) (*call.Reply, error) {
+		return func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+			g, err := k.ByIdent(ctx, c, c.Path["portgroup"])
 			if err != nil {
 				return nil, err
 			}
 			return s.portList(ctx, c, "portgroups/"+g.UUID+"/ports", detail, nil, g)
 		}
 	}
-	of := func(detail bool) func(context.Context, *call) (*reply, error) {
-		return func(ctx context.Context, c *call) (*reply, error) {
-			n, err := s.node(ctx, c)
+	of := func(detail bool) func(context.Context, *call.Call) (*call.Reply, error) {
+		return func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+			n, err := s.find.Node(ctx, c)
 			if err != nil {
 				return nil, err
 			}
@@ -191,17 +195,17 @@ func (s *Server) portgroupRoutes() []route {
 			if detail {
 				path += "/detail"
 			}
-			return k.listWhere(ctx, c, path, detail, n.UUID, nil)
+			return k.List(ctx, c, path, detail, n.UUID, nil)
 		}
 	}
-	rs := k.routes()
-	for _, r := range []route{
-		{Path: "/v1/portgroups/{portgroup}/ports", handle: ports(false)},
-		{Path: "/v1/portgroups/{portgroup}/ports/detail", handle: ports(true)},
-		{Path: "/v1/nodes/{node}/portgroups", handle: of(false)},
-		{Path: "/v1/nodes/{node}/portgroups/detail", handle: of(true)},
+	rs := k.Routes()
+	for _, r := range []call.Route{
+		{Path: "/v1/portgroups/{portgroup}/ports", Handle: ports(false)},
+		{Path: "/v1/portgroups/{portgroup}/ports/detail", Handle: ports(true)},
+		{Path: "/v1/nodes/{node}/portgroups", Handle: of(false)},
+		{Path: "/v1/nodes/{node}/portgroups/detail", Handle: of(true)},
 	} {
-		r.Method, r.Access, r.Since, r.Hidden = http.MethodGet, Read, rest.VersionGroupParts, true
+		r.Method, r.Access, r.Since, r.Hidden = http.MethodGet, call.Read, rest.VersionGroupParts, true
 		rs = append(rs, r)
 	}
 	return rs

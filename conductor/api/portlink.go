@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -61,7 +62,7 @@ func checkLink(v rest.Version, was *node.Port, link map[string]any) *rest.Error 
 		}
 	}
 	if id, ok := link["switch_id"].(string); ok {
-		mac, ok := hardwareAddress(id)
+		mac, ok := document.HardwareAddress(id)
 		if !ok {
 			if !datapathID.MatchString(id) {
 				return rest.BadRequest("Expected a MAC address or OpenFlow datapath ID but received %s.", id)

@@ -9,20 +9,43 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/api/resource"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
+// portRoutes are the routes of ports.
+func (s *Server) portRoutes() []call.Route {
+	const get, post, patch, del = http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
+	return []call.Route{
+		{Method: get, Path: "/v1/nodes/{node}/ports", Access: call.Read, Handle: s.listNodePorts},
+		{Method: get, Path: "/v1/nodes/{node}/ports/detail", Access: call.Read, Handle: s.listNodePortsDetail},
+		{Method: get, Path: "/v1/nodes/{node}/vifs", Access: call.Read, Since: rest.VersionVIFs, Hidden: true, Handle: s.listVIFs},
+		{Method: post, Path: "/v1/nodes/{node}/vifs", Access: call.Write, Since: rest.VersionVIFs, Hidden: true, Handle: s.attachVIF},
+		{Method: del, Path: "/v1/nodes/{node}/vifs/{vif}", Access: call.Write, Since: rest.VersionVIFs, Hidden: true, Handle: s.detachVIF},
+		{Method: get, Path: "/v1/ports", Access: call.Read, Handle: s.listPorts},
+		{Method: post, Path: "/v1/ports", Access: call.Write, Handle: s.createPort},
+		{Method: get, Path: "/v1/ports/detail", Access: call.Read, Handle: s.listPortsDetail},
+		{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Handle: s.getPort},
+		{Method: patch, Path: "/v1/ports/{port}", Access: call.Write, Handle: s.patchPort},
+		{Method: del, Path: "/v1/ports/{port}", Access: call.Write, Handle: s.deletePort},
+		{Method: post, Path: "/v1/events", Access: call.Admin, Since: rest.VersionEvents, Hidden: true, Handle: s.postEvents},
+	}
+}
+
 // port finds the port that the address names, by UUID or, in versions that have names, by name.
-func (s *Server) port(ctx context.Context, c *call) (*node.Port, error) {
-	id := c.path["port"]
+func (s *Server) port(ctx context.Context, c *call.Call) (*node.Port, error) {
+	id := c.Path["port"]
 	switch {
-	case isUUID(id):
+	case document.IsUUID(id):
 		return s.store.Port(ctx, id)
-	case c.v < rest.VersionPortName:
+	case c.Version < rest.VersionPortName:
 		return nil, rest.BadRequest("Expected UUID for port_uuid: %s", id)
-	case !urlName.MatchString(id):
+	case !document.URLName.MatchString(id):
 		return nil, rest.BadRequest("Expected UUID or name for port_ident: %s", id)
 	}
 	ports, err := s.store.Ports(ctx, store.PortQuery{Name: &id})
@@ -36,17 +59,17 @@ func (s *Server) port(ctx context.Context, c *call) (*node.Port, error) {
 }
 
 // showPort makes what the API shows of a port.
-func showPort(c *call, p *node.Port) rest.Port {
+func showPort(c *call.Call, p *node.Port) rest.Port {
 	link := p.LocalLinkConnection
 	for _, key := range vtepKeys {
-		if _, ok := link[key]; ok && !hasVTEP(c.v) {
+		if _, ok := link[key]; ok && !hasVTEP(c.Version) {
 			link = nil // this version does not know such links
 		}
 	}
 	return rest.Port{
 		UUID:                p.UUID,
 		CreatedAt:           rest.NullTime{Time: p.CreatedAt},
-		UpdatedAt:           since(p.UpdatedAt, p.CreatedAt),
+		UpdatedAt:           call.UpdatedAt(p.UpdatedAt, p.CreatedAt),
 		Address:             p.Address,
 		AvailableForDynamic: !p.NoDynamicPortgroup,
 		Category:            rest.Null(p.Category),
@@ -61,15 +84,15 @@ func showPort(c *call, p *node.Port) rest.Port {
 		NodeUUID:            p.NodeUUID,
 		PortgroupUUID:       rest.Null(p.PortgroupUUID),
 		Vendor:              rest.Null(p.Vendor),
-		Links:               rest.Links(c.base, "ports/"+p.UUID),
+		Links:               rest.Links(c.Base, "ports/"+p.UUID),
 	}
 }
 
-func (s *Server) getPort(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("fields"); err != nil {
+func (s *Server) getPort(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("fields"); err != nil {
 		return nil, err
 	}
-	names, err := selected(c, rest.PortFields)
+	names, err := call.Selected(c, rest.PortFields)
 	if err != nil {
 		return nil, err
 	}
@@ -78,27 +101,27 @@ func (s *Server) getPort(ctx context.Context, c *call) (*reply, error) {
 		return nil, perr
 	}
 	shown := showPort(c, p)
-	return &reply{status: http.StatusOK, body: rest.PortFields.Render(&shown, c.v, names)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, names)}, nil
 }
 
-func (s *Server) listPorts(ctx context.Context, c *call) (*reply, error) {
+func (s *Server) listPorts(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	return s.portList(ctx, c, "ports", false, nil, nil)
 }
 
-func (s *Server) listPortsDetail(ctx context.Context, c *call) (*reply, error) {
+func (s *Server) listPortsDetail(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	return s.portList(ctx, c, "ports", true, nil, nil)
 }
 
-func (s *Server) listNodePorts(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) listNodePorts(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	return s.portList(ctx, c, "nodes/"+n.UUID+"/ports", false, n, nil)
 }
 
-func (s *Server) listNodePortsDetail(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) listNodePortsDetail(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -112,9 +135,9 @@ var portFilters = map[string]rest.Version{
 }
 
 // portList lists ports: of one node if of is not nil, of one port group if in is not nil, and that the filters name. path is the
-// list's own address below /v1/, without "/detail".
-func (s *Server) portList(ctx context.Context, c *call, path string, detail bool, of *node.Node, in *node.Portgroup) (*reply, error) {
-	allowed := slices.Clone(pageArguments)
+// List's own address below /v1/, without "/detail".
+func (s *Server) portList(ctx context.Context, c *call.Call, path string, detail bool, of *node.Node, in *node.Portgroup) (*call.Reply, error) {
+	allowed := slices.Clone(call.PageArguments)
 	for name := range portFilters {
 		if (of == nil || name != "node" && name != "node_uuid") && (in == nil || name != "portgroup") {
 			allowed = append(allowed, name)
@@ -125,18 +148,18 @@ func (s *Server) portList(ctx context.Context, c *call, path string, detail bool
 	} else {
 		allowed = append(allowed, "fields", "detail")
 	}
-	if err := c.allow(allowed...); err != nil {
+	if err := c.Allow(allowed...); err != nil {
 		return nil, err
 	}
 	for name, since := range portFilters {
-		if c.query.Has(name) && c.v < since {
+		if c.Query.Has(name) && c.Version < since {
 			return nil, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
 		}
 	}
 	var names []string
 	if !detail {
 		var err *rest.Error
-		if names, detail, err = listFields(c, rest.PortFields, rest.PortListFields); err != nil {
+		if names, detail, err = call.ListFields(c, rest.PortFields, rest.PortListFields); err != nil {
 			return nil, err
 		}
 	}
@@ -145,11 +168,11 @@ func (s *Server) portList(ctx context.Context, c *call, path string, detail bool
 	}
 	var q store.PortQuery
 	for _, arg := range []string{"node", "node_uuid"} {
-		if ident := c.text(arg); ident != nil {
-			if !isUUID(*ident) && c.v < rest.VersionNames {
+		if ident := c.Text(arg); ident != nil {
+			if !document.IsUUID(*ident) && c.Version < rest.VersionNames {
 				return nil, rest.NotAcceptable()
 			}
-			n, err := s.nodeByIdent(ctx, c, *ident)
+			n, err := s.find.ByIdent(ctx, c, *ident)
 			if err != nil {
 				return nil, err
 			}
@@ -159,20 +182,20 @@ func (s *Server) portList(ctx context.Context, c *call, path string, detail bool
 	if of != nil {
 		q.NodeUUID = &of.UUID
 	}
-	if a := c.text("address"); a != nil {
-		mac, ok := hardwareAddress(*a)
+	if a := c.Text("address"); a != nil {
+		mac, ok := document.HardwareAddress(*a)
 		if !ok {
 			return nil, rest.BadRequest("Expected valid MAC address for address: %s", *a)
 		}
 		q.Address = &mac
 	}
-	if g := c.text("portgroup"); g != nil {
-		group, err := s.portgroups().byIdent(ctx, c, *g)
+	if g := c.Text("portgroup"); g != nil {
+		group, err := s.portgroups().ByIdent(ctx, c, *g)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := s.visible(ctx, c, group.NodeUUID); errors.Is(err, store.ErrNotFound) {
-			return nil, s.portgroups().missing(*g)
+		if _, err := s.find.Visible(ctx, c, group.NodeUUID); errors.Is(err, store.ErrNotFound) {
+			return nil, s.portgroups().Missing(*g)
 		} else if err != nil {
 			return nil, err
 		}
@@ -181,25 +204,25 @@ func (s *Server) portList(ctx context.Context, c *call, path string, detail bool
 	if in != nil {
 		q.PortgroupUUID = &in.UUID
 	}
-	q.DescriptionContains = c.text("description_contains")
-	if sh := c.text("shard"); sh != nil {
+	q.DescriptionContains = c.Text("description_contains")
+	if sh := c.Text("shard"); sh != nil {
 		q.Shards = strings.Split(*sh, ",")
 	}
-	if g := c.text("conductor_groups"); g != nil {
+	if g := c.Text("conductor_groups"); g != nil {
 		q.ConductorGroups = strings.Split(strings.ToLower(*g), ",")
 	}
-	p, err := c.page(func(k string) bool { _, ok := rest.PortFields.Since(k); return ok }, rest.PortFields.Sortable)
+	p, err := c.Page(func(k string) bool { _, ok := rest.PortFields.Since(k); return ok }, rest.PortFields.Sortable)
 	if err != nil {
 		return nil, err
 	}
-	if since, _ := rest.PortFields.Since(p.sort); since > c.v {
+	if since, _ := rest.PortFields.Since(p.Sort); since > c.Version {
 		return nil, rest.NotAcceptable()
 	}
-	q.Limit, q.Marker, q.Sort, q.Desc = p.limit, p.marker, p.sort, p.desc
-	q.Project = c.scope()
+	q.Limit, q.Marker, q.Sort, q.Desc = p.Limit, p.Marker, p.Sort, p.Desc
+	q.Project = c.Scope()
 	ports, perr := s.store.Ports(ctx, q)
 	if errors.Is(perr, store.ErrNotFound) {
-		return nil, rest.NotFound("Port %s could not be found.", p.marker)
+		return nil, rest.NotFound("Port %s could not be found.", p.Marker)
 	}
 	if perr != nil {
 		return nil, perr
@@ -207,13 +230,13 @@ func (s *Server) portList(ctx context.Context, c *call, path string, detail bool
 	items := make([]rest.Object, len(ports))
 	for i, port := range ports {
 		shown := showPort(c, port)
-		items[i] = rest.PortFields.Render(&shown, c.v, names)
+		items[i] = rest.PortFields.Render(&shown, c.Version, names)
 	}
 	next := ""
 	if len(ports) > 0 {
-		next = c.next(p, path, len(ports), ports[len(ports)-1].UUID)
+		next = c.Next(p, path, len(ports), ports[len(ports)-1].UUID)
 	}
-	return list("ports", items, next), nil
+	return call.List("ports", items, next), nil
 }
 
 // portSchema is what a port is, in the body of POST and after a PATCH. A node is named by node_uuid or, in a new port, node_ident.
@@ -221,8 +244,8 @@ var portSchema = &rest.Schema{
 	Types: []string{"object"}, Closed: true, Required: []string{"address"},
 	Props: map[string]*rest.Schema{
 		"address": {Types: []string{"string"}}, "node_uuid": {Types: []string{"string"}}, "node_ident": {Types: []string{"string"}},
-		"uuid": optionalText, "extra": optionalObject, "is_smartnic": optionalFlag, "local_link_connection": optionalObject,
-		"physical_network": {Types: []string{"string", "null"}, MaxLen: 64}, "portgroup_uuid": optionalText, "pxe_enabled": optionalFlag,
+		"uuid": document.OptionalText, "extra": document.OptionalObject, "is_smartnic": document.OptionalFlag, "local_link_connection": document.OptionalObject,
+		"physical_network": {Types: []string{"string", "null"}, MaxLen: 64}, "portgroup_uuid": document.OptionalText, "pxe_enabled": document.OptionalFlag,
 		"name": {Types: []string{"string", "null"}, MaxLen: 255}, "description": {Types: []string{"string", "null"}, MaxLen: 255},
 		"vendor": {Types: []string{"string", "null"}, MaxLen: 32}, "category": {Types: []string{"string", "null"}, MaxLen: 80},
 		"available_for_dynamic_portgroup": {Types: []string{"boolean"}},
@@ -235,45 +258,45 @@ var portPatchable = []string{"address", "available_for_dynamic_portgroup", "cate
 
 func portDocument(p *node.Port) map[string]any {
 	return map[string]any{
-		"address": p.Address, "available_for_dynamic_portgroup": !p.NoDynamicPortgroup, "category": textOrNull(p.Category),
-		"description": textOrNull(p.Description), "extra": rest.Clone(p.Extra), "is_smartnic": p.IsSmartNIC,
-		"local_link_connection": rest.Clone(p.LocalLinkConnection), "name": textOrNull(p.Name), "node_uuid": p.NodeUUID,
-		"physical_network": textOrNull(p.PhysicalNetwork), "portgroup_uuid": textOrNull(p.PortgroupUUID), "pxe_enabled": p.PXEEnabled,
-		"vendor": textOrNull(p.Vendor),
+		"address": p.Address, "available_for_dynamic_portgroup": !p.NoDynamicPortgroup, "category": document.OrNull(p.Category),
+		"description": document.OrNull(p.Description), "extra": rest.Clone(p.Extra), "is_smartnic": p.IsSmartNIC,
+		"local_link_connection": rest.Clone(p.LocalLinkConnection), "name": document.OrNull(p.Name), "node_uuid": p.NodeUUID,
+		"physical_network": document.OrNull(p.PhysicalNetwork), "portgroup_uuid": document.OrNull(p.PortgroupUUID), "pxe_enabled": p.PXEEnabled,
+		"vendor": document.OrNull(p.Vendor),
 	}
 }
 
 // assignPort sets the attributes of a port from a document that checkPort has found good.
 func assignPort(p *node.Port, d map[string]any) *rest.Error {
-	pxe, err := flagIn(d, "pxe_enabled", true)
+	pxe, err := document.Flag(d, "pxe_enabled", true)
 	if err != nil {
 		return err
 	}
-	smart, err := flagIn(d, "is_smartnic", false)
+	smart, err := document.Flag(d, "is_smartnic", false)
 	if err != nil {
 		return err
 	}
-	dynamic, err := flagIn(d, "available_for_dynamic_portgroup", true)
+	dynamic, err := document.Flag(d, "available_for_dynamic_portgroup", true)
 	if err != nil {
 		return err
 	}
 	p.PXEEnabled, p.IsSmartNIC, p.NoDynamicPortgroup = pxe, smart, !dynamic
-	p.Address, p.NodeUUID, p.PortgroupUUID = textIn(d, "address"), textIn(d, "node_uuid"), strings.ToLower(textIn(d, "portgroup_uuid"))
-	p.Name, p.Description, p.Vendor, p.Category = textIn(d, "name"), textIn(d, "description"), textIn(d, "vendor"), textIn(d, "category")
-	p.PhysicalNetwork, p.LocalLinkConnection, p.Extra = textIn(d, "physical_network"), objectIn(d, "local_link_connection"), objectIn(d, "extra")
+	p.Address, p.NodeUUID, p.PortgroupUUID = document.Text(d, "address"), document.Text(d, "node_uuid"), strings.ToLower(document.Text(d, "portgroup_uuid"))
+	p.Name, p.Description, p.Vendor, p.Category = document.Text(d, "name"), document.Text(d, "description"), document.Text(d, "vendor"), document.Text(d, "category")
+	p.PhysicalNetwork, p.LocalLinkConnection, p.Extra = document.Text(d, "physical_network"), document.Object(d, "local_link_connection"), document.Object(d, "extra")
 	return nil
 }
 
 // checkPort looks at what holds for new and changed ports alike: values, the port group, its networks. was is nil for a new port.
-func (s *Server) checkPort(ctx context.Context, c *call, was *node.Port, n *node.Node, d map[string]any) error {
-	if err := macIn(d, "address"); err != nil {
+func (s *Server) checkPort(ctx context.Context, c *call.Call, was *node.Port, n *node.Node, d map[string]any) error {
+	if err := document.MAC(d, "address"); err != nil {
 		return err
 	}
 	link, _ := d["local_link_connection"].(map[string]any)
-	if err := checkLink(c.v, was, link); err != nil {
+	if err := checkLink(c.Version, was, link); err != nil {
 		return err
 	}
-	smart, err := flagIn(d, "is_smartnic", false)
+	smart, err := document.Flag(d, "is_smartnic", false)
 	if err != nil {
 		return err
 	}
@@ -283,15 +306,15 @@ func (s *Server) checkPort(ctx context.Context, c *call, was *node.Port, n *node
 	if network, ok := d["physical_network"].(string); ok && network == "" {
 		return rest.BadRequest("A non-empty value is required when setting physical_network")
 	}
-	pxe, err := flagIn(d, "pxe_enabled", was != nil)
+	pxe, err := document.Flag(d, "pxe_enabled", was != nil)
 	if err != nil {
 		return err
 	}
-	id := textIn(d, "portgroup_uuid")
+	id := document.Text(d, "portgroup_uuid")
 	if id == "" {
 		return nil
 	}
-	if !isUUID(id) {
+	if !document.IsUUID(id) {
 		return rest.BadRequest("Expected UUID for portgroup_uuid: %s", id)
 	}
 	g, gerr := s.store.Portgroups().Get(ctx, id)
@@ -304,7 +327,7 @@ func (s *Server) checkPort(ctx context.Context, c *call, was *node.Port, n *node
 	if g.NodeUUID != n.UUID {
 		return rest.BadRequest("Port can not be added to a portgroup belonging to a different node.")
 	}
-	if err := s.checkGroupNetwork(ctx, was, g, textIn(d, "physical_network")); err != nil {
+	if err := s.checkGroupNetwork(ctx, was, g, document.Text(d, "physical_network")); err != nil {
 		return err
 	}
 	if g.StandalonePortsSupported {
@@ -366,22 +389,22 @@ func noneOr(s string) string {
 	return s
 }
 
-func (s *Server) createPort(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) createPort(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	d, err := c.object("port")
+	d, err := c.Object("port")
 	if err != nil {
 		return nil, err
 	}
 	if fault := portSchema.Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for port: %s", fault)
 	}
-	if _, ok := d["node_ident"]; ok && c.v < rest.VersionPortNodeName {
+	if _, ok := d["node_ident"]; ok && c.Version < rest.VersionPortNodeName {
 		return nil, rest.NotAcceptable()
 	}
 	for name := range d {
-		if since, _ := rest.PortFields.Since(name); since > c.v {
+		if since, _ := rest.PortFields.Since(name); since > c.Version {
 			return nil, rest.NotAcceptable()
 		}
 	}
@@ -390,8 +413,8 @@ func (s *Server) createPort(ctx context.Context, c *call) (*reply, error) {
 		return nil, nerr
 	}
 	p := &node.Port{}
-	if id := textIn(d, "uuid"); id != "" {
-		if !isUUID(id) {
+	if id := document.Text(d, "uuid"); id != "" {
+		if !document.IsUUID(id) {
 			return nil, rest.BadRequest("Expected UUID for uuid: %s", id)
 		}
 		p.UUID = strings.ToLower(id)
@@ -408,66 +431,66 @@ func (s *Server) createPort(ctx context.Context, c *call) (*reply, error) {
 		return nil, err
 	}
 	shown := showPort(c, p)
-	return &reply{
-		status: http.StatusCreated, body: rest.PortFields.Render(&shown, c.v, nil),
-		location: c.base + "/v1/ports/" + p.UUID,
+	return &call.Reply{
+		Status: http.StatusCreated, Body: rest.PortFields.Render(&shown, c.Version, nil),
+		Location: c.Base + "/v1/ports/" + p.UUID,
 	}, nil
 }
 
 // portOwner finds the node that a new port is to belong to, asks whether the actor may give it ports, and puts its UUID into the
-// document.
-func (s *Server) portOwner(ctx context.Context, c *call, d map[string]any) (*node.Node, error) {
+// Document.
+func (s *Server) portOwner(ctx context.Context, c *call.Call, d map[string]any) (*node.Node, error) {
 	ident, ok := d["node_ident"].(string)
 	if !ok {
 		if _, ok := d["node_uuid"]; !ok {
 			return nil, rest.BadRequest("Schema error for port: 'node_uuid' is a required property")
 		}
-		return s.nodeIn(ctx, c, d, access.PortCreate)
+		return s.find.In(ctx, c, d, access.PortCreate)
 	}
 	if _, ok := d["node_uuid"]; ok {
 		return nil, rest.BadRequest("Schema error for port: 'node_uuid' and 'node_ident' exclude each other")
 	}
 	delete(d, "node_ident")
-	return s.nodeSent(ctx, c, d, ident, access.PortCreate)
+	return s.find.Sent(ctx, c, d, ident, access.PortCreate)
 }
 
 // connectivityIn are the states in which a port's connection may be changed: the node is not on a tenant's network then.
 var connectivityIn = []node.State{node.Enroll, node.Inspecting, node.InspectWait, node.Manageable}
 
-func (s *Server) patchPort(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) patchPort(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	patch, err := rest.ParsePatch(orList(c.body), c.v, portPatchable)
+	patch, err := rest.ParsePatch(document.OrList(c.Body), c.Version, portPatchable)
 	if err != nil {
 		return nil, err
 	}
 	for _, root := range patch.Roots() {
-		if since, _ := rest.PortFields.Since(root); since > c.v {
+		if since, _ := rest.PortFields.Since(root); since > c.Version {
 			return nil, rest.NotAcceptable()
 		}
 	}
 	for range 10 {
 		p, err := s.patchPortOnce(ctx, c, patch)
-		if errors.Is(err, errChanged) {
+		if errors.Is(err, resource.ErrChanged) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
 		shown := showPort(c, p)
-		return &reply{status: http.StatusOK, body: rest.PortFields.Render(&shown, c.v, nil)}, nil
+		return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, nil)}, nil
 	}
-	return nil, rest.Conflict("Port %s is being changed by others all the time; try again.", c.path["port"])
+	return nil, rest.Conflict("Port %s is being changed by others all the time; try again.", c.Path["port"])
 }
 
-// patchPortOnce applies a patch to the port as it is now. What was checked is what is changed, or errChanged.
-func (s *Server) patchPortOnce(ctx context.Context, c *call, patch *rest.Patch) (*node.Port, error) {
+// patchPortOnce applies a patch to the port as it is now. What was checked is what is changed, or ErrChanged.
+func (s *Server) patchPortOnce(ctx context.Context, c *call.Call, patch *rest.Patch) (*node.Port, error) {
 	was, err := s.port(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	owner, err := s.unlocked(ctx, was.NodeUUID)
+	owner, err := s.find.Unlocked(ctx, was.NodeUUID)
 	if err != nil {
 		return nil, err
 	}
@@ -482,12 +505,12 @@ func (s *Server) patchPortOnce(ctx context.Context, c *call, patch *rest.Patch) 
 		return nil, rest.BadRequest("Schema error for patch: 'node_uuid' is a required property")
 	}
 	n := owner
-	if !strings.EqualFold(textIn(d, "node_uuid"), owner.UUID) {
-		if n, err = s.nodeIn(ctx, c, d, access.PortCreate); err != nil {
+	if !strings.EqualFold(document.Text(d, "node_uuid"), owner.UUID) {
+		if n, err = s.find.In(ctx, c, d, access.PortCreate); err != nil {
 			return nil, err
 		}
 		if n.Reservation != "" {
-			return nil, lockedBy(n)
+			return nil, finder.LockedBy(n)
 		}
 	}
 	if err := s.checkPort(ctx, c, was, n, d); err != nil {
@@ -498,7 +521,7 @@ func (s *Server) patchPortOnce(ctx context.Context, c *call, patch *rest.Patch) 
 	}
 	return s.store.UpdatePort(ctx, was.UUID, func(p *node.Port) error {
 		if !reflect.DeepEqual(portDocument(p), portDocument(was)) {
-			return errChanged
+			return resource.ErrChanged
 		}
 		if err := assignPort(p, d); err != nil {
 			return err
@@ -508,15 +531,15 @@ func (s *Server) patchPortOnce(ctx context.Context, c *call, patch *rest.Patch) 
 }
 
 // checkPortChange refuses what the node's state does not allow. d is what the port is to become.
-func checkPortChange(c *call, was *node.Port, owner *node.Node, patch *rest.Patch, d map[string]any) *rest.Error {
+func checkPortChange(c *call.Call, was *node.Port, owner *node.Node, patch *rest.Patch, d map[string]any) *rest.Error {
 	p := *was
 	if err := assignPort(&p, d); err != nil {
 		return err
 	}
-	if owner.Provision == node.Inspecting && c.v >= rest.VersionInspectWait {
+	if owner.Provision == node.Inspecting && c.Version >= rest.VersionInspectWait {
 		return rest.Conflict(`Cannot update port "%s" on "%s" while it is in state "%s".`, p.UUID, owner.UUID, owner.Provision)
 	}
-	if c.v >= rest.VersionGroupNetwork && p.PortgroupUUID != "" && slices.Contains(patch.Roots(), "physical_network") {
+	if c.Version >= rest.VersionGroupNetwork && p.PortgroupUUID != "" && slices.Contains(patch.Roots(), "physical_network") {
 		return rest.BadRequest("physical_network cannot be changed while the port belongs to a portgroup.")
 	}
 	if owner.Maintenance {
@@ -537,12 +560,12 @@ func sameObject(a, b map[string]any) bool {
 	return rest.Repr(rest.Clone(a)) == rest.Repr(rest.Clone(b))
 }
 
-func (s *Server) deletePort(ctx context.Context, c *call) (*reply, error) {
+func (s *Server) deletePort(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	p, err := s.port(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	n, err := s.unlocked(ctx, p.NodeUUID)
+	n, err := s.find.Unlocked(ctx, p.NodeUUID)
 	if err != nil {
 		return nil, err
 	}
@@ -552,5 +575,5 @@ func (s *Server) deletePort(ctx context.Context, c *call) (*reply, error) {
 	if err := s.store.DeletePort(ctx, p.UUID); err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusNoContent}, nil
+	return call.NoContent(), nil
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/api/document"
+
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -52,7 +54,7 @@ func TestProvisionRequests(t *testing.T) {
 	put(400, "mgmt", `{"target":"clean","clean_steps":[{"interface":"bios","step":"x","order":-1}]}`, "less than the minimum")
 	put(400, "mgmt", `{"target":"clean","clean_steps":[{"interface":"bios","step":"x","execute_on_child_nodes":true}]}`, "child nodes")
 	put(202, "mgmt", `{"target":"clean","runbook":"CUSTOM_RB"}`, "")
-	if !isUUID(got.Runbook) {
+	if !document.IsUUID(got.Runbook) {
 		t.Errorf("runbook = %q", got.Runbook)
 	}
 	put(404, "mgmt", `{"target":"clean","runbook":"CUSTOM_NO"}`, "could not be found")

@@ -15,6 +15,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -24,20 +26,16 @@ import (
 // none of them. A stock agent finds its node and gets a token as it does from Ironic; what it can't get is to be driven: its first
 // valid heartbeat is refused with a sentence that says so, which its log and the node's history show. They are open to everybody, as
 // in Ironic: a ramdisk has no password.
-func (s *Server) ramdiskRoutes() []route {
-	return []route{
-		{Method: http.MethodGet, Path: "/v1/lookup", Access: Public, Since: versionRamdisk, Hidden: true, handle: s.lookup},
-		{Method: http.MethodPost, Path: "/v1/heartbeat/{node}", Access: Public, Since: versionRamdisk, Hidden: true, handle: s.heartbeat},
-		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: Public, Body: maxInspectionBody, handle: s.continueInspection},
-		{Method: http.MethodPost, Path: "/v1/events", Access: Admin, Since: versionEvents, Hidden: true, handle: s.postEvents},
+func (s *Server) ramdiskRoutes() []call.Route {
+	return []call.Route{
+		{Method: http.MethodGet, Path: "/v1/lookup", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Handle: s.lookup},
+		{Method: http.MethodPost, Path: "/v1/heartbeat/{node}", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Handle: s.heartbeat},
+		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Body: maxInspectionBody, Handle: s.continueInspection},
 	}
 }
 
-const (
-	versionRamdisk rest.Version = 22
-	versionEvents  rest.Version = 54
-	versionToken   rest.Version = 62
-)
+// maxInspectionBody is the largest inventory that is read.
+const maxInspectionBody = 16 << 20
 
 // lookupIn are the states in which a ramdisk is expected to ask for its node.
 var lookupIn = []node.State{node.Deploying, node.DeployWait, node.Cleaning, node.CleanWait, node.Inspecting, node.InspectWait,
@@ -46,17 +44,17 @@ var lookupIn = []node.State{node.Deploying, node.DeployWait, node.Cleaning, node
 // unknownNode is what lookup answers whether the node is not there or not in the right state: it is nobody's business which.
 func unknownNode() *rest.Error { return rest.NotFound("Resource could not be found.") }
 
-func (s *Server) lookup(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("addresses", "node_uuid"); err != nil {
+func (s *Server) lookup(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("addresses", "node_uuid"); err != nil {
 		return nil, err
 	}
-	id := c.query.Get("node_uuid")
-	if c.query.Has("node_uuid") && !isUUID(id) {
+	id := c.Query.Get("node_uuid")
+	if c.Query.Has("node_uuid") && !document.IsUUID(id) {
 		return nil, rest.BadRequest("Expected UUID for node_uuid: %s", id)
 	}
 	var macs []string
-	for a := range strings.SplitSeq(c.query.Get("addresses"), ",") {
-		if mac, ok := hardwareAddress(strings.TrimSpace(a)); ok {
+	for a := range strings.SplitSeq(c.Query.Get("addresses"), ",") {
+		if mac, ok := document.HardwareAddress(strings.TrimSpace(a)); ok {
 			macs = append(macs, mac)
 		}
 	}
@@ -68,12 +66,12 @@ func (s *Server) lookup(ctx context.Context, c *call) (*reply, error) {
 		return nil, err
 	}
 	token := ""
-	if c.v >= versionToken {
+	if c.Version >= rest.VersionToken {
 		if n, token, err = s.giveToken(ctx, n); err != nil {
 			return nil, err
 		}
 	}
-	return &reply{status: http.StatusOK, body: s.showToRamdisk(c, n, token)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: s.showToRamdisk(c, n, token)}, nil
 }
 
 // ramdiskNode finds the node that a ramdisk is on, by its UUID or by the addresses of its ports, if it is in one of the states.
@@ -145,7 +143,7 @@ func (s *Server) giveToken(ctx context.Context, n *node.Node) (*node.Node, strin
 }
 
 // showToRamdisk makes the answer of lookup.
-func (s *Server) showToRamdisk(c *call, n *node.Node, token string) rest.Object {
+func (s *Server) showToRamdisk(c *call.Call, n *node.Node, token string) rest.Object {
 	shown := s.showNode(c, n)
 	internal := maps.Clone(shown.DriverInternalInfo)
 	if internal == nil {
@@ -156,7 +154,7 @@ func (s *Server) showToRamdisk(c *call, n *node.Node, token string) rest.Object 
 	}
 	shown.DriverInternalInfo = internal
 	return rest.Object{
-		{Name: "node", Value: rest.NodeFields.Render(&shown, max(c.v, 3), []string{"uuid", "properties", "instance_info", "driver_internal_info", "links"})},
+		{Name: "node", Value: rest.NodeFields.Render(&shown, max(c.Version, 3), []string{"uuid", "properties", "instance_info", "driver_internal_info", "links"})},
 		{Name: "config", Value: rest.Object{
 			{Name: "metrics", Value: rest.Object{
 				{Name: "backend", Value: "noop"}, {Name: "prepend_host", Value: false}, {Name: "prepend_uuid", Value: false},
@@ -176,8 +174,8 @@ func (s *Server) showToRamdisk(c *call, n *node.Node, token string) rest.Object 
 // notDriven is why a stock agent's work ends before it begins.
 const notDriven = "Node %s can't be worked on by this agent: this conductor drives its own agent only. Boot the machine from the network of the conductor, or from an image made by \"ingot ramdisk\"."
 
-func (s *Server) heartbeat(ctx context.Context, c *call) (*reply, error) {
-	b, err := c.arguments(slices.Collect(maps.Keys(rest.HeartbeatParameters))...)
+func (s *Server) heartbeat(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Arguments(slices.Collect(maps.Keys(rest.HeartbeatParameters))...)
 	if err != nil {
 		return nil, err
 	}
@@ -193,14 +191,14 @@ func (s *Server) heartbeat(ctx context.Context, c *call) (*reply, error) {
 		return nil, rest.BadRequest("Missing mandatory parameter: callback_url")
 	}
 	switch {
-	case text["agent_version"] != "" && c.v < rest.HeartbeatParameters["agent_version"]:
+	case text["agent_version"] != "" && c.Version < rest.HeartbeatParameters["agent_version"]:
 		return nil, rest.BadRequest(`Field "agent_version" not recognised`)
-	case (text["agent_status"] != "" || text["agent_status_message"] != "") && c.v < rest.HeartbeatParameters["agent_status"]:
+	case (text["agent_status"] != "" || text["agent_status_message"] != "") && c.Version < rest.HeartbeatParameters["agent_status"]:
 		return nil, rest.BadRequest(`Fields "agent_status" and "agent_status_message" not recognised.`)
-	case b["agent_verify_ca"] != nil && c.v < rest.HeartbeatParameters["agent_verify_ca"]:
+	case b["agent_verify_ca"] != nil && c.Version < rest.HeartbeatParameters["agent_verify_ca"]:
 		return nil, rest.BadRequest(`Field "agent_verify_ca" not recognised in this version`)
 	}
-	n, nerr := s.node(ctx, c)
+	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -249,7 +247,7 @@ var inspectionSchema = &rest.Schema{
 	Props: map[string]*rest.Schema{"inventory": {
 		Types: []string{"object"}, Required: []string{"interfaces"},
 		Props: map[string]*rest.Schema{
-			"bmc_address": optionalText, "bmc_v6address": optionalText,
+			"bmc_address": document.OptionalText, "bmc_v6address": document.OptionalText,
 			"interfaces": {Types: []string{"array"}, MinLen: 1, Items: &rest.Schema{
 				Types: []string{"object"}, Required: []string{"mac_address"},
 				Props: map[string]*rest.Schema{"mac_address": {Types: []string{"string"}}},
@@ -260,19 +258,19 @@ var inspectionSchema = &rest.Schema{
 
 // continueInspection is where a stock ramdisk sends what it found. The address is not used by Ingot's agent, and what comes in here
 // has nothing that tells who sent it: it is looked at and refused.
-func (s *Server) continueInspection(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("node_uuid"); err != nil {
+func (s *Server) continueInspection(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("node_uuid"); err != nil {
 		return nil, err
 	}
-	id := c.query.Get("node_uuid")
+	id := c.Query.Get("node_uuid")
 	// 1.1 is there for agents that never learned of versions.
-	if c.v < rest.VersionContinue && (c.v != rest.MinVersion || id != "") {
+	if c.Version < rest.VersionContinue && (c.Version != rest.MinVersion || id != "") {
 		return nil, rest.NotFound("API version %s or newer is required", rest.VersionContinue)
 	}
-	if id != "" && !isUUID(id) {
+	if id != "" && !document.IsUUID(id) {
 		return nil, rest.BadRequest("Expected UUID for node_uuid: %s", id)
 	}
-	b, err := c.object("data")
+	b, err := c.Object("data")
 	if err != nil {
 		return nil, err
 	}
@@ -282,7 +280,7 @@ func (s *Server) continueInspection(ctx context.Context, c *call) (*reply, error
 	inventory := b["inventory"].(map[string]any)
 	var macs []string
 	for _, i := range inventory["interfaces"].([]any) {
-		if mac, ok := hardwareAddress(i.(map[string]any)["mac_address"].(string)); ok {
+		if mac, ok := document.HardwareAddress(i.(map[string]any)["mac_address"].(string)); ok {
 			macs = append(macs, mac)
 		}
 	}
@@ -304,17 +302,17 @@ var eventsSchema = &rest.Schema{
 		Props: map[string]*rest.Schema{
 			"event":   {Types: []string{"string"}, Enum: []any{"network.bind_port", "network.unbind_port", "network.delete_port"}},
 			"port_id": {Types: []string{"string"}}, "mac_address": {Types: []string{"string"}}, "status": {Types: []string{"string"}},
-			"device_id": optionalText, "binding:host_id": optionalText, "binding:vnic_type": optionalText,
+			"device_id": document.OptionalText, "binding:host_id": document.OptionalText, "binding:vnic_type": document.OptionalText,
 		},
 	}}},
 }
 
 // postEvents takes events of Neutron. Nothing waits for them, here as in Ironic: they are checked and logged.
-func (s *Server) postEvents(_ context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) postEvents(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	b, err := c.object("evts")
+	b, err := c.Object("evts")
 	if err != nil {
 		return nil, err
 	}
@@ -323,15 +321,15 @@ func (s *Server) postEvents(_ context.Context, c *call) (*reply, error) {
 	}
 	for _, e := range b["events"].([]any) {
 		event := e.(map[string]any)
-		if id := event["port_id"].(string); !isUUID(id) {
+		if id := event["port_id"].(string); !document.IsUUID(id) {
 			return nil, rest.BadRequest("Schema error for evts: %s is not a 'uuid'", rest.Repr(id))
 		}
 		if mac := event["mac_address"].(string); mac != "" {
-			if _, ok := hardwareAddress(mac); !ok {
+			if _, ok := document.HardwareAddress(mac); !ok {
 				return nil, rest.BadRequest("Schema error for evts: %s is not a 'mac-address'", rest.Repr(mac))
 			}
 		}
 		s.log.Debug("event of the network service", "event", event["event"], "port", event["port_id"], "status", event["status"])
 	}
-	return noContent, nil
+	return call.NoContent(), nil
 }

@@ -6,16 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-func showEvent(c *call, h node.HistoryEntry, detail bool) rest.Object {
+func showEvent(c *call.Call, h node.HistoryEntry, detail bool) rest.Object {
 	o := rest.Object{
 		{Name: "uuid", Value: h.UUID},
 		{Name: "created_at", Value: rest.NullTime{Time: h.At}},
@@ -32,13 +34,13 @@ func showEvent(c *call, h node.HistoryEntry, detail bool) rest.Object {
 	if detail {
 		o = append(o, rest.Member{Name: "conductor", Value: rest.Null(h.Conductor)}, rest.Member{Name: "user", Value: rest.Null(h.User)})
 	}
-	self := rest.Links(c.base, "nodes/"+h.NodeUUID+"/history/"+h.UUID)[:1]
+	self := rest.Links(c.Base, "nodes/"+h.NodeUUID+"/history/"+h.UUID)[:1]
 	return append(o, rest.Member{Name: "links", Value: self})
 }
 
 // historyKeys are what a history can be sorted by; times are in the order of events already.
 var historyKeys = map[string]func(node.HistoryEntry) string{
-	"created_at": func(h node.HistoryEntry) string { return stamp(h.At) },
+	"created_at": func(h node.HistoryEntry) string { return call.Stamp(h.At) },
 	"uuid":       func(h node.HistoryEntry) string { return h.UUID },
 	"severity":   func(h node.HistoryEntry) string { return h.Severity },
 	"event_type": func(h node.HistoryEntry) string { return h.Type },
@@ -47,20 +49,20 @@ var historyKeys = map[string]func(node.HistoryEntry) string{
 	"user":       func(h node.HistoryEntry) string { return h.User },
 }
 
-func (s *Server) listHistory(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow("detail", "limit", "marker", "sort_key", "sort_dir"); err != nil {
+func (s *Server) listHistory(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("detail", "limit", "marker", "sort_key", "sort_dir"); err != nil {
 		return nil, err
 	}
-	detail, err := c.flag("detail")
+	detail, err := c.Flag("detail")
 	if err != nil {
 		return nil, err
 	}
 	sortable := func(k string) bool { return historyKeys[k] != nil }
-	p, err := c.page(sortable, sortable)
+	p, err := c.Page(sortable, sortable)
 	if err != nil {
 		return nil, err
 	}
-	n, nerr := s.node(ctx, c)
+	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -69,34 +71,34 @@ func (s *Server) listHistory(ctx context.Context, c *call) (*reply, error) {
 		return nil, nerr
 	}
 	slices.Reverse(events) // the API shows the oldest first
-	if key := historyKeys[p.sort]; key != nil {
+	if key := historyKeys[p.Sort]; key != nil {
 		slices.SortStableFunc(events, func(a, b node.HistoryEntry) int { return strings.Compare(key(a), key(b)) })
 	}
-	if p.desc {
+	if p.Desc {
 		slices.Reverse(events)
 	}
-	if p.marker != "" {
-		i := slices.IndexFunc(events, func(h node.HistoryEntry) bool { return h.UUID == p.marker })
+	if p.Marker != "" {
+		i := slices.IndexFunc(events, func(h node.HistoryEntry) bool { return h.UUID == p.Marker })
 		if i < 0 {
-			return nil, rest.NotFound("Node history record %s could not be found.", p.marker)
+			return nil, rest.NotFound("Node history record %s could not be found.", p.Marker)
 		}
 		events = events[i+1:]
 	}
-	more := len(events) > p.limit
-	events = events[:min(len(events), p.limit)]
+	more := len(events) > p.Limit
+	events = events[:min(len(events), p.Limit)]
 	items := make([]rest.Object, len(events))
 	for i, h := range events {
 		items[i] = showEvent(c, h, detail != nil && *detail)
 	}
 	next := ""
 	if more {
-		next = c.next(p, "nodes/"+n.UUID+"/history", len(events), events[len(events)-1].UUID)
+		next = c.Next(p, "nodes/"+n.UUID+"/history", len(events), events[len(events)-1].UUID)
 	}
-	return list("history", items, next), nil
+	return call.List("history", items, next), nil
 }
 
-func (s *Server) getHistory(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) getHistory(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -105,16 +107,16 @@ func (s *Server) getHistory(ctx context.Context, c *call) (*reply, error) {
 		return nil, err
 	}
 	for _, h := range events {
-		if h.UUID == c.path["event"] {
-			return &reply{status: http.StatusOK, body: showEvent(c, h, true)}, nil
+		if h.UUID == c.Path["event"] {
+			return &call.Reply{Status: http.StatusOK, Body: showEvent(c, h, true)}, nil
 		}
 	}
-	return nil, rest.NotFound("Node history record %s could not be found.", c.path["event"])
+	return nil, rest.NotFound("Node history record %s could not be found.", c.Path["event"])
 }
 
 // getInventory shows what the newest inspection found: the inventory proper, and beside it whatever else the agent told.
-func (s *Server) getInventory(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) getInventory(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -134,36 +136,13 @@ func (s *Server) getInventory(ctx context.Context, c *call) (*reply, error) {
 		inventory, found = doc, map[string]json.RawMessage{}
 	}
 	delete(found, "inventory")
-	return &reply{status: http.StatusOK, body: rest.Object{{Name: "inventory", Value: inventory}, {Name: "plugin_data", Value: found}}}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "inventory", Value: inventory}, {Name: "plugin_data", Value: found}}}, nil
 }
-
-var customTrait = regexp.MustCompile(`^CUSTOM_[A-Z0-9_]+$`)
-
-// standardTrait admits the names of the os-traits library by their prefixes.
-var standardTrait = regexp.MustCompile(`^(COMPUTE|HW|MISC|OWNER|STORAGE)_[A-Z0-9_]+$`)
 
 const maxTraits = 50
 
-func checkTrait(t string) *rest.Error {
-	if fault := traitFault(t); fault != "" {
-		return rest.BadRequest("Schema error for trait: %s", fault)
-	}
-	return nil
-}
-
-// traitFault says what is wrong with the name of a trait, or "".
-func traitFault(t string) string {
-	if len(t) > 255 {
-		return rest.Repr(t) + " is too long"
-	}
-	if !customTrait.MatchString(t) && !standardTrait.MatchString(t) {
-		return fmt.Sprintf("%s is not valid under any of the given schemas. Possible root cause: %s does not match %s", rest.Repr(t), rest.Repr(t), rest.Repr(customTrait.String()))
-	}
-	return ""
-}
-
-func (s *Server) listTraits(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) listTraits(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -171,15 +150,15 @@ func (s *Server) listTraits(ctx context.Context, c *call) (*reply, error) {
 	if traits == nil {
 		traits = []string{}
 	}
-	return &reply{status: http.StatusOK, body: rest.Object{{Name: "traits", Value: traits}}}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "traits", Value: traits}}}, nil
 }
 
 var traitsSchema = &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[string]*rest.Schema{
 	"traits": {Types: []string{"array"}, Items: &rest.Schema{Types: []string{"string"}}},
 }}
 
-func (s *Server) setTraits(ctx context.Context, c *call) (*reply, error) {
-	b, err := c.object("body")
+func (s *Server) setTraits(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Object("body")
 	if err != nil {
 		return nil, err
 	}
@@ -193,7 +172,7 @@ func (s *Server) setTraits(ctx context.Context, c *call) (*reply, error) {
 	var traits []string
 	for _, t := range v.([]any) {
 		name := t.(string)
-		if err := checkTrait(name); err != nil {
+		if err := document.CheckTrait(name); err != nil {
 			return nil, err
 		}
 		if !slices.Contains(traits, name) {
@@ -203,19 +182,19 @@ func (s *Server) setTraits(ctx context.Context, c *call) (*reply, error) {
 	return s.changeTraits(ctx, c, func(*node.Node) ([]string, error) { return traits, nil })
 }
 
-func (s *Server) clearTraits(ctx context.Context, c *call) (*reply, error) {
+func (s *Server) clearTraits(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	return s.changeTraits(ctx, c, func(*node.Node) ([]string, error) { return nil, nil })
 }
 
-func (s *Server) addTrait(ctx context.Context, c *call) (*reply, error) {
-	if _, err := c.object("body"); err != nil {
+func (s *Server) addTrait(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if _, err := c.Object("body"); err != nil {
 		return nil, err
 	}
-	if fault := (&rest.Schema{Closed: true}).Check(c.body); fault != "" {
+	if fault := (&rest.Schema{Closed: true}).Check(c.Body); fault != "" {
 		return nil, rest.BadRequest("Schema error for body: %s", fault)
 	}
-	t := c.path["trait"]
-	if err := checkTrait(t); err != nil {
+	t := c.Path["trait"]
+	if err := document.CheckTrait(t); err != nil {
 		return nil, err
 	}
 	rep, cerr := s.changeTraits(ctx, c, func(n *node.Node) ([]string, error) {
@@ -227,12 +206,12 @@ func (s *Server) addTrait(ctx context.Context, c *call) (*reply, error) {
 	if cerr != nil {
 		return nil, cerr
 	}
-	rep.location = c.base + "/v1/nodes/" + c.path["node"] + "/traits/" + t
+	rep.Location = c.Base + "/v1/nodes/" + c.Path["node"] + "/traits/" + t
 	return rep, nil
 }
 
-func (s *Server) removeTrait(ctx context.Context, c *call) (*reply, error) {
-	t := c.path["trait"]
+func (s *Server) removeTrait(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	t := c.Path["trait"]
 	return s.changeTraits(ctx, c, func(n *node.Node) ([]string, error) {
 		i := slices.Index(n.Traits, t)
 		if i < 0 {
@@ -242,14 +221,14 @@ func (s *Server) removeTrait(ctx context.Context, c *call) (*reply, error) {
 	})
 }
 
-func (s *Server) changeTraits(ctx context.Context, c *call, change func(*node.Node) ([]string, error)) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) changeTraits(ctx context.Context, c *call.Call, change func(*node.Node) ([]string, error)) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	_, err = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
 		if n.Reservation != "" {
-			return lockedBy(n)
+			return finder.LockedBy(n)
 		}
 		traits, err := change(n)
 		if err != nil {
@@ -265,5 +244,5 @@ func (s *Server) changeTraits(ctx context.Context, c *call, change func(*node.No
 	if err != nil {
 		return nil, err
 	}
-	return &reply{status: http.StatusNoContent}, nil
+	return call.NoContent(), nil
 }

@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/api/document"
+
 	"github.com/ingot-metal/ingot/conductor/alloc"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -297,7 +299,7 @@ var uuidText = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{
 // ours puts this server's UUIDs where the recording has its own.
 func (r *replay) ours(s string) string {
 	for theirs, ours := range r.known {
-		if !isUUID(theirs) { // the token of an agent
+		if !document.IsUUID(theirs) { // the token of an agent
 			s = strings.ReplaceAll(s, theirs, ours)
 		}
 	}
@@ -442,7 +444,7 @@ func (r *replay) compare(path string, want, got any) string {
 		if strings.HasSuffix(path, "/next") {
 			return compareNext(r.ours(w), g)
 		}
-		if (isUUID(w) && isUUID(g) || strings.HasSuffix(path, "/agent_token") && w != rest.Masked && len(w) == len(g)) && r.known[w] == "" {
+		if (document.IsUUID(w) && document.IsUUID(g) || strings.HasSuffix(path, "/agent_token") && w != rest.Masked && len(w) == len(g)) && r.known[w] == "" {
 			r.known[w] = g
 		}
 		if g != r.ours(w) && g != strings.ReplaceAll(r.ours(w), "/nodes/prov/", "/nodes/"+r.known["prov"]+"/") {

@@ -3,6 +3,9 @@ package api
 import (
 	"context"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/resource"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -18,42 +21,42 @@ func ruleParts(min int) *rest.Schema {
 	}}
 }
 
-func (s *Server) inspectionRules() *kind[node.InspectionRule, rest.InspectionRule] {
-	return &kind[node.InspectionRule, rest.InspectionRule]{
-		path: "inspection_rules", param: "rule", list: "inspection_rules", body: "inspection_rule", title: "Rule", expects: "inspection_rule_uuid",
-		since: rest.VersionRules, detailSince: rest.VersionRules, write: Admin,
-		table:  func() *store.Table[node.InspectionRule] { return s.store.InspectionRules() },
-		fields: rest.InspectionRuleFields, short: rest.InspectionRuleListFields,
-		show: func(c *call, v *node.InspectionRule) rest.InspectionRule {
+func (s *Server) inspectionRules() *resource.Kind[node.InspectionRule, rest.InspectionRule] {
+	return &resource.Kind[node.InspectionRule, rest.InspectionRule]{
+		Path: "inspection_rules", Param: "rule", Member: "inspection_rules", Body: "inspection_rule", Title: "Rule", Expects: "inspection_rule_uuid",
+		Since: rest.VersionRules, DetailSince: rest.VersionRules, Write: call.Admin,
+		Table:  func() *store.Table[node.InspectionRule] { return s.store.InspectionRules() },
+		Fields: rest.InspectionRuleFields, Short: rest.InspectionRuleListFields,
+		Show: func(c *call.Call, v *node.InspectionRule) rest.InspectionRule {
 			out := rest.InspectionRule{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
 				Description: rest.Null(v.Description), Priority: v.Priority, Sensitive: v.Sensitive, Phase: v.Phase,
-				Links: rest.Links(c.base, "inspection_rules/"+v.UUID),
+				Links: rest.Links(c.Base, "inspection_rules/"+v.UUID),
 			}
 			if !v.Sensitive {
 				out.Conditions, out.Actions = showParts(v.Conditions, "any"), showParts(v.Actions, "")
 			}
 			return out
 		},
-		schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"actions"}, Props: map[string]*rest.Schema{
-			"uuid": optionalText, "actions": ruleParts(1), "conditions": ruleParts(0), "description": {Types: []string{"string", "null"}, MaxLen: 255},
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"actions"}, Props: map[string]*rest.Schema{
+			"uuid": document.OptionalText, "actions": ruleParts(1), "conditions": ruleParts(0), "description": {Types: []string{"string", "null"}, MaxLen: 255},
 			"phase": {Types: []string{"string", "null"}, MaxLen: 16}, "priority": {Types: []string{"integer"}}, "sensitive": {Types: []string{"boolean", "null"}},
 		}},
-		patchable: []string{"actions", "conditions", "description", "phase", "priority", "sensitive"},
-		document: func(v *node.InspectionRule) map[string]any {
+		Patchable: []string{"actions", "conditions", "description", "phase", "priority", "sensitive"},
+		Document: func(v *node.InspectionRule) map[string]any {
 			return map[string]any{
-				"actions": partsDocument(v.Actions), "conditions": partsDocument(v.Conditions), "description": textOrNull(v.Description),
+				"actions": partsDocument(v.Actions), "conditions": partsDocument(v.Conditions), "description": document.OrNull(v.Description),
 				"phase": v.Phase, "priority": float64(v.Priority), "sensitive": v.Sensitive,
 			}
 		},
-		check: func(_ context.Context, _ *call, was *node.InspectionRule, d map[string]any) error {
+		Check: func(_ context.Context, _ *call.Call, was *node.InspectionRule, d map[string]any) error {
 			if sensitive, _ := d["sensitive"].(bool); was != nil && was.Sensitive && !sensitive {
 				return rest.BadRequest("Inspection rules cannot have the sensitive flag unset.") // or its secrets could be read
 			}
 			return nil
 		},
-		assign: func(_ *call, v *node.InspectionRule, d map[string]any) *rest.Error {
-			v.Description, v.Phase, v.Priority = textIn(d, "description"), textIn(d, "phase"), numberIn(d, "priority")
+		Assign: func(_ *call.Call, v *node.InspectionRule, d map[string]any) *rest.Error {
+			v.Description, v.Phase, v.Priority = document.Text(d, "description"), document.Text(d, "phase"), document.Number(d, "priority")
 			v.Sensitive, _ = d["sensitive"].(bool)
 			v.Conditions, v.Actions = partsIn(d, "conditions"), partsIn(d, "actions")
 			if v.Phase == "" {
@@ -64,7 +67,7 @@ func (s *Server) inspectionRules() *kind[node.InspectionRule, rest.InspectionRul
 			}
 			return nil
 		},
-		filters: []filter[node.InspectionRule]{{name: "phase", match: func(_ context.Context, _ *call, value string) (func(*node.InspectionRule) bool, error) {
+		Filters: []resource.Filter[node.InspectionRule]{{Name: "phase", Match: func(_ context.Context, _ *call.Call, value string) (func(*node.InspectionRule) bool, error) {
 			return func(v *node.InspectionRule) bool { return v.Phase == value }, nil
 		}}},
 	}

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/events"
@@ -74,18 +76,6 @@ type machines interface {
 	keeper
 }
 
-// Access is what a route asks of whoever calls it.
-type Access int
-
-// Access rules, from weak to strong. The zero value is no rule at all and refuses to start.
-const (
-	Public Access = iota + 1 // everybody: the version documents
-	Read                     // whoever may look at the node, or at lists (which hold what they may see)
-	Use                      // whoever may run the node: deploy, tear down, power, attach. Its owner, its lessee, the system's members
-	Write                    // whoever may change the node or resource. Its owner, the system's members
-	Admin                    // the system's administrators: what belongs to nobody
-)
-
 // Config is what a Server needs to know.
 type Config struct {
 	// Hostname names this conductor on the API.
@@ -119,6 +109,7 @@ type Config struct {
 type Server struct {
 	store   nodes
 	engine  machines
+	find    *finder.Finder
 	cfg     Config
 	log     *slog.Logger
 	routes  *router
@@ -138,7 +129,7 @@ func New(st nodes, en machines, cfg Config, log *slog.Logger) (*Server, error) {
 	if cfg.MaxVersion == 0 {
 		cfg.MaxVersion = rest.MaxVersion
 	}
-	s := &Server{store: st, engine: en, cfg: cfg, log: log, started: time.Now()}
+	s := &Server{store: st, engine: en, find: finder.New(st), cfg: cfg, log: log, started: time.Now()}
 	if s.drivers = cfg.Drivers; s.drivers == nil {
 		s.drivers = driver.All()
 	}
@@ -150,39 +141,11 @@ func New(st nodes, en machines, cfg Config, log *slog.Logger) (*Server, error) {
 	return s, nil
 }
 
-// Limits of a request's body. A config drive may be 64 MiB, an inventory 16; JSON nested deeper than any client needs is an attack.
+// Limits of a request's body, unless its route has another. JSON nested deeper than any client needs is an attack.
 const (
-	maxBody           = 1 << 20
-	maxDriveBody      = 64<<20 + 1<<20
-	maxInspectionBody = 16 << 20
-	maxDepth          = 25
+	maxBody  = 1 << 20
+	maxDepth = 25
 )
-
-// call is one request on its way through a handler.
-type call struct {
-	r     *http.Request
-	v     rest.Version
-	path  map[string]string // values of the route's {names}
-	query url.Values
-	body  any    // decoded JSON; nil if there was none
-	base  string // scheme and host for links
-	actor *access.Actor
-	user  string // the actor's name, for histories
-
-	known   *node.Node // the node of the address, when it had to be looked up to let the request through
-	knownAs string
-}
-
-// reply is what a handler answers. A nil body sends none.
-type reply struct {
-	status   int
-	body     any
-	location string
-	// stream sends the body, instead of body, and returns when it is sent or the client is gone.
-	stream func(w http.ResponseWriter)
-	// challenge tells a client that has to say who it is how to do so.
-	challenge string
-}
 
 // ServeHTTP implements http.Handler.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -204,32 +167,32 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	if rep.location != "" {
-		w.Header().Set("Location", rep.location)
+	if rep.Location != "" {
+		w.Header().Set("Location", rep.Location)
 	}
-	if rep.challenge != "" {
-		w.Header().Set("WWW-Authenticate", rep.challenge)
+	if rep.Challenge != "" {
+		w.Header().Set("WWW-Authenticate", rep.Challenge)
 	}
-	if rep.stream != nil {
-		rep.stream(w)
+	if rep.Stream != nil {
+		rep.Stream(w)
 		return
 	}
-	if rep.body == nil {
+	if rep.Body == nil {
 		w.Header().Set("Content-Length", "0")
-		w.WriteHeader(rep.status)
+		w.WriteHeader(rep.Status)
 		return
 	}
 	buf, ok := s.answers.Get().(*[]byte)
 	if !ok {
 		buf = new([]byte)
 	}
-	b, jerr := rest.Append((*buf)[:0], rep.body)
+	b, jerr := rest.Append((*buf)[:0], rep.Body)
 	if jerr != nil {
 		s.log.Error("an answer is not JSON", "path", r.URL.Path, "request", id, "err", jerr)
 		s.fail(w, r, rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.", id))
 		return
 	}
-	send(w, r, rep.status, b)
+	send(w, r, rep.Status, b)
 	if *buf = b; cap(b) <= maxKeptAnswer {
 		s.answers.Put(buf)
 	}
@@ -238,21 +201,21 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // maxKeptAnswer is the largest buffer that is kept for other answers: that of a page of a thousand nodes in detail.
 const maxKeptAnswer = 8 << 20
 
-func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*reply, *rest.Error) {
+func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call.Reply, *rest.Error) {
 	if r.Method == http.MethodOptions {
-		return &reply{status: http.StatusOK}, nil
+		return &call.Reply{Status: http.StatusOK}, nil
 	}
 	path, ours := normalise(r.URL.EscapedPath())
 	rt, values, missing := s.routes.find(r.Method, path)
 	who := access.Anybody()
-	if missing != nil || rt.Access != Public {
+	if missing != nil || rt.Access != call.Public {
 		a, refused, err := s.authenticate(r)
 		if refused != nil || err != nil {
 			return refused, err
 		}
 		who = a
 	}
-	c := &call{r: r, v: s.cfg.MaxVersion, base: s.base(r), path: values, actor: who, user: who.String()}
+	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: s.base(r), Path: values, Actor: who, User: who.String()}
 	if len(path) > 0 && !ours {
 		v, ranged, err := rest.Negotiate(r.Header, s.cfg.MaxVersion)
 		if ranged {
@@ -267,7 +230,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 		if v >= rest.VersionRequestID {
 			w.Header().Set("X-OpenStack-Request-Id", id)
 		}
-		c.v = v
+		c.Version = v
 	}
 	if missing != nil {
 		if missing.Status == http.StatusMethodNotAllowed {
@@ -275,21 +238,21 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 		}
 		return nil, missing
 	}
-	if c.v < rt.Since {
-		return nil, rt.tooNew()
+	if c.Version < rt.Since {
+		return nil, rt.TooNew()
 	}
 	if !rt.Stream && !acceptsJSON(r.Header.Values("Accept")) {
 		return nil, rest.Routing(http.StatusNotAcceptable, "The answers of this API are application/json, which the Accept header excludes.")
 	}
 	var err *rest.Error
-	if c.query, err = parseQuery(r.URL.RawQuery); err != nil {
+	if c.Query, err = parseQuery(r.URL.RawQuery); err != nil {
 		return nil, err
 	}
-	if rt.Access != Public {
+	if rt.Access != call.Public {
 		if err := s.admit(r.Context(), c, rt); err != nil {
 			answer := s.translate(err, c, id)
 			if answer.Status == http.StatusForbidden {
-				s.log.Info("somebody asked for what they may not do", "user", c.user, "method", r.Method, "path", r.URL.Path, "request", id)
+				s.log.Info("somebody asked for what they may not do", "user", c.User, "method", r.Method, "path", r.URL.Path, "request", id)
 			}
 			return nil, answer
 		}
@@ -301,14 +264,14 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 			limit = rt.Body
 		}
 		if raw, err = readBody(w, r, limit); err == nil {
-			c.body, err = decode(raw)
+			c.Body, err = decode(raw)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
 	began := time.Now()
-	ctx := node.WithRequester(r.Context(), node.Requester{User: c.user, Project: who.ProjectID})
+	ctx := node.WithRequester(r.Context(), node.Requester{User: c.User, Project: who.ProjectID})
 	rep, answer := s.attempt(ctx, rt, c, id)
 	for pause := firstPause; answer != nil && answer.Again && time.Since(began)+pause <= s.cfg.LockWait; pause = min(2*pause, longestPause) {
 		select {
@@ -316,17 +279,17 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*repl
 		case <-ctx.Done():
 			return nil, answer
 		}
-		c.body, _ = decode(raw) // anew, for a handler may have changed what it was given; it could be decoded before
+		c.Body, _ = decode(raw) // anew, for a handler may have changed what it was given; it could be decoded before
 		rep, answer = s.attempt(ctx, rt, c, id)
 	}
-	if c.user != "" && r.Method != http.MethodGet {
+	if c.User != "" && r.Method != http.MethodGet {
 		status := 0
 		if answer != nil {
 			status = answer.Status
 		} else {
-			status = rep.status
+			status = rep.Status
 		}
-		s.log.Info("somebody asked for a change", "user", c.user, "method", r.Method, "path", r.URL.Path, "status", status, "took", time.Since(began).Round(time.Microsecond), "request", id)
+		s.log.Info("somebody asked for a change", "user", c.User, "method", r.Method, "path", r.URL.Path, "status", status, "took", time.Since(began).Round(time.Microsecond), "request", id)
 	}
 	return rep, answer
 }
@@ -337,8 +300,8 @@ const (
 	longestPause = 200 * time.Millisecond
 )
 
-func (s *Server) attempt(ctx context.Context, rt *route, c *call, id string) (*reply, *rest.Error) {
-	rep, err := rt.handle(ctx, c)
+func (s *Server) attempt(ctx context.Context, rt *call.Route, c *call.Call, id string) (*call.Reply, *rest.Error) {
+	rep, err := rt.Handle(ctx, c)
 	if err != nil {
 		return nil, s.translate(err, c, id)
 	}

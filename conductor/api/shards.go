@@ -4,17 +4,18 @@ import (
 	"context"
 	"net/http"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-func (s *Server) shardRoutes() []route {
-	return []route{{Method: http.MethodGet, Path: "/v1/shards", Access: Read, Since: rest.VersionShards, Hidden: true, handle: s.listShards}}
+func (s *Server) shardRoutes() []call.Route {
+	return []call.Route{{Method: http.MethodGet, Path: "/v1/shards", Access: call.Read, Since: rest.VersionShards, Hidden: true, Handle: s.listShards}}
 }
 
 // listShards counts the nodes of each shard. Those of none are listed under "None", as clients expect.
-func (s *Server) listShards(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) listShards(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
 	nodes, err := s.store.Nodes(ctx, store.Query{Sort: "shard"})
@@ -35,5 +36,5 @@ func (s *Server) listShards(ctx context.Context, c *call) (*reply, error) {
 		items = append(items, rest.Object{{Name: "name", Value: name}, {Name: "count", Value: count}})
 		count = 0
 	}
-	return list("shards", items, ""), nil
+	return call.List("shards", items, ""), nil
 }

@@ -10,6 +10,9 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/resource"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -19,17 +22,17 @@ import (
 
 // templateRoutes are the routes of deploy templates and runbooks. In versions that don't have them yet, their methods other than GET
 // are not allowed.
-func (s *Server) templateRoutes() []route {
-	rs := append(s.templates().routes(), s.runbooks().routes()...)
+func (s *Server) templateRoutes() []call.Route {
+	rs := append(s.templates().Routes(), s.runbooks().Routes()...)
 	for i := range rs {
 		r := &rs[i]
 		if r.Method == http.MethodGet {
 			continue
 		}
-		since, handle := r.Since, r.handle
+		since, handle := r.Since, r.Handle
 		r.Since, r.Hidden = 0, false
-		r.handle = func(ctx context.Context, c *call) (*reply, error) {
-			if c.v < since {
+		r.Handle = func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+			if c.Version < since {
 				return nil, rest.Routing(http.StatusMethodNotAllowed, "")
 			}
 			return handle(ctx, c)
@@ -83,7 +86,7 @@ func checkSteps(v rest.Version, d map[string]any, order, what string) (fault, in
 		if at < 0 {
 			return strconv.Itoa(at) + " is less than the minimum of 0", ""
 		}
-		id := "interface: " + textIn(o, "interface") + ", step: " + textIn(o, "step")
+		id := "interface: " + document.Text(o, "interface") + ", step: " + document.Text(o, "step")
 		if seen[id] {
 			return "", "Duplicate " + what + "steps. A " + strings.TrimSpace(map[string]string{"deploy ": "deploy template", "": "runbook"}[what]) +
 				" cannot have multiple " + what + "steps with the same interface and step. Duplicates: " + id + "."
@@ -111,7 +114,7 @@ func stepsIn(d map[string]any, order string, was []node.TemplateStep) ([]node.Te
 	var out []node.TemplateStep
 	for _, item := range list {
 		o, _ := item.(map[string]any)
-		st := node.TemplateStep{Interface: textIn(o, "interface"), Step: textIn(o, "step")}
+		st := node.TemplateStep{Interface: document.Text(o, "interface"), Step: document.Text(o, "step")}
 		if at, _ := place(o[order]); order == "order" {
 			st.Order = at
 		} else {
@@ -180,7 +183,7 @@ func driversIn(extra map[string]any) ([]string, *rest.Error) {
 		return nil, nil
 	}
 	list, ok := v.([]any)
-	names := texts(v)
+	names := document.Texts(v)
 	if !ok || len(names) != len(list) || len(list) == 0 {
 		return nil, rest.BadRequest("extra's %s is not a list of hardware types, such as [\"ipmi\"]", driversKey)
 	}
@@ -199,42 +202,42 @@ func subject(was bool, body string) string {
 	return body
 }
 
-func (s *Server) templates() *kind[node.DeployTemplate, rest.DeployTemplate] {
-	return &kind[node.DeployTemplate, rest.DeployTemplate]{
-		path: "deploy_templates", param: "template", list: "deploy_templates", body: "template", title: "Deploy template", expects: "template_ident",
-		since: rest.VersionTemplates, named: rest.VersionTemplates, detailSince: rest.VersionTemplates, write: Admin,
-		table:  func() *store.Table[node.DeployTemplate] { return s.store.DeployTemplates() },
-		fields: rest.DeployTemplateFields, short: rest.NamedListFields,
-		show: func(c *call, t *node.DeployTemplate) rest.DeployTemplate {
+func (s *Server) templates() *resource.Kind[node.DeployTemplate, rest.DeployTemplate] {
+	return &resource.Kind[node.DeployTemplate, rest.DeployTemplate]{
+		Path: "deploy_templates", Param: "template", Member: "deploy_templates", Body: "template", Title: "Deploy template", Expects: "template_ident",
+		Since: rest.VersionTemplates, Named: rest.VersionTemplates, DetailSince: rest.VersionTemplates, Write: call.Admin,
+		Table:  func() *store.Table[node.DeployTemplate] { return s.store.DeployTemplates() },
+		Fields: rest.DeployTemplateFields, Short: rest.NamedListFields,
+		Show: func(c *call.Call, t *node.DeployTemplate) rest.DeployTemplate {
 			return rest.DeployTemplate{UUID: t.UUID, CreatedAt: rest.NullTime{Time: t.CreatedAt}, UpdatedAt: rest.NullTime{Time: t.UpdatedAt}, Name: t.Name,
-				Extra: t.Extra, Links: rest.Links(c.base, "deploy_templates/"+t.UUID), Steps: showSteps(t.Steps, "priority")}
+				Extra: t.Extra, Links: rest.Links(c.Base, "deploy_templates/"+t.UUID), Steps: showSteps(t.Steps, "priority")}
 		},
-		schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"steps", "name"}, Props: map[string]*rest.Schema{
-			"uuid": optionalText, "extra": optionalObject, "name": {Types: []string{"string"}},
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"steps", "name"}, Props: map[string]*rest.Schema{
+			"uuid": document.OptionalText, "extra": document.OptionalObject, "name": {Types: []string{"string"}},
 			"steps": {Types: []string{"array"}, MinLen: 1, Items: stepSchema("priority", "args", "priority")},
 		}},
-		patchable: []string{"extra", "name", "steps"},
-		document: func(t *node.DeployTemplate) map[string]any {
+		Patchable: []string{"extra", "name", "steps"},
+		Document: func(t *node.DeployTemplate) map[string]any {
 			return map[string]any{"name": t.Name, "extra": rest.Clone(t.Extra), "steps": stepDocuments(t.Steps, "priority")}
 		},
-		check: func(_ context.Context, c *call, was *node.DeployTemplate, d map[string]any) error {
-			if fault := traitFault(textIn(d, "name")); fault != "" {
+		Check: func(_ context.Context, c *call.Call, was *node.DeployTemplate, d map[string]any) error {
+			if fault := document.TraitFault(document.Text(d, "name")); fault != "" {
 				return rest.BadRequest("Schema error for %s: %s", subject(was != nil, "template"), fault)
 			}
-			fault, invalid := checkSteps(c.v, d, "priority", "deploy ")
+			fault, invalid := checkSteps(c.Version, d, "priority", "deploy ")
 			switch {
 			case fault != "":
 				return rest.BadRequest("Schema error for %s: %s", subject(was != nil, "template"), fault)
 			case invalid != "":
 				return rest.BadRequest("Deploy template invalid: %s", invalid)
 			}
-			if _, err := driversIn(objectIn(d, "extra")); err != nil {
+			if _, err := driversIn(document.Object(d, "extra")); err != nil {
 				return err
 			}
 			return nil
 		},
-		assign: func(_ *call, t *node.DeployTemplate, d map[string]any) (err *rest.Error) {
-			t.Name, t.Extra = textIn(d, "name"), objectIn(d, "extra")
+		Assign: func(_ *call.Call, t *node.DeployTemplate, d map[string]any) (err *rest.Error) {
+			t.Name, t.Extra = document.Text(d, "name"), document.Object(d, "extra")
 			if t.Drivers, err = driversIn(t.Extra); err != nil {
 				return err
 			}
@@ -246,26 +249,26 @@ func (s *Server) templates() *kind[node.DeployTemplate, rest.DeployTemplate] {
 
 func owns(r *node.Runbook) access.Object { return access.Object{Owner: r.Owner} }
 
-func (s *Server) runbooks() *kind[node.Runbook, rest.Runbook] {
-	k := &kind[node.Runbook, rest.Runbook]{
-		path: "runbooks", param: "runbook", list: "runbooks", body: "runbook", title: "Runbook", expects: "runbook_ident",
-		since: rest.VersionRunbooks, named: rest.VersionRunbooks, detailSince: rest.VersionRunbooks, write: Admin,
-		table:  func() *store.Table[node.Runbook] { return s.store.Runbooks() },
-		fields: rest.RunbookFields, short: rest.NamedListFields,
-		show: func(c *call, r *node.Runbook) rest.Runbook {
+func (s *Server) runbooks() *resource.Kind[node.Runbook, rest.Runbook] {
+	k := &resource.Kind[node.Runbook, rest.Runbook]{
+		Path: "runbooks", Param: "runbook", Member: "runbooks", Body: "runbook", Title: "Runbook", Expects: "runbook_ident",
+		Since: rest.VersionRunbooks, Named: rest.VersionRunbooks, DetailSince: rest.VersionRunbooks, Write: call.Admin,
+		Table:  func() *store.Table[node.Runbook] { return s.store.Runbooks() },
+		Fields: rest.RunbookFields, Short: rest.NamedListFields,
+		Show: func(c *call.Call, r *node.Runbook) rest.Runbook {
 			return rest.Runbook{UUID: r.UUID, CreatedAt: rest.NullTime{Time: r.CreatedAt}, UpdatedAt: rest.NullTime{Time: r.UpdatedAt}, Name: r.Name,
 				Extra: r.Extra, Public: r.Public, Owner: rest.Null(r.Owner), DisableRamdisk: r.DisableRamdisk, Description: rest.Null(r.Description),
-				Links: rest.Links(c.base, "runbooks/"+r.UUID), Steps: showSteps(r.Steps, "order"), Traits: r.Traits}
+				Links: rest.Links(c.Base, "runbooks/"+r.UUID), Steps: showSteps(r.Steps, "order"), Traits: r.Traits}
 		},
-		sees: func(c *call, r *node.Runbook) bool {
-			return c.actor.May(access.RunbookGet, owns(r)) || r.Public && c.actor.May(access.RunbookList, access.Object{})
+		Sees: func(c *call.Call, r *node.Runbook) bool {
+			return c.Actor.May(access.RunbookGet, owns(r)) || r.Public && c.Actor.May(access.RunbookList, access.Object{})
 		},
-		may: func(c *call, r *node.Runbook) error {
-			if c.r.Method == http.MethodDelete {
-				return c.mayFor(access.RunbookDelete, owns(r))
+		May: func(c *call.Call, r *node.Runbook) error {
+			if c.Request.Method == http.MethodDelete {
+				return c.MayFor(access.RunbookDelete, owns(r))
 			}
 			rules := map[access.Rule]bool{}
-			for _, root := range patchRoots(c.body) {
+			for _, root := range patchRoots(c.Body) {
 				switch root {
 				case "owner":
 					rules[access.RunbookOwner] = true
@@ -280,27 +283,27 @@ func (s *Server) runbooks() *kind[node.Runbook, rest.Runbook] {
 			}
 			for _, rule := range []access.Rule{access.RunbookUpdate, access.RunbookPublic, access.RunbookOwner} {
 				if rules[rule] {
-					if err := c.mayFor(rule, owns(r)); err != nil {
+					if err := c.MayFor(rule, owns(r)); err != nil {
 						return err
 					}
 				}
 			}
 			return nil
 		},
-		schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"steps", "name"}, Props: map[string]*rest.Schema{
-			"uuid": optionalText, "extra": optionalObject, "name": {Types: []string{"string"}}, "owner": {Types: []string{"string", "null"}, MaxLen: 255},
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"steps", "name"}, Props: map[string]*rest.Schema{
+			"uuid": document.OptionalText, "extra": document.OptionalObject, "name": {Types: []string{"string"}}, "owner": {Types: []string{"string", "null"}, MaxLen: 255},
 			"public": {Types: []string{"boolean", "null"}}, "disable_ramdisk": {Types: []string{"boolean", "null"}},
 			"description": {Types: []string{"string", "null"}, MaxLen: 255},
 			"steps":       {Types: []string{"array"}, MinLen: 1, Items: stepSchema("order", "order")},
 		}},
-		patchable: []string{"disable_ramdisk", "extra", "name", "owner", "public", "steps", "description"},
-		document: func(r *node.Runbook) map[string]any {
-			return map[string]any{"name": r.Name, "extra": rest.Clone(r.Extra), "owner": textOrNull(r.Owner), "public": r.Public,
-				"disable_ramdisk": r.DisableRamdisk, "description": textOrNull(r.Description), "steps": stepDocuments(r.Steps, "order")}
+		Patchable: []string{"disable_ramdisk", "extra", "name", "owner", "public", "steps", "description"},
+		Document: func(r *node.Runbook) map[string]any {
+			return map[string]any{"name": r.Name, "extra": rest.Clone(r.Extra), "owner": document.OrNull(r.Owner), "public": r.Public,
+				"disable_ramdisk": r.DisableRamdisk, "description": document.OrNull(r.Description), "steps": stepDocuments(r.Steps, "order")}
 		},
-		check: checkRunbook,
-		assign: func(_ *call, r *node.Runbook, d map[string]any) (err *rest.Error) {
-			r.Name, r.Extra, r.Owner, r.Description = textIn(d, "name"), objectIn(d, "extra"), textIn(d, "owner"), textIn(d, "description")
+		Check: checkRunbook,
+		Assign: func(_ *call.Call, r *node.Runbook, d map[string]any) (err *rest.Error) {
+			r.Name, r.Extra, r.Owner, r.Description = document.Text(d, "name"), document.Object(d, "extra"), document.Text(d, "owner"), document.Text(d, "description")
 			r.Public, _ = d["public"].(bool)
 			r.DisableRamdisk, _ = d["disable_ramdisk"].(bool)
 			r.Steps, err = stepsIn(d, "order", r.Steps)
@@ -313,17 +316,17 @@ func (s *Server) runbooks() *kind[node.Runbook, rest.Runbook] {
 // runbookName is what a runbook may be called in versions in which its name need not be a trait.
 var runbookName = regexp.MustCompile(`^[A-Za-z0-9\-._~]+$`)
 
-func checkRunbook(_ context.Context, c *call, was *node.Runbook, d map[string]any) error {
-	body, name := subject(was != nil, "runbook"), textIn(d, "name")
-	switch free := c.v >= rest.VersionRunbookTraits; {
+func checkRunbook(_ context.Context, c *call.Call, was *node.Runbook, d map[string]any) error {
+	body, name := subject(was != nil, "runbook"), document.Text(d, "name")
+	switch free := c.Version >= rest.VersionRunbookTraits; {
 	case free && (!runbookName.MatchString(name) || len(name) > 255):
 		return rest.BadRequest("Schema error for %s: %s does not match %s", body, rest.Repr(name), rest.Repr(runbookName.String()))
 	case !free && (was == nil || was.Name != name):
-		if fault := traitFault(name); fault != "" {
+		if fault := document.TraitFault(name); fault != "" {
 			return rest.BadRequest("Schema error for %s: %s", body, fault)
 		}
 	}
-	fault, invalid := checkSteps(c.v, d, "order", "")
+	fault, invalid := checkSteps(c.Version, d, "order", "")
 	switch {
 	case fault != "":
 		return rest.BadRequest("Schema error for %s: %s", body, fault)
@@ -332,25 +335,25 @@ func checkRunbook(_ context.Context, c *call, was *node.Runbook, d map[string]an
 	}
 	public, _ := d["public"].(bool)
 	if was == nil {
-		if c.actor.May(access.RunbookOwner, access.Object{}) {
+		if c.Actor.May(access.RunbookOwner, access.Object{}) {
 			return nil
 		}
-		switch owner := textIn(d, "owner"); {
-		case owner != "" && owner != c.actor.ProjectID:
+		switch owner := document.Text(d, "owner"); {
+		case owner != "" && owner != c.Actor.ProjectID:
 			return rest.BadRequest("Cannot create a runbook as a project scoped admin with an owner other than your own project.")
 		case public:
 			return rest.BadRequest("Cannot create a public runbook as a project scoped admin.")
 		}
-		d["owner"] = c.actor.ProjectID
+		d["owner"] = c.Actor.ProjectID
 		return nil
 	}
 	// A public runbook is nobody's: whoever makes it so, or ends that, takes its owner away, unless the patch names one.
-	roots := patchRoots(c.body)
+	roots := patchRoots(c.Body)
 	if slices.Contains(roots, "public") && !slices.Contains(roots, "owner") {
 		d["owner"] = nil
 	}
-	if public && textIn(d, "owner") != "" {
-		return rest.BadRequest("Couldn't apply patch '%s'. Reason: There cannot be an owner for a public runbook", rest.Repr(c.body))
+	if public && document.Text(d, "owner") != "" {
+		return rest.BadRequest("Couldn't apply patch '%s'. Reason: There cannot be an owner for a public runbook", rest.Repr(c.Body))
 	}
 	return nil
 }
@@ -361,7 +364,7 @@ func patchRoots(body any) []string {
 	list, _ := body.([]any)
 	for _, item := range list {
 		o, _ := item.(map[string]any)
-		root, _, _ := strings.Cut(strings.TrimPrefix(textIn(o, "path"), "/"), "/")
+		root, _, _ := strings.Cut(strings.TrimPrefix(document.Text(o, "path"), "/"), "/")
 		roots = append(roots, root)
 	}
 	return roots
@@ -369,12 +372,12 @@ func patchRoots(body any) []string {
 
 // useRunbook puts the runbook that the body of a PUT names into the request, if whoever asks may use it. That it suits the node is for
 // the engine to say.
-func (s *Server) useRunbook(ctx context.Context, c *call, b map[string]any, req *engine.Request) error {
+func (s *Server) useRunbook(ctx context.Context, c *call.Call, b map[string]any, req *engine.Request) error {
 	v, ok := b["runbook"]
 	if !ok || v == nil {
 		return nil
 	}
-	if c.v < rest.VersionRunbooks {
+	if c.Version < rest.VersionRunbooks {
 		return rest.NotAcceptable()
 	}
 	ident, ok := v.(string)
@@ -388,12 +391,12 @@ func (s *Server) useRunbook(ctx context.Context, c *call, b map[string]any, req 
 		return rest.BadRequest(`Please provide either "%s_steps" or a runbook, but not both.`, req.Verb)
 	}
 	k := s.runbooks()
-	r, err := k.byIdent(ctx, c, ident)
+	r, err := k.ByIdent(ctx, c, ident)
 	if err != nil {
 		return err
 	}
-	if !r.Public || c.actor.Role < access.Member && !c.actor.Service { // public ones are every member's to use
-		if err := c.mayFor(access.RunbookUse, owns(r)); err != nil {
+	if !r.Public || c.Actor.Role < access.Member && !c.Actor.Service { // public ones are every member's to use
+		if err := c.MayFor(access.RunbookUse, owns(r)); err != nil {
 			return err
 		}
 	}

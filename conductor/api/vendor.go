@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -21,11 +23,11 @@ func unknownDriver(name string) *rest.Error {
 	return rest.NotFound("The driver '%s' is unknown.", name)
 }
 
-func (s *Server) listVendorMethods(ctx context.Context, c *call) (*reply, error) {
-	if err := c.allow(); err != nil {
+func (s *Server) listVendorMethods(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	n, err := s.node(ctx, c)
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -40,20 +42,20 @@ func (s *Server) listVendorMethods(ctx context.Context, c *call) (*reply, error)
 			{Name: "attach", Value: m.Attach}, {Name: "require_exclusive_lock", Value: m.Exclusive},
 		}})
 	}
-	return &reply{status: http.StatusOK, body: o}, nil
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
 }
 
 // listDriverMethods: there are vendors' methods of nodes only.
-func (s *Server) listDriverMethods(_ context.Context, c *call) (*reply, error) {
-	if !s.driverExists(c.path["driver"]) {
-		return nil, unknownDriver(c.path["driver"])
+func (s *Server) listDriverMethods(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if !s.driverExists(c.Path["driver"]) {
+		return nil, unknownDriver(c.Path["driver"])
 	}
-	return &reply{status: http.StatusOK, body: rest.Object{}}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{}}, nil
 }
 
-func (s *Server) callDriver(_ context.Context, c *call) (*reply, error) {
-	if !s.driverExists(c.path["driver"]) {
-		return nil, unknownDriver(c.path["driver"])
+func (s *Server) callDriver(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if !s.driverExists(c.Path["driver"]) {
+		return nil, unknownDriver(c.Path["driver"])
 	}
 	method, err := vendorMethod(c)
 	if err != nil {
@@ -63,14 +65,14 @@ func (s *Server) callDriver(_ context.Context, c *call) (*reply, error) {
 }
 
 // vendorMethod is the method that is named in the address or in the query.
-func vendorMethod(c *call) (string, *rest.Error) {
-	if m := c.path["method"]; m != "" {
-		return m, c.allow()
+func vendorMethod(c *call.Call) (string, *rest.Error) {
+	if m := c.Path["method"]; m != "" {
+		return m, c.Allow()
 	}
-	if err := c.allow("method"); err != nil {
+	if err := c.Allow("method"); err != nil {
 		return "", err
 	}
-	m := c.text("method")
+	m := c.Text("method")
 	if m == nil {
 		return "", rest.BadRequest("Missing mandatory parameter: method")
 	}
@@ -81,16 +83,16 @@ func noHandler(method string) *rest.Error { return rest.BadRequest("No handler f
 
 // callVendor calls a vendor's method. One that is asynchronous is answered before it is done; one that is exclusive holds the node's
 // lock meanwhile.
-func (s *Server) callVendor(ctx context.Context, c *call) (*reply, error) {
+func (s *Server) callVendor(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	name, err := vendorMethod(c)
 	if err != nil {
 		return nil, err
 	}
-	params, err := c.object("data")
+	params, err := c.Object("data")
 	if err != nil {
 		return nil, err
 	}
-	n, nerr := s.node(ctx, c)
+	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
@@ -104,8 +106,8 @@ func (s *Server) callVendor(ctx context.Context, c *call) (*reply, error) {
 		return nil, noHandler(name)
 	}
 	m := methods[i]
-	if !slices.Contains(m.HTTPMethods, c.r.Method) {
-		return nil, rest.BadRequest("The method %s does not support HTTP %s", name, c.r.Method)
+	if !slices.Contains(m.HTTPMethods, c.Request.Method) {
+		return nil, rest.BadRequest("The method %s does not support HTTP %s", name, c.Request.Method)
 	}
 	if err := vendor.Check(n, name, params); err != nil {
 		return nil, err
@@ -127,7 +129,7 @@ func (s *Server) callVendor(ctx context.Context, c *call) (*reply, error) {
 				s.complain(bg, c, n, "vendor method "+name+" failed: "+err.Error())
 			}
 		})
-		return &reply{status: http.StatusAccepted}, nil
+		return &call.Reply{Status: http.StatusAccepted}, nil
 	}
 	result, nerr := vendor.Call(ctx, n, name, params)
 	release(context.WithoutCancel(ctx))
@@ -137,7 +139,7 @@ func (s *Server) callVendor(ctx context.Context, c *call) (*reply, error) {
 	if result == nil {
 		result = json.RawMessage("null") // no body at all would mean that it is not done yet
 	}
-	return &reply{status: http.StatusOK, body: result}, nil
+	return &call.Reply{Status: http.StatusOK, Body: result}, nil
 }
 
 // lock takes a node's lock, as the engine does while it works on the node. If the conductor dies before release is called, the engine
@@ -146,7 +148,7 @@ func (s *Server) lock(ctx context.Context, n *node.Node) (release func(context.C
 	var since time.Time
 	_, err = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
 		if n.Reservation != "" {
-			return lockedBy(n)
+			return finder.LockedBy(n)
 		}
 		since = time.Now().UTC()
 		n.Reservation, n.ReservedAt = s.cfg.Hostname, since
@@ -171,10 +173,10 @@ func (s *Server) lock(ctx context.Context, n *node.Node) (release func(context.C
 }
 
 // complain puts an error into a node's record and history.
-func (s *Server) complain(ctx context.Context, c *call, n *node.Node, text string) {
+func (s *Server) complain(ctx context.Context, c *call.Call, n *node.Node, text string) {
 	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		n.LastError = text
-		also.History = append(also.History, node.HistoryEntry{Type: "management", Severity: "ERROR", Event: text, Conductor: s.cfg.Hostname, User: c.user})
+		also.History = append(also.History, node.HistoryEntry{Type: "management", Severity: "ERROR", Event: text, Conductor: s.cfg.Hostname, User: c.User})
 		return nil
 	})
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -91,8 +93,8 @@ func carry(info map[string]any, vif string) (map[string]any, error) {
 // plugsVIFs tells whether a node's network interface knows virtual interfaces: noop takes them and does nothing.
 func (s *Server) plugsVIFs(n *node.Node) bool { return s.drivers.Interface(n, "network") != "noop" }
 
-func (s *Server) listVIFs(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.node(ctx, c)
+func (s *Server) listVIFs(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -108,14 +110,14 @@ func (s *Server) listVIFs(ctx context.Context, c *call) (*reply, error) {
 			}
 		}
 	}
-	return list("vifs", items, ""), nil
+	return call.List("vifs", items, ""), nil
 }
 
 // vifSchema takes what else there is: it goes to a network service, if there is one.
 var vifSchema = &rest.Schema{Types: []string{"object"}, Required: []string{"id"}, Props: map[string]*rest.Schema{"id": {Types: []string{"string"}}}}
 
-func (s *Server) attachVIF(ctx context.Context, c *call) (*reply, error) {
-	b, err := c.object("vif")
+func (s *Server) attachVIF(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Object("vif")
 	if err != nil {
 		return nil, err
 	}
@@ -123,11 +125,11 @@ func (s *Server) attachVIF(ctx context.Context, c *call) (*reply, error) {
 		return nil, rest.BadRequest("Schema error for vif: %s", fault)
 	}
 	id := b["id"].(string)
-	if !urlName.MatchString(id) {
+	if !document.URLName.MatchString(id) {
 		return nil, rest.BadRequest("Expected UUID or name for id: %s", id)
 	}
 	wanted := ""
-	if c.v >= rest.VersionVIFPort {
+	if c.Version >= rest.VersionVIFPort {
 		_, port := b["port_uuid"]
 		_, group := b["portgroup_uuid"]
 		if port && group {
@@ -138,17 +140,17 @@ func (s *Server) attachVIF(ctx context.Context, c *call) (*reply, error) {
 			if !ok {
 				continue
 			}
-			if wanted, _ = v.(string); !isUUID(wanted) {
+			if wanted, _ = v.(string); !document.IsUUID(wanted) {
 				return nil, rest.BadRequest("Expected UUID for %s: %v", name, v)
 			}
 		}
 	}
-	n, nerr := s.free(ctx, c)
+	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
 	if !s.plugsVIFs(n) {
-		return noContent, nil
+		return call.NoContent(), nil
 	}
 	s.attaching.Lock() // one at a time: a VIF is on one port
 	defer s.attaching.Unlock()
@@ -168,16 +170,16 @@ func (s *Server) attachVIF(ctx context.Context, c *call) (*reply, error) {
 	if err := all[i].set(ctx, id); err != nil {
 		return nil, err
 	}
-	return noContent, nil
+	return call.NoContent(), nil
 }
 
-func (s *Server) detachVIF(ctx context.Context, c *call) (*reply, error) {
-	n, err := s.free(ctx, c)
+func (s *Server) detachVIF(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Free(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	if !s.plugsVIFs(n) {
-		return noContent, nil
+		return call.NoContent(), nil
 	}
 	s.attaching.Lock()
 	defer s.attaching.Unlock()
@@ -185,7 +187,7 @@ func (s *Server) detachVIF(ctx context.Context, c *call) (*reply, error) {
 	if err != nil {
 		return nil, err
 	}
-	id := c.path["vif"]
+	id := c.Path["vif"]
 	for _, at := range all {
 		if at.vif != id {
 			continue
@@ -193,7 +195,7 @@ func (s *Server) detachVIF(ctx context.Context, c *call) (*reply, error) {
 		if err := at.set(ctx, ""); err != nil && !errors.Is(err, store.ErrNotFound) {
 			return nil, err
 		}
-		return noContent, nil
+		return call.NoContent(), nil
 	}
 	return nil, rest.BadRequest("Unable to detach VIF %s from node %s because it is not attached to it.", id, n.UUID)
 }

@@ -7,117 +7,121 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/api/resource"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-func (s *Server) volumeConnectors() *kind[node.VolumeConnector, rest.VolumeConnector] {
-	return &kind[node.VolumeConnector, rest.VolumeConnector]{
-		path: "volume/connectors", param: "connector", list: "connectors", body: "connector", title: "Volume connector", expects: "connector_uuid",
-		since: rest.VersionVolumes, detailSince: rest.VersionVolumes, write: Write, ofNode: s,
-		table:  func() *store.Table[node.VolumeConnector] { return s.store.VolumeConnectors() },
-		fields: rest.VolumeConnectorFields, short: rest.VolumeConnectorListFields,
-		show: func(c *call, v *node.VolumeConnector) rest.VolumeConnector {
+func (s *Server) volumeConnectors() *resource.Kind[node.VolumeConnector, rest.VolumeConnector] {
+	return &resource.Kind[node.VolumeConnector, rest.VolumeConnector]{
+		Path: "volume/connectors", Param: "connector", Member: "connectors", Body: "connector", Title: "Volume connector", Expects: "connector_uuid",
+		Since: rest.VersionVolumes, DetailSince: rest.VersionVolumes, Write: call.Write, Nodes: s.find,
+		Table:  func() *store.Table[node.VolumeConnector] { return s.store.VolumeConnectors() },
+		Fields: rest.VolumeConnectorFields, Short: rest.VolumeConnectorListFields,
+		Show: func(c *call.Call, v *node.VolumeConnector) rest.VolumeConnector {
 			return rest.VolumeConnector{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
 				ConnectorID: v.ConnectorID, Extra: v.Extra, Type: v.Type, NodeUUID: v.NodeUUID,
-				Links: rest.Links(c.base, "volume/connectors/"+v.UUID),
+				Links: rest.Links(c.Base, "volume/connectors/"+v.UUID),
 			}
 		},
-		schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"connector_id", "node_uuid", "type"}, Props: map[string]*rest.Schema{
-			"uuid": optionalText, "node_uuid": {Types: []string{"string"}}, "extra": optionalObject,
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"connector_id", "node_uuid", "type"}, Props: map[string]*rest.Schema{
+			"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}}, "extra": document.OptionalObject,
 			"connector_id": {Types: []string{"string"}, MaxLen: 255}, "type": {Types: []string{"string"}, MaxLen: 32},
 		}},
-		patchable: []string{"connector_id", "extra", "node_uuid", "type"},
-		document: func(v *node.VolumeConnector) map[string]any {
+		Patchable: []string{"connector_id", "extra", "node_uuid", "type"},
+		Document: func(v *node.VolumeConnector) map[string]any {
 			return map[string]any{"connector_id": v.ConnectorID, "extra": rest.Clone(v.Extra), "node_uuid": v.NodeUUID, "type": v.Type}
 		},
-		check: func(ctx context.Context, c *call, was *node.VolumeConnector, d map[string]any) error {
+		Check: func(ctx context.Context, c *call.Call, was *node.VolumeConnector, d map[string]any) error {
 			if was == nil {
-				_, err := s.nodeIn(ctx, c, d, access.VolumeCreate)
+				_, err := s.find.In(ctx, c, d, access.VolumeCreate)
 				return err
 			}
 			return s.checkVolume(ctx, c, "volume connector", was.NodeUUID, d)
 		},
-		assign: func(_ *call, v *node.VolumeConnector, d map[string]any) *rest.Error {
-			v.NodeUUID, v.ConnectorID, v.Type, v.Extra = textIn(d, "node_uuid"), textIn(d, "connector_id"), textIn(d, "type"), objectIn(d, "extra")
+		Assign: func(_ *call.Call, v *node.VolumeConnector, d map[string]any) *rest.Error {
+			v.NodeUUID, v.ConnectorID, v.Type, v.Extra = document.Text(d, "node_uuid"), document.Text(d, "connector_id"), document.Text(d, "type"), document.Object(d, "extra")
 			return nil
 		},
-		release: func(ctx context.Context, _ *call, v *node.VolumeConnector) error {
+		Release: func(ctx context.Context, _ *call.Call, v *node.VolumeConnector) error {
 			return s.releaseVolume(ctx, "volume connector", v.NodeUUID)
 		},
-		filters: []filter[node.VolumeConnector]{ofNode[node.VolumeConnector](s)},
+		Filters: []resource.Filter[node.VolumeConnector]{resource.OfNode[node.VolumeConnector](s.find)},
 	}
 }
 
-func (s *Server) volumeTargets() *kind[node.VolumeTarget, rest.VolumeTarget] {
-	return &kind[node.VolumeTarget, rest.VolumeTarget]{
-		path: "volume/targets", param: "target", list: "targets", body: "target", title: "Volume target", expects: "target_uuid",
-		since: rest.VersionVolumes, detailSince: rest.VersionVolumes, write: Write, ofNode: s,
-		table:  func() *store.Table[node.VolumeTarget] { return s.store.VolumeTargets() },
-		fields: rest.VolumeTargetFields, short: rest.VolumeTargetListFields,
-		show: func(c *call, v *node.VolumeTarget) rest.VolumeTarget {
+func (s *Server) volumeTargets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget] {
+	return &resource.Kind[node.VolumeTarget, rest.VolumeTarget]{
+		Path: "volume/targets", Param: "target", Member: "targets", Body: "target", Title: "Volume target", Expects: "target_uuid",
+		Since: rest.VersionVolumes, DetailSince: rest.VersionVolumes, Write: call.Write, Nodes: s.find,
+		Table:  func() *store.Table[node.VolumeTarget] { return s.store.VolumeTargets() },
+		Fields: rest.VolumeTargetFields, Short: rest.VolumeTargetListFields,
+		Show: func(c *call.Call, v *node.VolumeTarget) rest.VolumeTarget {
 			properties := rest.Mask(v.Properties)
-			if !c.actor.May(access.VolumeProperties, access.Object{}) {
+			if !c.Actor.May(access.VolumeProperties, access.Object{}) {
 				properties = map[string]any{"redacted_contents": redactedVolume}
 			}
 			return rest.VolumeTarget{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
 				BootIndex: v.BootIndex, Extra: v.Extra, Properties: properties, VolumeID: v.VolumeID, VolumeType: v.VolumeType,
-				NodeUUID: v.NodeUUID, Links: rest.Links(c.base, "volume/targets/"+v.UUID),
+				NodeUUID: v.NodeUUID, Links: rest.Links(c.Base, "volume/targets/"+v.UUID),
 			}
 		},
-		schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"boot_index", "node_uuid", "volume_id", "volume_type"}, Props: map[string]*rest.Schema{
-			"uuid": optionalText, "node_uuid": {Types: []string{"string"}}, "extra": optionalObject, "properties": optionalObject,
+		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"boot_index", "node_uuid", "volume_id", "volume_type"}, Props: map[string]*rest.Schema{
+			"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}}, "extra": document.OptionalObject, "properties": document.OptionalObject,
 			"boot_index": {Types: []string{"integer"}}, "volume_id": {Types: []string{"string"}, MaxLen: 255}, "volume_type": {Types: []string{"string"}, MaxLen: 64},
 		}},
-		patchable: []string{"boot_index", "extra", "node_uuid", "properties", "volume_id", "volume_type"},
-		document: func(v *node.VolumeTarget) map[string]any {
+		Patchable: []string{"boot_index", "extra", "node_uuid", "properties", "volume_id", "volume_type"},
+		Document: func(v *node.VolumeTarget) map[string]any {
 			return map[string]any{
 				"boot_index": float64(v.BootIndex), "extra": rest.Clone(v.Extra), "node_uuid": v.NodeUUID,
 				"properties": rest.Clone(v.Properties), "volume_id": v.VolumeID, "volume_type": v.VolumeType,
 			}
 		},
-		check: func(ctx context.Context, c *call, was *node.VolumeTarget, d map[string]any) error {
+		Check: func(ctx context.Context, c *call.Call, was *node.VolumeTarget, d map[string]any) error {
 			if was == nil {
-				_, err := s.nodeIn(ctx, c, d, access.VolumeCreate)
+				_, err := s.find.In(ctx, c, d, access.VolumeCreate)
 				return err
 			}
 			return s.checkVolume(ctx, c, "volume target", was.NodeUUID, d)
 		},
-		assign: func(_ *call, v *node.VolumeTarget, d map[string]any) *rest.Error {
-			properties := objectIn(d, "properties")
+		Assign: func(_ *call.Call, v *node.VolumeTarget, d map[string]any) *rest.Error {
+			properties := document.Object(d, "properties")
 			rest.Unmask(properties, v.Properties)
-			v.NodeUUID, v.VolumeID, v.VolumeType = textIn(d, "node_uuid"), textIn(d, "volume_id"), textIn(d, "volume_type")
-			v.BootIndex, v.Properties, v.Extra = numberIn(d, "boot_index"), properties, objectIn(d, "extra")
+			v.NodeUUID, v.VolumeID, v.VolumeType = document.Text(d, "node_uuid"), document.Text(d, "volume_id"), document.Text(d, "volume_type")
+			v.BootIndex, v.Properties, v.Extra = document.Number(d, "boot_index"), properties, document.Object(d, "extra")
 			return nil
 		},
-		release: func(ctx context.Context, _ *call, v *node.VolumeTarget) error {
+		Release: func(ctx context.Context, _ *call.Call, v *node.VolumeTarget) error {
 			return s.releaseVolume(ctx, "volume target", v.NodeUUID)
 		},
-		filters: []filter[node.VolumeTarget]{ofNode[node.VolumeTarget](s)},
+		Filters: []resource.Filter[node.VolumeTarget]{resource.OfNode[node.VolumeTarget](s.find)},
 	}
 }
 
 // checkVolume refuses to change what a machine may be running from: it must be off, and so must the one that the volume goes to.
-func (s *Server) checkVolume(ctx context.Context, c *call, what, nodeUUID string, d map[string]any) error {
-	n, err := s.unlocked(ctx, nodeUUID)
+func (s *Server) checkVolume(ctx context.Context, c *call.Call, what, nodeUUID string, d map[string]any) error {
+	n, err := s.find.Unlocked(ctx, nodeUUID)
 	if err != nil {
 		return err
 	}
 	if n.Power != "power off" {
 		return notOff(what+" update", n)
 	}
-	if strings.EqualFold(textIn(d, "node_uuid"), n.UUID) {
+	if strings.EqualFold(document.Text(d, "node_uuid"), n.UUID) {
 		return nil
 	}
-	to, err := s.nodeIn(ctx, c, d, access.VolumeCreate)
+	to, err := s.find.In(ctx, c, d, access.VolumeCreate)
 	switch {
 	case err != nil:
 		return err
 	case to.Reservation != "":
-		return lockedBy(to)
+		return finder.LockedBy(to)
 	case to.Power != "power off":
 		return notOff(what+" update", to)
 	}
@@ -128,7 +132,7 @@ func (s *Server) checkVolume(ctx context.Context, c *call, what, nodeUUID string
 var forgettable = []node.State{node.Manageable, node.Enroll, node.AdoptFailed}
 
 func (s *Server) releaseVolume(ctx context.Context, what, nodeUUID string) error {
-	n, err := s.unlocked(ctx, nodeUUID)
+	n, err := s.find.Unlocked(ctx, nodeUUID)
 	if err != nil {
 		return err
 	}
@@ -146,39 +150,42 @@ func notOff(action string, n *node.Node) *rest.Error {
 	return rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, action, n.UUID, state)
 }
 
-func (s *Server) volumeRoutes() []route {
+func (s *Server) volumeRoutes() []call.Route {
 	connectors, targets := s.volumeConnectors(), s.volumeTargets()
-	rs := append(connectors.routes(), targets.routes()...)
-	add := func(path string, handle func(ctx context.Context, c *call, n *node.Node) (*reply, error)) {
-		rs = append(rs, route{Method: http.MethodGet, Path: path, Access: Read, Since: rest.VersionVolumes, Hidden: true, handle: func(ctx context.Context, c *call) (*reply, error) {
-			if _, ok := c.path["node"]; !ok {
+	rs := append(connectors.Routes(), targets.Routes()...)
+	add := func(path string, handle func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error)) {
+		rs = append(rs, call.Route{Method: http.MethodGet, Path: path, Access: call.Read, Since: rest.VersionVolumes, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+			if _, ok := c.Path["node"]; !ok {
 				return handle(ctx, c, nil)
 			}
-			n, err := s.node(ctx, c)
+			n, err := s.find.Node(ctx, c)
 			if err != nil {
 				return nil, err
 			}
 			return handle(ctx, c, n)
 		}})
 	}
-	index := func(_ context.Context, c *call, n *node.Node) (*reply, error) {
+	index := func(_ context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 		path := "volume"
 		if n != nil {
-			path = "nodes/" + c.path["node"] + "/volume"
+			path = "nodes/" + c.Path["node"] + "/volume"
 		}
-		return &reply{status: http.StatusOK, body: rest.Object{
-			{Name: "links", Value: rest.Links(c.base, path+"/")},
-			{Name: "connectors", Value: rest.Links(c.base, path+"/connectors")},
-			{Name: "targets", Value: rest.Links(c.base, path+"/targets")},
+		return &call.Reply{Status: http.StatusOK, Body: rest.Object{
+			{Name: "links", Value: rest.Links(c.Base, path+"/")},
+			{Name: "connectors", Value: rest.Links(c.Base, path+"/connectors")},
+			{Name: "targets", Value: rest.Links(c.Base, path+"/targets")},
 		}}, nil
 	}
 	add("/v1/volume", index)
 	add("/v1/nodes/{node}/volume", index)
-	add("/v1/nodes/{node}/volume/connectors", func(ctx context.Context, c *call, n *node.Node) (*reply, error) {
-		return connectors.listWhere(ctx, c, "nodes/"+n.UUID+"/volume/connectors", false, n.UUID, nil)
+	add("/v1/nodes/{node}/volume/connectors", func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
+		return connectors.List(ctx, c, "nodes/"+n.UUID+"/volume/connectors", false, n.UUID, nil)
 	})
-	add("/v1/nodes/{node}/volume/targets", func(ctx context.Context, c *call, n *node.Node) (*reply, error) {
-		return targets.listWhere(ctx, c, "nodes/"+n.UUID+"/volume/targets", false, n.UUID, nil)
+	add("/v1/nodes/{node}/volume/targets", func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
+		return targets.List(ctx, c, "nodes/"+n.UUID+"/volume/targets", false, n.UUID, nil)
 	})
 	return rs
 }
+
+// redactedVolume stands for the properties of a volume, in Ironic's words.
+const redactedVolume = "** Value redacted: Requires permission baremetal:volume:view_target_properties access. Permission denied. **"

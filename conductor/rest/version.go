@@ -40,6 +40,7 @@ const (
 	VersionPortgroups     Version = 23
 	VersionGroupParts     Version = 24 // port groups of a node, ports of a port group
 	VersionSoftPower      Version = 27 // soft power targets and timeout
+	VersionRamdisk        Version = 22 // lookup, heartbeat
 	VersionVIFs           Version = 28
 	VersionNMI            Version = 29
 	VersionDriverDetails  Version = 30
@@ -57,6 +58,7 @@ const (
 	VersionOwner          Version = 50
 	VersionDescription    Version = 51
 	VersionAllocations    Version = 52
+	VersionEvents         Version = 54 // events of the network service
 	VersionTemplates      Version = 55 // deploy templates
 	VersionDriveObject    Version = 56 // config drive as a JSON object
 	VersionPatchAlloc     Version = 57 // PATCH of allocations
@@ -64,6 +66,7 @@ const (
 	VersionVendorData     Version = 59
 	VersionAllocOwner     Version = 60
 	VersionRetired        Version = 61
+	VersionToken          Version = 62 // of agents
 	VersionIndicators     Version = 63
 	VersionNetworkType    Version = 64 // network_type in a port's local_link_connection
 	VersionLessee         Version = 65

@@ -71,7 +71,11 @@ var may = map[string][]string{
 	"conductor/access":       {"conductor/node"},
 	"conductor/inspect":      {"conductor/node"},
 	"conductor/access/...":   {}, // keystonetest: a Keystone for tests
-	"conductor/api":          {"conductor/hardware", "conductor/events", "conductor/access", "conductor/alloc", "conductor/inspect", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
+	"conductor/api":          {"conductor/api/...", "conductor/hardware", "conductor/events", "conductor/access", "conductor/alloc", "conductor/inspect", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
+	"conductor/api/document": {"conductor/rest"},
+	"conductor/api/call":     {"conductor/access", "conductor/api/document", "conductor/node", "conductor/rest"},
+	"conductor/api/finder":   {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/node", "conductor/rest", "conductor/store"},
+	"conductor/api/resource": {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/node", "conductor/rest", "conductor/store"},
 	"conductor/client":       {"conductor/rest"},
 
 	"initramfs/archive": {},

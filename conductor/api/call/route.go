@@ -1,0 +1,50 @@
+package call
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// Route is one line of the table of routes.
+type Route struct {
+	Method string
+	Path   string // segments; {name} stands for any one segment
+	Access Access
+	Since  rest.Version // first microversion that has it; 0: all
+	// Hidden: below Since the route is not there (404), else it is not acceptable (406). Ironic has both kinds.
+	Hidden bool
+	Body   int64 // how large a body may be; 0: 1 MiB
+	Stream bool  // answers with a stream of events rather than JSON
+	Handle func(ctx context.Context, c *Call) (*Reply, error)
+}
+
+// refusals are what collections are called that say so when they are too new.
+var refusals = map[string]string{"allocations": "allocations", "deploy_templates": "deploy templates", "runbooks": "runbooks",
+	"inspection_rules": "inspection rules", "shards": "shards"}
+
+// Access is what a route asks of whoever calls it.
+type Access int
+
+// Access rules, from weak to strong. The zero value is no rule at all and refuses to start.
+const (
+	Public Access = iota + 1 // everybody: the version documents
+	Read                     // whoever may look at the node, or at lists (which hold what they may see)
+	Use                      // whoever may run the node: deploy, tear down, power, attach. Its owner, its lessee, the system's members
+	Write                    // whoever may change the node or resource. Its owner, the system's members
+	Admin                    // the system's administrators: what belongs to nobody
+)
+
+// TooNew is the answer in versions that do not have the route yet.
+func (r *Route) TooNew() *rest.Error {
+	collection, _, _ := strings.Cut(strings.TrimPrefix(r.Path, "/v1/"), "/")
+	if name := refusals[collection]; name != "" {
+		return rest.Routing(http.StatusNotFound, "The API version does not allow "+name)
+	}
+	if r.Hidden {
+		return rest.NotFound("Resource could not be found.")
+	}
+	return rest.NotAcceptable()
+}

@@ -1,0 +1,87 @@
+// Package document reads and checks JSON values that clients send: attributes of a resource by name, and the words that may stand in them.
+//
+// A document holds the values of all attributes that a client may set, as in the body of a POST: numbers are float64, lists []any. What
+// a client may send is null, absent or of the type that the schema asks for, which is checked before.
+package document
+
+import (
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// TextList is a list of texts, or null.
+var TextList = &rest.Schema{Types: []string{"array", "null"}, Items: &rest.Schema{Types: []string{"string"}}}
+
+// What a client may leave out or send null for.
+var (
+	OptionalText   = &rest.Schema{Types: []string{"string", "null"}}
+	OptionalFlag   = &rest.Schema{Types: []string{"string", "boolean", "null"}}
+	OptionalObject = &rest.Schema{Types: []string{"object", "null"}}
+)
+
+// Texts gives the strings of a JSON list.
+func Texts(v any) []string {
+	list, _ := v.([]any)
+	var out []string
+	for _, item := range list {
+		if t, ok := item.(string); ok {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// Text gives a text; "" for null and no value.
+func Text(d map[string]any, name string) string {
+	v, _ := d[name].(string)
+	return v
+}
+
+// Object gives an object of the caller's own, which is not nil.
+func Object(d map[string]any, name string) map[string]any {
+	m, _ := d[name].(map[string]any)
+	return rest.Clone(m)
+}
+
+// OrNull makes null of no text.
+func OrNull(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
+
+// Number gives a whole number; 0 for null and no value.
+func Number(d map[string]any, name string) int {
+	f, _ := d[name].(float64)
+	return int(f)
+}
+
+// Flag reads a boolean in any of its words; absent is what null and no value stand for.
+func Flag(d map[string]any, name string, absent bool) (bool, *rest.Error) {
+	if d[name] == nil {
+		return absent, nil
+	}
+	return Boolean(name, d[name])
+}
+
+// MAC checks the MAC of a document and puts it as it is stored; null and no value are fine.
+func MAC(d map[string]any, name string) *rest.Error {
+	sent, ok := d[name].(string)
+	if !ok {
+		return nil
+	}
+	mac, ok := HardwareAddress(sent)
+	if !ok {
+		return rest.BadRequest("Expected valid MAC address for %s: %s", name, sent)
+	}
+	d[name] = mac
+	return nil
+}
+
+// OrList makes no body an empty patch.
+func OrList(body any) any {
+	if body == nil {
+		return []any{}
+	}
+	return body
+}

@@ -1,0 +1,84 @@
+package document
+
+import (
+	"fmt"
+	"net"
+	"regexp"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+var customTrait = regexp.MustCompile(`^CUSTOM_[A-Z0-9_]+$`)
+
+// standardTrait admits the names of the os-traits library by their prefixes.
+var standardTrait = regexp.MustCompile(`^(COMPUTE|HW|MISC|OWNER|STORAGE)_[A-Z0-9_]+$`)
+
+// URLName is what names in addresses are made of; hostName is what names were made of before rest.VersionURLNames.
+var (
+	URLName  = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
+	hostName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+)
+
+// ReservedNames are words that mean something else in the same place of an address.
+var ReservedNames = []string{"maintenance", "management", "states", "vendor_passthru", "detail", "validate"}
+
+// CheckTrait refuses what can't be the name of a trait.
+func CheckTrait(t string) *rest.Error {
+	if fault := TraitFault(t); fault != "" {
+		return rest.BadRequest("Schema error for trait: %s", fault)
+	}
+	return nil
+}
+
+// TraitFault says what is wrong with the name of a trait, or "".
+func TraitFault(t string) string {
+	if len(t) > 255 {
+		return rest.Repr(t) + " is too long"
+	}
+	if !customTrait.MatchString(t) && !standardTrait.MatchString(t) {
+		return fmt.Sprintf("%s is not valid under any of the given schemas. Possible root cause: %s does not match %s", rest.Repr(t), rest.Repr(t), rest.Repr(customTrait.String()))
+	}
+	return ""
+}
+
+// Boolean reads a boolean in all the words that clients of this API may use.
+func Boolean(name string, v any) (bool, *rest.Error) {
+	switch x := v.(type) {
+	case bool:
+		return x, nil
+	case string:
+		switch strings.ToLower(strings.TrimSpace(x)) {
+		case "1", "t", "true", "y", "yes", "on":
+			return true, nil
+		case "0", "f", "false", "n", "no", "off":
+			return false, nil
+		}
+	}
+	return false, rest.BadRequest("Invalid %s: Unrecognized value %s, acceptable values are: '0', '1', 'f', 'false', 'n', 'no', 'off', 'on', 't', 'true', 'y', 'yes'", name, rest.Repr(v))
+}
+
+// IsUUID tells whether s is a UUID in its usual form.
+func IsUUID(s string) bool { return len(s) == 36 && uuid.Validate(s) == nil }
+
+// ValidName tells whether a node may be called so.
+func ValidName(v rest.Version, name string) bool {
+	if len(name) > 255 || IsUUID(name) {
+		return false
+	}
+	if v < rest.VersionURLNames {
+		return hostName.MatchString(name)
+	}
+	return URLName.MatchString(name)
+}
+
+// HardwareAddress reads a MAC of six bytes and gives it in lower case with colons.
+func HardwareAddress(s string) (string, bool) {
+	a, err := net.ParseMAC(s)
+	if err != nil || len(a) != 6 || strings.Count(s, ":") != 5 {
+		return "", false
+	}
+	return a.String(), true
+}

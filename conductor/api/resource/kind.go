@@ -1,0 +1,448 @@
+// Package resource answers requests for the kinds of resource that are alike: lists with filters, order and pages, create, get, PATCH and
+// delete. What differs between them is what a Kind says.
+package resource
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// Kind is one kind of resource beside nodes and ports, and all that its routes need to know: T is how the store keeps one, R how
+// clients see it. routes gives the routes that every kind has; lists below other addresses (a node's connectors) are made with
+// List. There are few resources of a kind, so filters, order and pages are made here from all of them.
+//
+// A resource is written from a document: the JSON values of all attributes that a client may set, as in the body of a POST (so
+// numbers are float64, lists []any). PATCH is applied to the document of what is stored, and assign reads either.
+type Kind[T, R any] struct {
+	Path    string // of the collection, below /v1/: "volume/connectors"
+	Param   string // what routes call one of them: {connector} in "/v1/volume/connectors/{connector}"
+	Member  string // the member of an answer that holds a list: "connectors"
+	Body    string // in "Schema error for connector: ..."
+	Title   string // in "Volume connector ... could not be found."
+	Expects string // in "Expected UUID for connector_uuid: ..."
+
+	Since       rest.Version   // that brought the routes; below it they are not found
+	Named       rest.Version   // from which on one is found by its name; 0: by UUID only
+	DetailPath  bool           // there is a list under path + "/detail"
+	DetailSince rest.Version   // from which on ?detail= is known; 0: never
+	Write       call.Access    // of whoever creates, changes and deletes
+	Nodes       *finder.Finder // not nil: one belongs to a node, and is seen by those who see the node
+
+	// Update is the table's Update unless a change has to do more than write the resource.
+	Update func(ctx context.Context, uuid string, change func(*T) error) (*T, error)
+	Table  func() *store.Table[T] // asked for with every request: the table of routes is made without a store, too
+	Fields rest.Fields[R]
+	Short  []string // Fields of a list without detail
+	Show   func(c *call.Call, v *T) R
+
+	Schema    *rest.Schema // of a document; "uuid" is in it, but not in what document returns
+	Patchable []string
+	Document  func(v *T) map[string]any // of the caller's own: it may change what is in it
+	// Check looks at what a document refers to and refuses what depends on how things are. was is nil for a new resource. It
+	// May change d, say to put a UUID where the client sent a name. Nil: nothing to check.
+	Check func(ctx context.Context, c *call.Call, was *T, d map[string]any) error
+	// Assign sets the attributes from a document; one that is absent or null gets its default. It runs inside a transaction:
+	// no I/O. v holds what was stored before, with its UUID.
+	Assign func(c *call.Call, v *T, d map[string]any) *rest.Error
+	// Sees tells whether whoever asks may know that v exists; nil: whoever gets through to the routes may.
+	Sees func(c *call.Call, v *T) bool
+	// May refuses to let whoever asks change v (PATCH), or delete it (DELETE); nil allows it.
+	May func(c *call.Call, v *T) error
+	// Release refuses to delete; nil allows it.
+	Release func(ctx context.Context, c *call.Call, v *T) error
+	Filters []Filter[T]
+}
+
+// Routes are those of the collection and of its members.
+func (k *Kind[T, R]) Routes() []call.Route {
+	all, one := "/v1/"+k.Path, "/v1/"+k.Path+"/{"+k.Param+"}"
+	rs := []call.Route{
+		{Method: http.MethodGet, Path: all, Access: call.Read, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+			return k.List(ctx, c, k.Path, false, "", nil)
+		}},
+		{Method: http.MethodPost, Path: all, Access: k.Write, Handle: k.create},
+		{Method: http.MethodGet, Path: one, Access: call.Read, Handle: k.get},
+		{Method: http.MethodPatch, Path: one, Access: k.Write, Handle: k.patch},
+		{Method: http.MethodDelete, Path: one, Access: k.Write, Handle: k.delete},
+	}
+	if k.DetailPath {
+		rs = append(rs, call.Route{Method: http.MethodGet, Path: all + "/detail", Access: call.Read, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+			return k.List(ctx, c, k.Path+"/detail", true, "", nil)
+		}})
+	}
+	for i := range rs {
+		rs[i].Since, rs[i].Hidden = k.Since, true
+	}
+	return rs
+}
+
+func head[T any](v *T) *node.Head { return any(v).(node.Resource).Meta() }
+
+// ByIdent finds the resource with this UUID or, in versions that have names, this name.
+func (k *Kind[T, R]) ByIdent(ctx context.Context, c *call.Call, ident string) (*T, error) {
+	switch {
+	case document.IsUUID(ident):
+	case k.Named == 0:
+		return nil, rest.BadRequest("Expected UUID for %s: %s", k.Expects, ident)
+	case !document.URLName.MatchString(ident):
+		return nil, rest.BadRequest("Expected UUID or name for %s: %s", k.Expects, ident)
+	case c.Version < k.Named:
+		return nil, k.Missing(ident)
+	}
+	v, err := k.Table().Get(ctx, ident)
+	if errors.Is(err, store.ErrNotFound) {
+		// Like nodes: "x.json" is "x", with a wish for JSON.
+		if stem, ok := strings.CutSuffix(ident, ".json"); ok && stem != "" && c.Version < rest.VersionNoSuffix {
+			if v, err2 := k.Table().Get(ctx, stem); err2 == nil && (k.Sees == nil || k.Sees(c, v)) {
+				return v, nil
+			}
+		}
+		return nil, k.Missing(ident)
+	}
+	if err == nil && k.Sees != nil && !k.Sees(c, v) {
+		return nil, k.Missing(ident)
+	}
+	return v, err
+}
+
+func (k *Kind[T, R]) Missing(ident string) *rest.Error {
+	return rest.NotFound("%s %s could not be found.", k.Title, ident)
+}
+
+// Object tells whose the node is that a resource belongs to. One of a node that the actor may not see is not there.
+func (k *Kind[T, R]) Object(ctx context.Context, c *call.Call, ident string) (access.Object, error) {
+	v, err := k.ByIdent(ctx, c, ident)
+	if err != nil {
+		return access.Object{}, err
+	}
+	n, err := k.Nodes.Visible(ctx, c, head(v).NodeUUID)
+	if errors.Is(err, store.ErrNotFound) {
+		return access.Object{}, k.Missing(ident)
+	}
+	if err != nil {
+		return access.Object{}, err
+	}
+	return access.Of(n), nil
+}
+
+// show1 answers with one resource.
+func (k *Kind[T, R]) One(c *call.Call, status int, v *T, names []string) *call.Reply {
+	shown := k.Show(c, v)
+	return &call.Reply{Status: status, Body: k.Fields.Render(&shown, c.Version, names)}
+}
+
+func (k *Kind[T, R]) get(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("fields"); err != nil {
+		return nil, err
+	}
+	names, err := call.Selected(c, k.Fields)
+	if err != nil {
+		return nil, err
+	}
+	v, verr := k.ByIdent(ctx, c, c.Path[k.Param])
+	if verr != nil {
+		return nil, verr
+	}
+	return k.One(c, http.StatusOK, v, names), nil
+}
+
+// List lists the resources of a node (nodeUUID; "" is all) that keep holds for (nil: all) and that the request's filters
+// Name. path is the list's own address below /v1/, for links to the next page. detail tells that the address asks for all fields.
+func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail bool, nodeUUID string, keep func(*T) bool) (*call.Reply, error) {
+	allowed := slices.Clone(call.PageArguments)
+	for _, f := range k.Filters {
+		allowed = append(allowed, f.Name)
+	}
+	if !detail {
+		allowed = append(allowed, "fields")
+		if k.DetailSince > 0 {
+			allowed = append(allowed, "detail")
+		}
+	}
+	if err := c.Allow(allowed...); err != nil {
+		return nil, err
+	}
+	names, err := k.listNames(c, detail)
+	if err != nil {
+		return nil, err
+	}
+	keeps, ferr := k.wanted(ctx, c)
+	if ferr != nil {
+		return nil, ferr
+	}
+	if keep != nil {
+		keeps = append(keeps, keep)
+	}
+	if k.Sees != nil {
+		keeps = append(keeps, func(v *T) bool { return k.Sees(c, v) })
+	}
+	p, err := c.Page(func(f string) bool { _, ok := k.Fields.Since(f); return ok }, k.Fields.Sortable)
+	if err != nil {
+		return nil, err
+	}
+	if since, _ := k.Fields.Since(p.Sort); since > c.Version {
+		return nil, rest.NotAcceptable()
+	}
+	vs, terr := k.Table().List(ctx, nodeUUID)
+	if terr != nil {
+		return nil, terr
+	}
+	if k.Nodes != nil {
+		sees, err := k.Nodes.Sees(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		vs = slices.DeleteFunc(vs, func(v *T) bool { return !sees(head(v).NodeUUID) })
+	}
+	vs = k.order(c, vs, p)
+	if p.Marker != "" {
+		i := slices.IndexFunc(vs, func(v *T) bool { return head(v).UUID == strings.ToLower(p.Marker) })
+		if i < 0 {
+			return nil, k.Missing(p.Marker)
+		}
+		vs = vs[i+1:]
+	}
+	var items []rest.Object
+	last := ""
+	for _, v := range vs {
+		if len(items) == p.Limit {
+			break
+		}
+		if slices.ContainsFunc(keeps, func(keep func(*T) bool) bool { return !keep(v) }) {
+			continue
+		}
+		shown := k.Show(c, v)
+		items, last = append(items, k.Fields.Render(&shown, c.Version, names)), head(v).UUID
+	}
+	return call.List(k.Member, items, c.Next(p, path, len(items), last)), nil
+}
+
+// listNames tells which fields a list shows; nil is all.
+func (k *Kind[T, R]) listNames(c *call.Call, detail bool) ([]string, *rest.Error) {
+	if detail {
+		return nil, nil
+	}
+	d, err := c.Flag("detail")
+	if err != nil {
+		return nil, err
+	}
+	if d != nil && c.Version < k.DetailSince {
+		return nil, rest.NotAcceptable()
+	}
+	names, err := call.Selected(c, k.Fields)
+	switch {
+	case err != nil:
+		return nil, err
+	case d != nil && *d && names != nil:
+		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
+	case d != nil && *d:
+		return nil, nil
+	case names == nil:
+		return append(slices.Clone(k.Short), "links"), nil
+	}
+	return names, nil
+}
+
+// wanted makes the request's filters.
+func (k *Kind[T, R]) wanted(ctx context.Context, c *call.Call) ([]func(*T) bool, error) {
+	var keeps []func(*T) bool
+	for _, f := range k.Filters {
+		value := c.Text(f.Name)
+		if value == nil {
+			continue
+		}
+		if c.Version < f.Since {
+			return nil, rest.NotAcceptable()
+		}
+		keep, err := f.Match(ctx, c, *value)
+		if err != nil {
+			return nil, err
+		}
+		keeps = append(keeps, keep)
+	}
+	return keeps, nil
+}
+
+// order sorts a list that is in the order its members were made, which decides between equals.
+func (k *Kind[T, R]) order(c *call.Call, vs []*T, p call.Page) []*T {
+	if p.Sort != "" {
+		type pair struct {
+			v     *T
+			shown R
+		}
+		pairs := make([]pair, len(vs))
+		for i, v := range vs {
+			pairs[i] = pair{v, k.Show(c, v)}
+		}
+		slices.SortStableFunc(pairs, func(a, b pair) int { return k.Fields.Compare(&a.shown, &b.shown, p.Sort) })
+		for i := range pairs {
+			vs[i] = pairs[i].v
+		}
+	}
+	if p.Desc {
+		slices.Reverse(vs)
+	}
+	return vs
+}
+
+func (k *Kind[T, R]) create(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	d, err := c.Object(k.Body)
+	if err != nil {
+		return nil, err
+	}
+	if fault := k.Schema.Check(d); fault != "" {
+		return nil, rest.BadRequest("Schema error for %s: %s", k.Body, fault)
+	}
+	for name := range d {
+		if since, _ := k.Fields.Since(name); since > c.Version {
+			return nil, rest.NotAcceptable()
+		}
+	}
+	v := new(T)
+	if id, ok := d["uuid"].(string); ok {
+		if !document.IsUUID(id) {
+			return nil, rest.BadRequest("Expected UUID for uuid: %s", id)
+		}
+		head(v).UUID = strings.ToLower(id)
+	}
+	if k.Check != nil {
+		if err := k.Check(ctx, c, nil, d); err != nil {
+			return nil, err
+		}
+	}
+	if err := k.Assign(c, v, d); err != nil {
+		return nil, err
+	}
+	if err := k.Table().Create(ctx, v); err != nil {
+		return nil, k.refused(err, v)
+	}
+	rep := k.One(c, http.StatusCreated, v, nil)
+	rep.Location = c.Base + "/v1/" + k.Path + "/" + head(v).UUID
+	return rep, nil
+}
+
+// refused words why the store did not take v: the node that it is to belong to may have been deleted just now.
+func (k *Kind[T, R]) refused(err error, v *T) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return rest.BadRequest("Node %s could not be found.", head(v).NodeUUID)
+	}
+	return err
+}
+
+func (k *Kind[T, R]) patch(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	patch, err := rest.ParsePatch(document.OrList(c.Body), c.Version, k.Patchable)
+	if err != nil {
+		return nil, err
+	}
+	for _, root := range patch.Roots() {
+		if since, _ := k.Fields.Since(root); since > c.Version {
+			return nil, rest.NotAcceptable()
+		}
+	}
+	// What check finds must be true of what the patch is applied to: if somebody else was faster, all is looked at again.
+	for range 10 {
+		v, err := k.patchOnce(ctx, c, patch)
+		if errors.Is(err, ErrChanged) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return k.One(c, http.StatusOK, v, nil), nil
+	}
+	return nil, rest.Conflict("%s %s is being changed by others all the time; try again.", k.Title, c.Path[k.Param])
+}
+
+// ErrChanged says that a resource is not any more what it was when it was read.
+var ErrChanged = errors.New("the resource was changed meanwhile")
+
+func (k *Kind[T, R]) patchOnce(ctx context.Context, c *call.Call, patch *rest.Patch) (*T, error) {
+	was, err := k.ByIdent(ctx, c, c.Path[k.Param])
+	if err != nil {
+		return nil, err
+	}
+	if k.May != nil {
+		if err := k.May(c, was); err != nil {
+			return nil, err
+		}
+	}
+	d := k.Document(was)
+	if err := patch.Apply(d); err != nil {
+		return nil, err
+	}
+	if fault := k.Schema.Check(d); fault != "" {
+		return nil, rest.BadRequest("Schema error for patch: %s", fault)
+	}
+	if k.Check != nil {
+		if err := k.Check(ctx, c, was, d); err != nil {
+			return nil, err
+		}
+	}
+	found := false
+	update := k.Update
+	if update == nil {
+		update = k.Table().Update
+	}
+	v, err := update(ctx, head(was).UUID, func(v *T) error {
+		found = true
+		if !reflect.DeepEqual(k.Document(v), k.Document(was)) {
+			return ErrChanged
+		}
+		if err := k.Assign(c, v, d); err != nil {
+			return err
+		}
+		was = v
+		return nil
+	})
+	switch {
+	case err == nil:
+		return v, nil
+	case !found && errors.Is(err, store.ErrNotFound):
+		return nil, k.Missing(c.Path[k.Param])
+	}
+	return nil, k.refused(err, was)
+}
+
+func (k *Kind[T, R]) delete(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	v, err := k.ByIdent(ctx, c, c.Path[k.Param])
+	if err != nil {
+		return nil, err
+	}
+	if k.May != nil {
+		if err := k.May(c, v); err != nil {
+			return nil, err
+		}
+	}
+	if k.Release != nil {
+		if err := k.Release(ctx, c, v); err != nil {
+			return nil, err
+		}
+	}
+	if err := k.Table().Delete(ctx, head(v).UUID); errors.Is(err, store.ErrNotFound) {
+		return nil, k.Missing(c.Path[k.Param])
+	} else if err != nil {
+		return nil, err
+	}
+	return call.NoContent(), nil
+}
