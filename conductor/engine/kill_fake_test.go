@@ -18,15 +18,18 @@ func TestDieInEveryPhase(t *testing.T) {
 		from, ends node.State
 		request    Request
 		held       bool
+		untouched  bool // nothing is done to the machine
 	}{
-		{"inspect", node.Manageable, node.Manageable, Request{Verb: node.Inspect}, false},
-		{"clean with a hold", node.Manageable, node.Manageable, Request{Verb: node.Clean, CleanSteps: steps("work_clean", "hold", "power_on", "work_clean")}, true},
-		{"deploy", node.Available, node.Active, Request{Verb: node.Deploy}, false},
-		{"rebuild", node.Active, node.Active, Request{Verb: node.Rebuild}, false},
-		{"rescue", node.Active, node.Rescue, Request{Verb: node.DoRescue, RescuePassword: "pw"}, false},
-		{"unrescue", node.Rescue, node.Active, Request{Verb: node.Unrescue}, false},
-		{"service with a hold", node.Active, node.Active, Request{Verb: node.Service, ServiceSteps: steps("reboot", "hold", "work_service")}, true},
-		{"undeploy", node.Active, node.Available, Request{Verb: node.Delete}, false},
+		{"verify", node.Enroll, node.Manageable, Request{Verb: node.Manage}, false, true},
+		{"adopt", node.Manageable, node.Active, Request{Verb: node.Adopt}, false, true},
+		{"inspect", node.Manageable, node.Manageable, Request{Verb: node.Inspect}, false, false},
+		{"clean with a hold", node.Manageable, node.Manageable, Request{Verb: node.Clean, CleanSteps: steps("work_clean", "hold", "power_on", "work_clean")}, true, false},
+		{"deploy", node.Available, node.Active, Request{Verb: node.Deploy}, false, false},
+		{"rebuild", node.Active, node.Active, Request{Verb: node.Rebuild}, false, false},
+		{"rescue", node.Active, node.Rescue, Request{Verb: node.DoRescue, RescuePassword: "pw"}, false, false},
+		{"unrescue", node.Rescue, node.Active, Request{Verb: node.Unrescue}, false, false},
+		{"service with a hold", node.Active, node.Active, Request{Verb: node.Service, ServiceSteps: steps("reboot", "hold", "work_service")}, true, false},
+		{"undeploy", node.Active, node.Available, Request{Verb: node.Delete}, false, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -54,7 +57,7 @@ func TestDieInEveryPhase(t *testing.T) {
 						}
 						n := w.node(m)
 						applied := w.plugs.applied.Load() - before
-						if n.Job == nil && n.Provision == c.ends && applied > 0 {
+						if n.Job == nil && n.Provision == c.ends && (applied > 0 || c.untouched) {
 							break
 						}
 						if time.Now().After(deadline) {
@@ -74,6 +77,9 @@ func TestDieInEveryPhase(t *testing.T) {
 							t.Fatalf("killed at write %d: asked in state %s: %v", k, n.Provision, err)
 						}
 						time.Sleep(time.Millisecond)
+					}
+					if c.untouched && w.plugs.applied.Load() != before {
+						t.Errorf("killed at write %d: the machine was touched", k)
 					}
 					n := w.node(m)
 					if n.LastError != "" || n.Reservation != "" || n.Fault != "" || n.InstanceInfo[rescuePassword] != nil || held != c.held {
