@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -29,7 +28,7 @@ type Candidate struct {
 // is returned as it is; ErrNotFound if it was deleted meanwhile. choose must be quick and not use the store.
 func (s *Store) Allocate(ctx context.Context, uuid string, choose func(a *node.Allocation, from []Candidate) (nodeUUID, why string)) (*node.Allocation, error) {
 	var out *node.Allocation
-	err := s.write(ctx, func(tx *sql.Tx) error {
+	err := s.write(ctx, func(tx *txn) error {
 		a, err := s.Allocations().update(ctx, tx, uuid, func(a *node.Allocation) error {
 			if a.State != node.AllocationAllocating {
 				return nil
@@ -67,7 +66,7 @@ func (s *Store) Allocate(ctx context.Context, uuid string, choose func(a *node.A
 }
 
 // give makes a node that of an allocation. The caller stores the allocation.
-func (s *Store) give(tx *sql.Tx, a *node.Allocation, nodeUUID string, change func(*node.Node) error) error {
+func (s *Store) give(tx *txn, a *node.Allocation, nodeUUID string, change func(*node.Node) error) error {
 	n, err := s.changeNode(tx, nodeUUID, func(n *node.Node, also *node.Also) error {
 		if err := change(n); err != nil {
 			return err
@@ -105,7 +104,7 @@ func withTraits(info map[string]any, traits []string) map[string]any {
 }
 
 // candidates are the nodes that an allocation could get, in the order they were made.
-func candidates(tx *sql.Tx, a *node.Allocation) ([]Candidate, error) {
+func candidates(tx *txn, a *node.Allocation) ([]Candidate, error) {
 	var w where
 	w.add("provision_state = ? AND instance_uuid IS NULL AND power_state <> '' AND maintenance = 0 AND retired = 0 AND fault = '' AND resource_class = ?",
 		string(node.Available), a.ResourceClass)
@@ -158,7 +157,7 @@ func candidates(tx *sql.Tx, a *node.Allocation) ([]Candidate, error) {
 // for; what it gets is the node as it is. An empty UUID is that of the node's instance.
 func (s *Store) Backfill(ctx context.Context, a *node.Allocation, nodeUUID string, fits func(a *node.Allocation, n *node.Node) error) error {
 	c := *a
-	err := s.write(ctx, func(tx *sql.Tx) error {
+	err := s.write(ctx, func(tx *txn) error {
 		c = *a
 		n, err := s.scanNode(tx.QueryRow(fullNode+`WHERE n.uuid = ?`, strings.ToLower(nodeUUID)).Scan)
 		if err != nil {
@@ -205,7 +204,7 @@ func (s *Store) Backfill(ctx context.Context, a *node.Allocation, nodeUUID strin
 // DeleteAllocation removes an allocation and takes its node's instance away. removable refuses it, by the node as it is; it is not
 // asked when there is no node. user is for the node's history.
 func (s *Store) DeleteAllocation(ctx context.Context, uuid, user string, removable func(a *node.Allocation, n *node.Node) error) error {
-	return s.write(ctx, func(tx *sql.Tx) error {
+	return s.write(ctx, func(tx *txn) error {
 		table := s.Allocations()
 		a, err := table.get(ctx, tx, uuid)
 		if err != nil {

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"slices"
 	"strings"
@@ -234,7 +233,7 @@ func (s *Store) readNode(ctx context.Context, q queryer, uuid string) (*node.Nod
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	_, inside := q.(*sql.Tx)
+	_, inside := q.(*txn)
 	if !inside || !slices.ContainsFunc(s.fresh, func(w written) bool { return w.uuid == uuid }) {
 		if n, drive := s.cache.latest(uuid); n != nil && !drive {
 			return n, nil
@@ -257,7 +256,7 @@ func (s *Store) findNode(ctx context.Context, q queryer, where string, arg any) 
 			return nil, notFound(err)
 		}
 		if n, drive := s.cache.get(at); n != nil && !drive {
-			if _, inside := q.(*sql.Tx); !inside {
+			if _, inside := q.(*txn); !inside {
 				s.cache.confirm(at, era)
 			}
 			return n, nil
@@ -267,7 +266,7 @@ func (s *Store) findNode(ctx context.Context, q queryer, where string, arg any) 
 	if err != nil {
 		return nil, err
 	}
-	if _, inside := q.(*sql.Tx); !inside { // what a transaction reads may yet be rolled back
+	if _, inside := q.(*txn); !inside { // what a transaction reads may yet be rolled back
 		s.cache.put(n, size, era)
 	}
 	return n, nil

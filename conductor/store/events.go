@@ -16,7 +16,7 @@ import (
 // keptEvents is how many events are kept for those who come back to read on.
 const keptEvents = 100_000
 
-// notes are the events of a transaction under way. They are the writer's alone, apart from hook.
+// notes are the events of a transaction under way. They are the leader's alone, apart from hook.
 type notes struct {
 	pending []node.Event // of the transaction
 	by      node.Requester
@@ -24,7 +24,7 @@ type notes struct {
 	lost    bool // what became of the last transaction's events is to be asked for
 }
 
-// Announce has f told of every event, in order, after it is on disk. f is called by the writer and must not wait for anything.
+// Announce has f told of every event, in order, after it is on disk. f is called by a writer, while others wait, and must not wait for anything.
 // It is to be set before the store is used, and gets the ID of the last event that there is already.
 func (s *Store) Announce(f func([]node.Event)) (last int64) {
 	s.hook.Store(&f)
@@ -50,7 +50,7 @@ func (s *Store) beginNotes(by node.Requester) {
 func (s *Store) dropNotes() { s.notes.pending = s.notes.pending[:s.notes.first] }
 
 // storeNotes writes what the group's writes noted, at the end of their transaction.
-func (s *Store) storeNotes(tx *sql.Tx) error {
+func (s *Store) storeNotes(tx *txn) error {
 	const rowsAtOnce = 100
 	if len(s.notes.pending) == 0 {
 		return nil
@@ -352,7 +352,7 @@ func (s *Store) noteNode(n *node.Node, r row, before *row) {
 }
 
 // noteDeleted notes that a node is about to be deleted, and keeps its lines in the log.
-func (s *Store) noteDeleted(tx *sql.Tx, id string) error {
+func (s *Store) noteDeleted(tx *txn, id string) error {
 	n := node.Node{UUID: id}
 	var name sql.NullString
 	err := tx.QueryRow(`SELECT name, owner, lessee FROM nodes WHERE uuid = ?`, id).Scan(&name, &n.Owner, &n.Lessee)
@@ -370,7 +370,7 @@ func (s *Store) noteDeleted(tx *sql.Tx, id string) error {
 }
 
 // notePart notes a change of something that may belong to a node. what is "create", "update" or "delete".
-func (s *Store) notePart(tx *sql.Tx, kind, what string, h node.Head, fields []string) error {
+func (s *Store) notePart(tx *txn, kind, what string, h node.Head, fields []string) error {
 	kind = strings.ReplaceAll(kind, " ", "")
 	e := node.Event{Type: "baremetal." + kind + "." + what + ".end", Kind: kind, UUID: h.UUID, Name: h.Name, NodeUUID: h.NodeUUID, Owner: h.Owner, Fields: fields}
 	if h.NodeUUID != "" {

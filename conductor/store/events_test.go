@@ -2,16 +2,11 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
-	"io/fs"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/pressly/goose/v3"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -304,36 +299,10 @@ func TestLog(t *testing.T) {
 
 // A database of an earlier version keeps its histories.
 func TestLogOfAnEarlierVersion(t *testing.T) {
-	dir, ctx := t.TempDir(), context.Background()
-	db, err := sql.Open("sqlite", dsn(filepath.Join(dir, "ingot.db"), true))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sub, err := fs.Sub(migrations, "migrations")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := goose.NewProvider(goose.DialectSQLite3, db, sub)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.UpTo(ctx, 2); err != nil {
-		t.Fatal(err)
-	}
 	const id = "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c"
-	for _, q := range []string{
-		`INSERT INTO nodes (uuid, version, name, instance_name, driver, provision_state, target_provision_state, provision_updated_at, power_state, target_power_state,
-			reservation, maintenance, fault, retired, protected, resource_class, conductor_group, conductor, owner, lessee, shard, parent_node, chassis_uuid, description,
-			busy, created_at, updated_at, doc, sealed) VALUES ('` + id + `', 1, 'old', '', '', 'enroll', '', 0, '', '', '', 0, '', 0, 0, '', '', '', 'me', '', '', '', '', '', 0, 0, 0, '{}', x'00')`,
-		`INSERT INTO history (uuid, node_uuid, at, type, severity, event, conductor, user_name) VALUES ('h1', '` + id + `', 5, 'power', 'INFO', 'power on requested', 'c', 'ann')`,
-	} {
-		if _, err := db.Exec(q); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	dir, ctx := t.TempDir(), context.Background()
+	earlier(t, dir, 2, earlierNode(id, "old", "NULL"),
+		`INSERT INTO history (uuid, node_uuid, at, type, severity, event, conductor, user_name) VALUES ('h1', '`+id+`', 5, 'power', 'INFO', 'power on requested', 'c', 'ann')`)
 	s := openTemp(t, dir)
 	lines, err := s.Log(ctx, node.LogQuery{Limit: 10})
 	if err != nil || len(lines) != 1 || lines[0].UUID != "h1" || lines[0].NodeName != "old" || lines[0].Owner != "me" || lines[0].User != "ann" {

@@ -18,7 +18,7 @@ func TestKilledWriter(t *testing.T) {
 	if dir == "" {
 		return
 	}
-	s, err := store.Open(t.Context(), store.Options{Dir: dir})
+	s, err := store.Open(t.Context(), store.Options{Dir: dir, Alone: os.Getenv("INGOT_TEST_KILL_ALONE") != ""})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,10 +42,18 @@ func TestKilledWriter(t *testing.T) {
 
 // TestKill kills a process in the middle of writing: everything that it had been told was stored is there.
 func TestKill(t *testing.T) {
+	t.Run("with others", func(t *testing.T) { kill(t, false) })
+	t.Run("alone", func(t *testing.T) { kill(t, true) })
+}
+
+func kill(t *testing.T, alone bool) {
 	dir := t.TempDir()
 	for round := range 3 {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestKilledWriter$")
 		cmd.Env = append(os.Environ(), "INGOT_TEST_KILL_DIR="+dir)
+		if alone {
+			cmd.Env = append(cmd.Env, "INGOT_TEST_KILL_ALONE=1")
+		}
 		stdout, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -69,7 +77,7 @@ func TestKill(t *testing.T) {
 		if err := cmd.Wait(); err == nil {
 			t.Fatal("the writer ended by itself")
 		}
-		s, err := store.Open(t.Context(), store.Options{Dir: dir})
+		s, err := store.Open(t.Context(), store.Options{Dir: dir, Alone: alone})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -146,7 +146,7 @@ func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
 	if c.ProvisionUpdatedAt.IsZero() {
 		c.ProvisionUpdatedAt = c.CreatedAt
 	}
-	err := s.write(ctx, func(tx *sql.Tx) error { return s.putNode(tx, &c, nil) })
+	err := s.write(ctx, func(tx *txn) error { return s.putNode(tx, &c, nil) })
 	if err != nil {
 		return fmt.Errorf("create node: %w", err)
 	}
@@ -207,7 +207,7 @@ func (s *Store) UpdateNode(ctx context.Context, uuid string, change func(*node.N
 // Change is UpdateNode for a change that comes with more than the node: what it puts into also is stored in the same transaction.
 func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
 	var out *node.Node
-	err := s.write(ctx, func(tx *sql.Tx) error {
+	err := s.write(ctx, func(tx *txn) error {
 		n, err := s.changeNode(tx, uuid, change)
 		out = n
 		return err
@@ -220,7 +220,7 @@ func (s *Store) Change(ctx context.Context, uuid string, change func(n *node.Nod
 
 // changeNode is Change inside a transaction. An allocation ends with the instance it stands for: a node that loses its instance,
 // whoever takes it away, loses the allocation with it.
-func (s *Store) changeNode(tx *sql.Tx, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
+func (s *Store) changeNode(tx *txn, uuid string, change func(n *node.Node, also *node.Also) error) (*node.Node, error) {
 	n, err := s.readNode(context.Background(), tx, strings.ToLower(uuid))
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", uuid, err)
@@ -252,7 +252,7 @@ func (s *Store) changeNode(tx *sql.Tx, uuid string, change func(n *node.Node, al
 }
 
 // putAlso writes what came along with a change of a node.
-func (s *Store) putAlso(tx *sql.Tx, id string, also node.Also) error {
+func (s *Store) putAlso(tx *txn, id string, also node.Also) error {
 	for _, h := range also.History {
 		h.NodeUUID = id
 		if err := s.addHistory(tx, h); err != nil {
@@ -295,7 +295,7 @@ func (s *Store) SaveNode(ctx context.Context, n *node.Node) error {
 }
 
 // putNode writes n. With before it writes what differs from that, raising the version, and nothing if nothing does.
-func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
+func (s *Store) putNode(tx *txn, n *node.Node, before *row) error {
 	r, err := encode(n)
 	if err != nil {
 		return err
@@ -345,7 +345,7 @@ func (s *Store) putNode(tx *sql.Tx, n *node.Node, before *row) error {
 var insertStatement = `INSERT INTO nodes (uuid, version, created_at, updated_at, doc, sealed, ` + strings.Join(nodeColumns, ", ") +
 	`) VALUES (?, ?, ?, ?, ?, ?` + strings.Repeat(", ?", len(nodeColumns)) + `) ON CONFLICT DO NOTHING`
 
-func (s *Store) insertNode(tx *sql.Tx, n *node.Node, r row) error {
+func (s *Store) insertNode(tx *txn, n *node.Node, r row) error {
 	sealed, err := s.seal.seal("node "+n.UUID, r.secret)
 	if err != nil {
 		return err
@@ -365,7 +365,7 @@ func (s *Store) insertNode(tx *sql.Tx, n *node.Node, r row) error {
 }
 
 // updateNode writes what differs: an index over a column that stays as it is need not be touched.
-func (s *Store) updateNode(tx *sql.Tx, n *node.Node, r row, before *row) error {
+func (s *Store) updateNode(tx *txn, n *node.Node, r row, before *row) error {
 	set := "UPDATE nodes SET version = ?, updated_at = ?, doc = ?"
 	args := []any{n.Version, micros(n.UpdatedAt), string(r.doc)}
 	if !bytes.Equal(r.secret, before.secret) {
@@ -384,7 +384,7 @@ func (s *Store) updateNode(tx *sql.Tx, n *node.Node, r row, before *row) error {
 	return err
 }
 
-func (s *Store) putDrive(tx *sql.Tx, id string, drive []byte) error {
+func (s *Store) putDrive(tx *txn, id string, drive []byte) error {
 	if drive == nil {
 		_, err := tx.Exec(`DELETE FROM config_drives WHERE node_uuid = ?`, id)
 		return err
@@ -401,7 +401,7 @@ func (s *Store) putDrive(tx *sql.Tx, id string, drive []byte) error {
 	return nil
 }
 
-func putGUIDs(tx *sql.Tx, n *node.Node) error {
+func putGUIDs(tx *txn, n *node.Node) error {
 	if _, err := tx.Exec(`DELETE FROM node_guids WHERE node_uuid = ?`, n.UUID); err != nil {
 		return fmt.Errorf("write system GUIDs: %w", err)
 	}
@@ -416,7 +416,7 @@ func putGUIDs(tx *sql.Tx, n *node.Node) error {
 
 // uniqueNode finds who holds a UUID, name or instance already. The unique indexes would refuse too, but don't say who.
 // What was n's before needs no look; before is nil for a new node.
-func uniqueNode(tx *sql.Tx, n *node.Node, before *row) error {
+func uniqueNode(tx *txn, n *node.Node, before *row) error {
 	if before == nil {
 		var id string
 		if err := tx.QueryRow(`SELECT uuid FROM nodes WHERE uuid = ?`, n.UUID).Scan(&id); err == nil {
@@ -444,7 +444,7 @@ func uniqueNode(tx *sql.Tx, n *node.Node, before *row) error {
 // DeleteNode removes a node with its ports, history, marks, inventory and leases, unless one of the functions given refuses: they
 // see the node as it is in the transaction that deletes it. A node that has children gives a *ChildrenError.
 func (s *Store) DeleteNode(ctx context.Context, uuid string, allowed ...func(*node.Node) error) error {
-	return s.write(ctx, func(tx *sql.Tx) error {
+	return s.write(ctx, func(tx *txn) error {
 		id := strings.ToLower(uuid)
 		for _, check := range allowed {
 			n, err := s.scanNode(tx.QueryRow(fullNode+`WHERE n.uuid = ?`, id).Scan)

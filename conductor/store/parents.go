@@ -25,7 +25,7 @@ func (e *ChildrenError) Error() string {
 }
 
 // parentOf makes sure that a node's parent exists and that nobody becomes a parent of its own.
-func parentOf(tx *sql.Tx, n *node.Node) error {
+func parentOf(tx *txn, n *node.Node) error {
 	at := n.ParentNode
 	for at != "" {
 		if at == n.UUID {
@@ -45,9 +45,9 @@ func parentOf(tx *sql.Tx, n *node.Node) error {
 }
 
 // childless refuses to delete a node that has children.
-func childless(tx *sql.Tx, id string) error {
+func childless(tx *txn, id string) error {
 	var child string
-	err := tx.QueryRow(`SELECT uuid FROM nodes WHERE parent_node = ? LIMIT 1`, id).Scan(&child)
+	err := tx.QueryRow(`SELECT uuid FROM nodes WHERE parent_node = ? AND parent_node <> '' LIMIT 1`, id).Scan(&child)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}

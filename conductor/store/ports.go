@@ -56,7 +56,7 @@ func scanPort(scan func(...any) error) (*node.Port, error) {
 // CreatePort stores a new port and fills in what is empty: UUID, times.
 func (s *Store) CreatePort(ctx context.Context, p *node.Port) error {
 	c := *p
-	err := s.write(ctx, func(tx *sql.Tx) error { return s.createPort(tx, &c) })
+	err := s.write(ctx, func(tx *txn) error { return s.createPort(tx, &c) })
 	if err != nil {
 		return fmt.Errorf("create port: %w", err)
 	}
@@ -68,7 +68,7 @@ func portHead(p *node.Port) node.Head {
 	return node.Head{UUID: p.UUID, Name: p.Name, NodeUUID: p.NodeUUID}
 }
 
-func (s *Store) createPort(tx *sql.Tx, p *node.Port) error {
+func (s *Store) createPort(tx *txn, p *node.Port) error {
 	if p.UUID == "" {
 		p.UUID = uuid.NewString()
 	}
@@ -93,7 +93,7 @@ func (s *Store) createPort(tx *sql.Tx, p *node.Port) error {
 	return s.notePart(tx, "port", "create", portHead(p), nil)
 }
 
-func (s *Store) putPort(tx *sql.Tx, p *node.Port) error {
+func (s *Store) putPort(tx *txn, p *node.Port) error {
 	p.Address = strings.ToLower(p.Address)
 	p.NodeUUID = strings.ToLower(p.NodeUUID)
 	var id string
@@ -218,7 +218,7 @@ func lower(s *string) *string {
 // UpdatePort reads a port, lets change modify it and stores it, in one transaction, as UpdateNode does.
 func (s *Store) UpdatePort(ctx context.Context, uuid string, change func(*node.Port) error) (*node.Port, error) {
 	var out *node.Port
-	err := s.write(ctx, func(tx *sql.Tx) error {
+	err := s.write(ctx, func(tx *txn) error {
 		p, err := scanPort(tx.QueryRow(`SELECT doc FROM ports WHERE uuid = ?`, strings.ToLower(uuid)).Scan)
 		if err != nil {
 			return fmt.Errorf("port %s: %w", uuid, err)
@@ -258,7 +258,7 @@ func (s *Store) UpdatePort(ctx context.Context, uuid string, change func(*node.P
 
 // DeletePort removes a port.
 func (s *Store) DeletePort(ctx context.Context, uuid string) error {
-	return s.write(ctx, func(tx *sql.Tx) error {
+	return s.write(ctx, func(tx *txn) error {
 		p, err := scanPort(tx.QueryRow(`SELECT doc FROM ports WHERE uuid = ?`, strings.ToLower(uuid)).Scan)
 		if err != nil {
 			return fmt.Errorf("delete port %s: %w", uuid, err)

@@ -91,8 +91,12 @@ func (w *where) add(cond string, args ...any) {
 }
 
 func (w *where) equal(column string, v *string) {
-	if v != nil {
-		w.add("COALESCE("+column+", '') = ?", *v)
+	switch {
+	case v == nil:
+	case *v == "":
+		w.add("COALESCE(" + column + ", '') = ''")
+	default: // the second half lets an index be used that holds only rows which have something there
+		w.add(column+" = ? AND "+column+" <> ''", *v)
 	}
 }
 

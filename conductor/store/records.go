@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -22,10 +21,10 @@ const (
 
 // AddHistory adds a line to a node's history; UUID and time are filled in when empty.
 func (s *Store) AddHistory(ctx context.Context, h node.HistoryEntry) error {
-	return s.write(ctx, func(tx *sql.Tx) error { return s.addHistory(tx, h) })
+	return s.write(ctx, func(tx *txn) error { return s.addHistory(tx, h) })
 }
 
-func (s *Store) addHistory(tx *sql.Tx, h node.HistoryEntry) error {
+func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 	if h.UUID == "" {
 		h.UUID = uuid.NewString()
 	}
@@ -52,7 +51,7 @@ func (s *Store) addHistory(tx *sql.Tx, h node.HistoryEntry) error {
 }
 
 // trim removes a node's oldest rows beyond keep: now and then, since counting them costs more than the writing.
-func trim(tx *sql.Tx, table, nodeUUID string, keep int) error {
+func trim(tx *txn, table, nodeUUID string, keep int) error {
 	if rand.N(64) != 0 {
 		return nil
 	}
@@ -64,7 +63,7 @@ func trim(tx *sql.Tx, table, nodeUUID string, keep int) error {
 	return nil
 }
 
-func nodeExists(tx *sql.Tx, uuid string) (string, error) {
+func nodeExists(tx *txn, uuid string) (string, error) {
 	id := strings.ToLower(uuid)
 	var one int
 	if err := tx.QueryRow(`SELECT 1 FROM nodes WHERE uuid = ?`, id).Scan(&one); err != nil {
@@ -96,10 +95,10 @@ func (s *Store) History(ctx context.Context, nodeUUID string, limit int) ([]node
 
 // AddMark adds a point to a node's time line; the time is filled in when empty.
 func (s *Store) AddMark(ctx context.Context, m node.Mark) error {
-	return s.write(ctx, func(tx *sql.Tx) error { return s.addMark(tx, m) })
+	return s.write(ctx, func(tx *txn) error { return s.addMark(tx, m) })
 }
 
-func (s *Store) addMark(tx *sql.Tx, m node.Mark) error {
+func (s *Store) addMark(tx *txn, m node.Mark) error {
 	if m.At.IsZero() {
 		m.At = s.now()
 	}
@@ -137,10 +136,10 @@ func (s *Store) Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark,
 
 // SetInventory replaces a node's inventory, a JSON document.
 func (s *Store) SetInventory(ctx context.Context, nodeUUID string, json []byte) error {
-	return s.write(ctx, func(tx *sql.Tx) error { return s.setInventory(tx, nodeUUID, json) })
+	return s.write(ctx, func(tx *txn) error { return s.setInventory(tx, nodeUUID, json) })
 }
 
-func (s *Store) setInventory(tx *sql.Tx, nodeUUID string, json []byte) error {
+func (s *Store) setInventory(tx *txn, nodeUUID string, json []byte) error {
 	id, err := nodeExists(tx, nodeUUID)
 	if err != nil {
 		return fmt.Errorf("write inventory: %w", err)
@@ -207,7 +206,7 @@ func (e *LeaseHeldError) Error() string {
 // one that is still leased to another MAC gives a *LeaseHeldError.
 func (s *Store) PutLease(ctx context.Context, l node.Lease) error {
 	l.MAC = strings.ToLower(l.MAC)
-	return s.write(ctx, func(tx *sql.Tx) error {
+	return s.write(ctx, func(tx *txn) error {
 		held, err := scanLease(tx.QueryRow(leaseColumns+`WHERE ip = ? AND mac <> ?`, l.IP, l.MAC).Scan)
 		switch {
 		case errors.Is(err, ErrNotFound):
@@ -241,7 +240,7 @@ func (s *Store) Leases(ctx context.Context) ([]node.Lease, error) {
 
 // DeleteLease removes a MAC's lease; one that is not there is no error.
 func (s *Store) DeleteLease(ctx context.Context, mac string) error {
-	return s.write(ctx, func(tx *sql.Tx) error {
+	return s.write(ctx, func(tx *txn) error {
 		if _, err := tx.Exec(`DELETE FROM leases WHERE mac = ?`, strings.ToLower(mac)); err != nil {
 			return fmt.Errorf("delete lease of %s: %w", mac, err)
 		}

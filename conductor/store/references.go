@@ -20,7 +20,7 @@ type ReferenceError struct {
 func (e *ReferenceError) Error() string { return e.Why }
 
 // chassisOf makes sure that a node's chassis exists.
-func chassisOf(tx *sql.Tx, n *node.Node) error {
+func chassisOf(tx *txn, n *node.Node) error {
 	if n.ChassisUUID == "" {
 		return nil
 	}
@@ -33,7 +33,7 @@ func chassisOf(tx *sql.Tx, n *node.Node) error {
 }
 
 // groupOf makes sure that a port's port group exists and belongs to the same node.
-func groupOf(tx *sql.Tx, p *node.Port) error {
+func groupOf(tx *txn, p *node.Port) error {
 	if p.PortgroupUUID == "" {
 		return nil
 	}
@@ -49,12 +49,12 @@ func groupOf(tx *sql.Tx, p *node.Port) error {
 }
 
 // oneNetwork makes sure that a port's group has no ports in another physical network.
-func oneNetwork(tx *sql.Tx, p *node.Port) error {
+func oneNetwork(tx *txn, p *node.Port) error {
 	if p.PortgroupUUID == "" {
 		return nil
 	}
 	var other string
-	err := tx.QueryRow(`SELECT physical_network FROM ports WHERE portgroup_uuid = ? AND uuid <> ? AND physical_network <> ? LIMIT 1`,
+	err := tx.QueryRow(`SELECT physical_network FROM ports WHERE portgroup_uuid = ? AND portgroup_uuid <> '' AND uuid <> ? AND physical_network <> ? LIMIT 1`,
 		p.PortgroupUUID, p.UUID, p.PhysicalNetwork).Scan(&other)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
@@ -67,16 +67,16 @@ func oneNetwork(tx *sql.Tx, p *node.Port) error {
 }
 
 // unused refuses to delete a chassis that has nodes and a port group that has ports.
-func unused(tx *sql.Tx, kind, uuid string) error {
+func unused(tx *txn, kind, uuid string) error {
 	var (
 		query, holds string
 		one          int
 	)
 	switch kind {
 	case "chassis":
-		query, holds = `SELECT 1 FROM nodes WHERE chassis_uuid = ? LIMIT 1`, "nodes"
+		query, holds = `SELECT 1 FROM nodes WHERE chassis_uuid = ? AND chassis_uuid <> '' LIMIT 1`, "nodes"
 	case "portgroup":
-		query, holds = `SELECT 1 FROM ports WHERE portgroup_uuid = ? LIMIT 1`, "ports"
+		query, holds = `SELECT 1 FROM ports WHERE portgroup_uuid = ? AND portgroup_uuid <> '' LIMIT 1`, "ports"
 	default:
 		return nil
 	}
@@ -91,12 +91,12 @@ func unused(tx *sql.Tx, kind, uuid string) error {
 }
 
 // together refuses to give a port group to another node than its ports are of.
-func together(tx *sql.Tx, kind, uuid, nodeUUID string) error {
+func together(tx *txn, kind, uuid, nodeUUID string) error {
 	if kind != "portgroup" {
 		return nil
 	}
 	var one int
-	err := tx.QueryRow(`SELECT 1 FROM ports WHERE portgroup_uuid = ? AND node_uuid <> ? LIMIT 1`, uuid, nodeUUID).Scan(&one)
+	err := tx.QueryRow(`SELECT 1 FROM ports WHERE portgroup_uuid = ? AND portgroup_uuid <> '' AND node_uuid <> ? LIMIT 1`, uuid, nodeUUID).Scan(&one)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	}
@@ -110,7 +110,7 @@ func together(tx *sql.Tx, kind, uuid, nodeUUID string) error {
 // transaction.
 func (s *Store) UpdatePortgroup(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error) {
 	var out *node.Portgroup
-	err := s.write(ctx, func(tx *sql.Tx) error {
+	err := s.write(ctx, func(tx *txn) error {
 		var was string
 		g, err := s.Portgroups().update(ctx, tx, uuid, func(g *node.Portgroup) error {
 			was = g.PhysicalNetwork
@@ -123,7 +123,7 @@ func (s *Store) UpdatePortgroup(ctx context.Context, uuid string, change func(*n
 		if g.PhysicalNetwork == was {
 			return nil
 		}
-		rows, err := tx.QueryContext(ctx, `SELECT doc FROM ports WHERE portgroup_uuid = ?`, g.UUID)
+		rows, err := tx.QueryContext(ctx, `SELECT doc FROM ports WHERE portgroup_uuid = ? AND portgroup_uuid <> ''`, g.UUID)
 		if err != nil {
 			return fmt.Errorf("read ports of port group %s: %w", g.UUID, err)
 		}

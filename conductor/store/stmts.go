@@ -84,7 +84,7 @@ func (c *preparingConn) stmt(ctx context.Context, query string) (*keptStmt, erro
 // keep tells whether a statement comes again and again. What makes or changes tables does not.
 func keep(query string) bool {
 	switch query[:min(len(query), 6)] {
-	case "SELECT", "INSERT", "UPDATE", "DELETE", "SAVEPO", "RELEAS", "ROLLBA":
+	case "SELECT", "INSERT", "UPDATE", "DELETE", "BEGIN ", "COMMIT", "SAVEPO", "RELEAS", "ROLLBA":
 		return true
 	}
 	return false

@@ -21,6 +21,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,7 +46,7 @@ type Options struct {
 	// CacheNodes is how many nodes are kept decoded in memory at most. Zero: 16384; negative: none.
 	CacheNodes int
 	// Alone promises that nobody else writes to the data while the store is open, neither another process nor another Store: nodes that
-	// are kept in memory are then returned without a look at the database.
+	// are kept in memory are then returned without a look at the database, and the journal (16 MiB) is made in its full size.
 	Alone bool
 }
 
@@ -56,16 +58,15 @@ type Store struct {
 	log   *slog.Logger
 	now   func() time.Time
 
-	fresh []written // nodes of the transaction under way; the writer's alone
+	fresh []written // nodes of the transaction under way; the leader's alone
 
 	notes     notes
 	lastEvent atomic.Int64
 	hook      atomic.Pointer[func([]node.Event)]
 
-	ops    chan *op
+	queue  queue
 	stop   chan struct{}
 	closed sync.Once
-	done   sync.WaitGroup
 }
 
 // ErrNotFound means that there is no such node, port, lease or inventory.
@@ -122,7 +123,8 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 
 	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone), now: func() time.Time { return now().UTC().Truncate(time.Microsecond) },
-		ops: make(chan *op, 256), stop: make(chan struct{})}
+		stop: make(chan struct{})}
+	s.queue.idle.L = &s.queue.mu
 	if s.w, err = openDB(dsn(path, true)); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
@@ -138,8 +140,11 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := s.openEvents(ctx); err != nil {
 		return nil, errors.Join(err, s.r.Close(), s.w.Close())
 	}
-	s.done.Add(1)
-	go s.writer()
+	if o.Alone {
+		if err := reserveJournal(path); err != nil { // it is slower without
+			log.Warn("there is no room for the database's journal", "err", err)
+		}
+	}
 	return s, nil
 }
 
@@ -160,8 +165,10 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 	if have > want {
 		return fmt.Errorf("the database in %s has schema %d, newer than %d of this program: start the newer program again", o.Dir, have, want)
 	}
-	if _, err := p.Up(ctx); err != nil {
-		return fmt.Errorf("migrate the database in %s: %w", o.Dir, err)
+	if have < want {
+		if err := s.migrate(ctx, p); err != nil {
+			return fmt.Errorf("migrate the database in %s: %w", o.Dir, err)
+		}
 	}
 
 	var check []byte
@@ -195,6 +202,40 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 	return nil
 }
 
+// migrate brings the schema up to date. Foreign keys are off meanwhile: a table is changed by making another one in its place, and
+// dropping the old one would take along what refers to it.
+func (s *Store) migrate(ctx context.Context, p *goose.Provider) error {
+	if _, err := s.w.ExecContext(ctx, `PRAGMA foreign_keys = 0`); err != nil {
+		return err
+	}
+	if _, err := p.Up(ctx); err != nil {
+		return err
+	}
+	rows, err := s.w.QueryContext(ctx, `SELECT "table", parent FROM pragma_foreign_key_check`)
+	if err != nil {
+		return fmt.Errorf("look for what refers to nothing: %w", err)
+	}
+	lost, err := collect(rows, func(scan func(...any) error) (string, error) {
+		var table, parent string
+		err := scan(&table, &parent)
+		return table + " (to " + parent + ")", err
+	})
+	if err != nil {
+		return fmt.Errorf("look for what refers to nothing: %w", err)
+	}
+	if len(lost) > 0 {
+		return fmt.Errorf("rows of %s refer to nothing", strings.Join(slices.Compact(lost), ", of "))
+	}
+	if _, err := s.w.ExecContext(ctx, `PRAGMA foreign_keys = 1`); err != nil {
+		return err
+	}
+	var on bool
+	if err := s.w.QueryRowContext(ctx, `PRAGMA foreign_keys`).Scan(&on); err != nil || !on {
+		return errors.Join(errors.New("foreign keys can't be switched on again"), err)
+	}
+	return nil
+}
+
 // openDB opens a database with connections that keep their prepared statements.
 func openDB(dsn string) (*sql.DB, error) {
 	c, err := sqlite.NewConnector(dsn)
@@ -208,9 +249,7 @@ func dsn(path string, write bool) string {
 	q := url.Values{"_pragma": {"busy_timeout(10000)", "journal_mode(WAL)", "synchronous(FULL)", "foreign_keys(1)"}}
 	if write {
 		q.Set("_txlock", "immediate")
-		// Pages that many writes touch are copied from the journal to the database once in four times as many writes as by default.
-		// The journal grows to 16 MiB for it.
-		q.Add("_pragma", "wal_autocheckpoint(4000)")
+		q.Add("_pragma", fmt.Sprintf("wal_autocheckpoint(%d)", journalPages))
 	} else {
 		q.Add("_pragma", "query_only(1)")
 	}
@@ -222,7 +261,7 @@ func (s *Store) Close() error {
 	var err error
 	s.closed.Do(func() {
 		close(s.stop)
-		s.done.Wait()
+		s.queue.close()
 		err = errors.Join(s.r.Close(), s.w.Close())
 	})
 	return err

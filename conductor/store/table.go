@@ -93,10 +93,10 @@ func (t *Table[T]) scan(scan func(...any) error) (*T, error) {
 // Create stores a new resource and fills in what is empty: UUID, times. A value that is taken gives a *DuplicateError whose Field
 // is "uuid", "name", or what Unique calls it, and whose Kind is the table's.
 func (t *Table[T]) Create(ctx context.Context, v *T) error {
-	return t.s.write(ctx, func(tx *sql.Tx) error { return t.create(tx, v) })
+	return t.s.write(ctx, func(tx *txn) error { return t.create(tx, v) })
 }
 
-func (t *Table[T]) create(tx *sql.Tx, v *T) error {
+func (t *Table[T]) create(tx *txn, v *T) error {
 	h := meta(v).Meta()
 	if h.UUID == "" {
 		h.UUID = uuid.NewString()
@@ -120,7 +120,7 @@ func (t *Table[T]) create(tx *sql.Tx, v *T) error {
 }
 
 // put writes a resource after it has made sure that nobody else has what must be its own.
-func (t *Table[T]) put(tx *sql.Tx, v *T) error {
+func (t *Table[T]) put(tx *txn, v *T) error {
 	h := meta(v).Meta()
 	h.NodeUUID = strings.ToLower(h.NodeUUID)
 	if h.NodeUUID != "" {
@@ -216,7 +216,7 @@ func (t *Table[T]) list(ctx context.Context, q queryer, nodeUUID string) ([]*T, 
 // was and comes back as it is. A change that changes nothing is not written. change must be quick and not write to the store.
 func (t *Table[T]) Update(ctx context.Context, uuid string, change func(*T) error) (*T, error) {
 	var out *T
-	err := t.s.write(ctx, func(tx *sql.Tx) error {
+	err := t.s.write(ctx, func(tx *txn) error {
 		v, err := t.update(ctx, tx, uuid, change)
 		out = v
 		return err
@@ -227,7 +227,7 @@ func (t *Table[T]) Update(ctx context.Context, uuid string, change func(*T) erro
 	return out, nil
 }
 
-func (t *Table[T]) update(ctx context.Context, tx *sql.Tx, uuid string, change func(*T) error) (*T, error) {
+func (t *Table[T]) update(ctx context.Context, tx *txn, uuid string, change func(*T) error) (*T, error) {
 	v, err := t.scan(tx.QueryRowContext(ctx, resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, strings.ToLower(uuid)).Scan)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", t.kind, uuid, err)
@@ -258,10 +258,10 @@ func (t *Table[T]) update(ctx context.Context, tx *sql.Tx, uuid string, change f
 
 // Delete removes a resource by UUID.
 func (t *Table[T]) Delete(ctx context.Context, uuid string) error {
-	return t.s.write(ctx, func(tx *sql.Tx) error { return t.delete(tx, uuid) })
+	return t.s.write(ctx, func(tx *txn) error { return t.delete(tx, uuid) })
 }
 
-func (t *Table[T]) delete(tx *sql.Tx, uuid string) error {
+func (t *Table[T]) delete(tx *txn, uuid string) error {
 	if err := unused(tx, t.kind, strings.ToLower(uuid)); err != nil {
 		return err
 	}

@@ -3,147 +3,246 @@ package store
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// op is one caller's write. Whoever moves taken from false to true owns it: the writer to run it, the caller to give it up.
+// txn is the transaction that the writes of a group share. Those of database/sql start a goroutine each, and one more for each of
+// their queries, to watch a context; nobody cancels this one.
+type txn struct{ c *sql.Conn }
+
+// Exec runs a statement.
+func (t *txn) Exec(query string, args ...any) (sql.Result, error) {
+	return t.c.ExecContext(context.Background(), query, args...)
+}
+
+// Query runs a query.
+func (t *txn) Query(query string, args ...any) (*sql.Rows, error) {
+	return t.c.QueryContext(context.Background(), query, args...)
+}
+
+// QueryRow runs a query of one row.
+func (t *txn) QueryRow(query string, args ...any) *sql.Row {
+	return t.c.QueryRowContext(context.Background(), query, args...)
+}
+
+// QueryContext makes it a queryer.
+func (t *txn) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return t.c.QueryContext(ctx, query, args...)
+}
+
+// QueryRowContext makes it a queryer.
+func (t *txn) QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row {
+	return t.c.QueryRowContext(ctx, query, args...)
+}
+
+// queue is where writes wait for each other. The one that finds nobody at work leads: it commits itself, without handing its write to
+// another goroutine and waiting to be woken, which costs as much as a small write. Those that come meanwhile wait, and the first of
+// them leads next, with all of them in its group. Nobody waits for a group to grow.
+type queue struct {
+	mu      sync.Mutex
+	waiting []*op
+	led     bool // somebody leads
+	closed  bool
+	idle    sync.Cond
+}
+
+// op is one caller's write. Whoever moves taken from false to true owns it: a leader to run it or to make it lead, the caller to give
+// it up.
 type op struct {
-	run   func(tx *sql.Tx) error
+	run   func(tx *txn) error
 	by    node.Requester
 	taken atomic.Bool
-	err   chan error
+	err   error
+	ended chan bool // of those that wait: err is set, or else it is their turn to lead
 }
 
 // maxGroup is how many writes share one transaction at most.
 const maxGroup = 64
 
 // write runs f in a transaction and returns when that is on disk. It is not run at all if ctx ends while it waits its turn.
-func (s *Store) write(ctx context.Context, f func(tx *sql.Tx) error) error {
+func (s *Store) write(ctx context.Context, f func(tx *txn) error) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o := &op{run: f, by: node.RequesterOf(ctx), err: make(chan error, 1)}
-	select {
-	case s.ops <- o:
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-s.stop:
+	o := &op{run: f, by: node.RequesterOf(ctx)}
+	q := &s.queue
+	q.mu.Lock()
+	if q.closed {
+		q.mu.Unlock()
 		return ErrClosed
 	}
-	stop := s.stop
-	for {
-		select {
-		case err := <-o.err:
-			return err
-		case <-ctx.Done():
-			if o.taken.CompareAndSwap(false, true) {
-				return ctx.Err()
-			}
-			return <-o.err
-		case <-stop:
-			if o.taken.CompareAndSwap(false, true) {
-				return ErrClosed
-			}
-			return <-o.err
-		}
+	leads := !q.led
+	if leads {
+		q.led = true
+		o.taken.Store(true)
+	} else {
+		o.ended = make(chan bool, 1)
+		q.waiting = append(q.waiting, o)
 	}
-}
-
-// writer carries out writes until the store closes.
-func (s *Store) writer() {
-	defer s.done.Done()
-	for {
-		var group []*op
-		select {
-		case <-s.stop:
-			return
-		case o := <-s.ops:
-			group = append(group, o)
-		}
-	more:
-		for len(group) < maxGroup {
-			select {
-			case o := <-s.ops:
-				group = append(group, o)
-			default:
-				break more
-			}
-		}
-		s.commit(group)
+	q.mu.Unlock()
+	if leads {
+		s.lead(o)
+		return o.err
 	}
-}
-
-// commit runs a group of writes in one transaction and tells each its outcome after the journal is on disk.
-func (s *Store) commit(group []*op) {
-	live := group[:0]
-	for _, o := range group {
+	ended := false
+	select {
+	case ended = <-o.ended:
+	case <-ctx.Done():
 		if o.taken.CompareAndSwap(false, true) {
-			live = append(live, o)
+			return ctx.Err()
+		}
+		ended = <-o.ended
+	case <-s.stop:
+		if o.taken.CompareAndSwap(false, true) {
+			return ErrClosed
+		}
+		ended = <-o.ended
+	}
+	if !ended {
+		s.lead(o)
+	}
+	return o.err
+}
+
+// lead commits a write together with those that wait, and lets the next one lead.
+func (s *Store) lead(o *op) {
+	q := &s.queue
+	group := []*op{o}
+	q.mu.Lock()
+	for len(q.waiting) > 0 && len(group) < maxGroup {
+		if next := q.next(); next != nil {
+			group = append(group, next)
 		}
 	}
-	if len(live) == 0 {
-		return
+	q.mu.Unlock()
+
+	s.commit(group)
+	for _, other := range group[1:] {
+		other.ended <- true
 	}
-	errs := make([]error, len(live))
-	committed := false
-	err := func() error {
-		tx, err := s.w.BeginTx(context.Background(), nil)
-		if err != nil {
-			return fmt.Errorf("begin transaction: %w", err)
+
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for len(q.waiting) > 0 && !q.closed {
+		if next := q.next(); next != nil {
+			next.ended <- false
+			return
 		}
-		defer tx.Rollback() // after Commit it does nothing
-		s.fresh = s.fresh[:0]
-		for i, o := range live {
-			s.beginNotes(o.by)
-			if len(live) == 1 { // the transaction is its savepoint
-				if errs[i] = runOp(o, tx); errs[i] != nil {
-					return nil
-				}
-				break
-			}
-			kept := len(s.fresh)
-			if _, err := tx.Exec(`SAVEPOINT one`); err != nil {
-				return fmt.Errorf("begin savepoint: %w", err)
-			}
-			if errs[i] = runOp(o, tx); errs[i] != nil {
-				s.fresh = s.fresh[:kept]
-				s.dropNotes()
-				if _, err := tx.Exec(`ROLLBACK TO one`); err != nil {
-					return fmt.Errorf("roll back savepoint: %w", err)
-				}
-			}
-			if _, err := tx.Exec(`RELEASE one`); err != nil {
-				return fmt.Errorf("release savepoint: %w", err)
-			}
-		}
-		if err := s.storeNotes(tx); err != nil {
-			return err
-		}
-		s.cache.settling(s.fresh)
-		if err := tx.Commit(); err != nil {
-			s.cache.settled(nil)
-			return fmt.Errorf("commit: %w", err)
-		}
-		committed = true
-		s.cache.settled(s.fresh)
-		clear(s.fresh)
-		return nil
-	}()
-	s.endNotes(committed)
-	for i, o := range live {
-		if err != nil && errs[i] == nil {
-			errs[i] = err
-		}
-		o.err <- errs[i]
 	}
+	q.led = false
+	q.idle.Broadcast()
+}
+
+// next takes the first of those that wait, with mu held. It is nil if that has given up.
+func (q *queue) next() *op {
+	o := q.waiting[0]
+	q.waiting[0] = nil
+	if q.waiting = q.waiting[1:]; len(q.waiting) == 0 {
+		q.waiting = nil
+	}
+	if o.taken.CompareAndSwap(false, true) {
+		return o
+	}
+	return nil
+}
+
+// close refuses what comes from now on, and waits for the leader.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+	for q.led {
+		q.idle.Wait()
+	}
+}
+
+// commit runs a group of writes in one transaction and sets their outcome after the journal is on disk.
+func (s *Store) commit(group []*op) {
+	err := s.transact(group)
+	s.endNotes(err == nil)
+	for _, o := range group {
+		if o.err == nil {
+			o.err = err
+		}
+	}
+}
+
+// errAlone means that the only write of a group has failed, and nothing was written.
+var errAlone = errors.New("the write failed")
+
+func (s *Store) transact(group []*op) error {
+	ctx := context.Background()
+	conn, err := s.w.Conn(ctx)
+	if err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	defer conn.Close()
+	tx := &txn{conn}
+	if _, err := tx.Exec(`BEGIN IMMEDIATE`); err != nil {
+		return fmt.Errorf("begin transaction: %w", err)
+	}
+	if err := s.runGroup(tx, group); err != nil {
+		if _, rerr := tx.Exec(`ROLLBACK`); rerr != nil {
+			s.dropConn(conn)
+		}
+		return err
+	}
+	s.cache.settling(s.fresh)
+	if _, err := tx.Exec(`COMMIT`); err != nil {
+		s.cache.settled(nil)
+		if _, rerr := tx.Exec(`ROLLBACK`); rerr != nil { // there may be nothing left to roll back
+			s.dropConn(conn)
+		}
+		return fmt.Errorf("commit: %w", err)
+	}
+	s.cache.settled(s.fresh)
+	clear(s.fresh)
+	return nil
+}
+
+// dropConn closes a connection whose transaction could not be ended, so that nobody goes on in it.
+func (s *Store) dropConn(c *sql.Conn) {
+	_ = c.Raw(func(any) error { return driver.ErrBadConn })
+}
+
+// runGroup runs the writes of a group, each in a savepoint of its own unless it is the only one, and writes what they noted.
+func (s *Store) runGroup(tx *txn, group []*op) error {
+	s.fresh = s.fresh[:0]
+	if len(group) == 1 { // the transaction is its savepoint
+		s.beginNotes(group[0].by)
+		if group[0].err = runOp(group[0], tx); group[0].err != nil {
+			return errAlone
+		}
+		return s.storeNotes(tx)
+	}
+	for _, o := range group {
+		s.beginNotes(o.by)
+		kept := len(s.fresh)
+		if _, err := tx.Exec(`SAVEPOINT one`); err != nil {
+			return fmt.Errorf("begin savepoint: %w", err)
+		}
+		if o.err = runOp(o, tx); o.err != nil {
+			s.fresh = s.fresh[:kept]
+			s.dropNotes()
+			if _, err := tx.Exec(`ROLLBACK TO one`); err != nil {
+				return fmt.Errorf("roll back savepoint: %w", err)
+			}
+		}
+		if _, err := tx.Exec(`RELEASE one`); err != nil {
+			return fmt.Errorf("release savepoint: %w", err)
+		}
+	}
+	return s.storeNotes(tx)
 }
 
 // runOp turns a panic in a caller's change into that caller's error: the other writes of the group are not to blame for it.
-func runOp(o *op, tx *sql.Tx) (err error) {
+func runOp(o *op, tx *txn) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("change panicked: %v", p)
