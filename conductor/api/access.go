@@ -9,7 +9,6 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/call"
-	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -17,7 +16,7 @@ import (
 type ruling struct {
 	rule access.Rule
 	// inBody: what is acted on is named in the body or the query, or the rule depends on them, or on whose the resource is. Whoever the rule could ever let
-	// through reaches the handler, which asks again with c.may, c.mayFor or s.visible.
+	// through reaches the handler, which asks again with Call.May, Call.MayFor or Finder.Visible.
 	inBody bool
 }
 
@@ -243,7 +242,7 @@ func (s *Server) admit(ctx context.Context, c *call.Call, rt *call.Route) error 
 	return c.MayFor(r.rule, o)
 }
 
-// Object finds whose the thing is that the address names; of what it does not name, and of what belongs to nobody, the zero value.
+// object finds whose the thing is that the address names; of what it does not name, and of what belongs to nobody, the zero value.
 func (s *Server) object(ctx context.Context, c *call.Call) (access.Object, error) {
 	if _, ok := c.Path["node"]; ok {
 		n, err := s.find.Node(ctx, c)
@@ -254,7 +253,7 @@ func (s *Server) object(ctx context.Context, c *call.Call) (access.Object, error
 		return access.Of(n), nil
 	}
 	if _, ok := c.Path["port"]; ok {
-		p, err := s.port(ctx, c)
+		p, err := s.ports.Port(ctx, c)
 		if err != nil {
 			return access.Object{}, err
 		}
@@ -265,40 +264,13 @@ func (s *Server) object(ctx context.Context, c *call.Call) (access.Object, error
 		return access.Of(n), nil
 	}
 	if ident, ok := c.Path["portgroup"]; ok {
-		return s.portgroups().Object(ctx, c, ident)
+		return s.ports.Groups().Object(ctx, c, ident)
 	}
 	if ident, ok := c.Path["connector"]; ok {
-		return s.volumeConnectors().Object(ctx, c, ident)
+		return s.volumes.Connectors().Object(ctx, c, ident)
 	}
 	if ident, ok := c.Path["target"]; ok {
-		return s.volumeTargets().Object(ctx, c, ident)
+		return s.volumes.Targets().Object(ctx, c, ident)
 	}
 	return access.Object{}, nil
-}
-
-// Marks that stand for what a lessee may not look at, in Ironic's words.
-const (
-	redactedLock   = "** Redacted - requires baremetal:node:get:reservation permission. **"
-	redactedInside = "** Redacted - Requires baremetal:node:get:driver_internal_info permission. **"
-	redactedDriver = "** Redacted - requires baremetal:node:get:driver_info permission. **"
-)
-
-// redact hides from a node's lessee what tells of the site's insides.
-func redact(c *call.Call, n *node.Node, out *rest.Node) {
-	o := access.Of(n)
-	if c.Actor.All || c.Actor.May(access.NodeListAll, o) {
-		return
-	}
-	if !c.Actor.May(access.NodeGetLastError, o) {
-		out.LastError = call.RedactedError
-	}
-	if !c.Actor.May(access.NodeGetReservation, o) {
-		out.Reservation = redactedLock
-	}
-	if !c.Actor.May(access.NodeGetInternal, o) {
-		out.DriverInternalInfo = map[string]any{"content": redactedInside}
-	}
-	if !c.Actor.May(access.NodeGetDriverInfo, o) {
-		out.DriverInfo = map[string]any{"content": redactedDriver}
-	}
 }

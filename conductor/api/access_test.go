@@ -400,30 +400,6 @@ func TestRamdisksCanBeShutOut(t *testing.T) {
 	}
 }
 
-// TestStreamsEndWithTheLogin: a stream lives longer than a token may.
-func TestStreamsEndWithTheLogin(t *testing.T) {
-	var who *access.Actor
-	var fault error
-	s := &Server{cfg: Config{Authenticate: func(*http.Request) (*access.Actor, error) { return who, fault }}, log: slog.New(slog.DiscardHandler)}
-	st := &stream{s: s, c: &call.Call{Request: httptest.NewRequest("GET", "/ingot/v1/events", nil), Actor: &access.Actor{System: true, Role: access.Admin}}}
-	who = &access.Actor{ProjectID: "p", Role: access.Reader}
-	if !st.still() || st.c.Actor != who {
-		t.Error("a reader whose role is another is not taken for what it is now")
-	}
-	who, fault = nil, &access.Refusal{Status: 503}
-	if !st.still() {
-		t.Error("a stream ends because Keystone can't be asked")
-	}
-	fault = &access.Refusal{Status: 401}
-	if st.still() {
-		t.Error("a stream goes on although its token is not good any more")
-	}
-	who, fault = &access.Actor{ProjectID: "p"}, nil
-	if st.still() {
-		t.Error("a stream goes on although its reader has no role any more")
-	}
-}
-
 // TestPartsOfNodesAreSeenAsTheNodesAre walks what belongs to nodes: lists, single ones, and making and changing them.
 func TestPartsOfNodesAreSeenAsTheNodesAre(t *testing.T) {
 	f := accessFixture(t)

@@ -18,6 +18,7 @@ import (
 // allocating processes allocations before their POST is answered, as it were.
 func (f *fixture) allocating() *fixture {
 	f.srv.cfg.Allocate = func(uuid string) { alloc.New(f.st, nil).Process(f.t.Context(), uuid) }
+	f.reassemble()
 	return f
 }
 
@@ -250,6 +251,7 @@ func TestManyClientsAllocate(t *testing.T) {
 	go func() { defer close(done); runner.Run(ctx) }()
 	defer func() { stop(); <-done }()
 	f.srv.cfg.Allocate = runner.Wake
+	f.reassemble()
 	var wg sync.WaitGroup
 	for client := range 40 {
 		wg.Go(func() {

@@ -28,6 +28,14 @@ type fixture struct {
 	version rest.Version
 }
 
+// reassemble takes over what a test has changed in the server's configuration.
+func (f *fixture) reassemble() {
+	f.t.Helper()
+	if err := f.srv.assemble(); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
 func newFixture(t *testing.T, cfg Config, nodes ...node.Node) *fixture {
 	t.Helper()
 	st := openStore(t)
@@ -217,7 +225,7 @@ func TestUnsupportedIsSaidSo(t *testing.T) {
 	for call, what := range map[string]string{`POST {"device_type":"cdrom","image_url":"http://h/i.iso"}`: "attach", "DELETE ": "detach"} {
 		method, body, _ := strings.Cut(call, " ")
 		f.want(204, method, "/v1/nodes/n/vmedia", body)
-		f.srv.Wait()
+		f.srv.parts.Wait()
 		want := what + " virtual media: Driver ipmi does not support " + what + "_virtual_media (disabled or not implemented)."
 		if out := f.want(200, "GET", "/v1/nodes/n", ""); out["last_error"] != want || out["reservation"] != nil {
 			t.Errorf("after %s of virtual media: %v, lock %v, want %s", method, out["last_error"], out["reservation"], want)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/api/own"
+
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/fake"
@@ -23,7 +25,7 @@ func TestDocumentationOfHardware(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := capabilities(driver.All(), hardware.New(driver.All().Interface, fake.New(new(powerfake.Machines), nil).Plugs()))
+	all := own.Capabilities(driver.All(), hardware.New(driver.All().Interface, fake.New(new(powerfake.Machines), nil).Plugs()))
 	want := string(have)
 	for name, made := range map[string]string{"matrix": driverTable(), "types": typeTable(all), "interfaces": interfaceTable(all), "properties": propertyTables()} {
 		begin, end := "<!-- "+name+": made by go test ./conductor/api -update -->\n", "<!-- end of "+name+" -->"
@@ -121,7 +123,7 @@ func TestCapabilities(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, i := range capabilities(few, nil).Interfaces {
+	for _, i := range own.Capabilities(few, nil).Interfaces {
 		if i.Name == "fake" {
 			t.Errorf("%s interface fake is shown for ipmi alone", i.Kind)
 		}

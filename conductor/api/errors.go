@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/nodes"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -63,7 +64,7 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 	case errors.As(err, &improper):
 		return rest.BadRequest("%s", improper.Error())
 	case errors.As(err, &parent):
-		return badParent(parent.Parent)
+		return nodes.BadParent(parent.Parent)
 	case errors.As(err, &children):
 		return rest.Conflict("%s", children.Error())
 	case errors.As(err, &conflict):

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/api/own"
+
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -136,7 +138,7 @@ func TestEventsOverHTTP(t *testing.T) {
 	dir := t.TempDir()
 	st, hub, _, web := announcing(t, dir)
 	all := follow(t, web.URL, "", "")
-	if e := all.next(); e.Type != typeReady {
+	if e := all.next(); e.Type != own.TypeReady {
 		t.Errorf("the first event is %+v", e)
 	}
 	power := follow(t, web.URL, "?type=node.power_set,baremetal.node.provision_set&node=two", "")
@@ -172,7 +174,7 @@ func TestEventsOverHTTP(t *testing.T) {
 	_, _, _, web = announcing(t, dir)
 	send1(t, "DELETE", web.URL+"/v1/nodes/two", "", 204)
 	again := follow(t, web.URL, "", lastID)
-	if e := again.next(); e.Type != typeReady || again.lastID != lastID {
+	if e := again.next(); e.Type != own.TypeReady || again.lastID != lastID {
 		t.Errorf("ready tells ID %s, want %s", again.lastID, lastID)
 	}
 	again.want("baremetal.node.maintenance_set.end", "one")
@@ -182,7 +184,7 @@ func TestEventsOverHTTP(t *testing.T) {
 	// One that comes from a database that is no more is told so, and follows on.
 	strange := follow(t, web.URL, "?since=100000", "")
 	strange.next()
-	if e := strange.next(); e.Type != typeGap || e.To != 100000 || e.Message == "" {
+	if e := strange.next(); e.Type != own.TypeGap || e.To != 100000 || e.Message == "" {
 		t.Errorf("gap = %+v", e)
 	}
 	send1(t, "POST", web.URL+"/v1/nodes", `{"driver":"fake-hardware","name":"three"}`, 201)
@@ -296,7 +298,7 @@ func TestSlowReader(t *testing.T) {
 			t.Fatal(err)
 		}
 		if e.ID == 0 {
-			if e.Type == typeGap {
+			if e.Type == own.TypeGap {
 				t.Fatalf("a gap although all is kept: %+v", e)
 			}
 			continue
@@ -326,13 +328,14 @@ func TestProgressIsTold(t *testing.T) {
 	f.srv.cfg.Progresses = func() map[string]node.Progress {
 		return map[string]node.Progress{n.UUID: {Step: "write_image", Bytes: bytes.Add(10), Total: 1000}, "gone": {}}
 	}
+	f.reassemble()
 	web := httptest.NewServer(f.srv)
 	defer web.Close()
 	defer hub.Close()
 	s := follow(t, web.URL, "?type=ingot.node.progress", "")
 	s.next()
 	for want := uint64(10); want <= 20; want += 10 {
-		if e := s.want(typeProgress, "n"); e.Progress == nil || e.Progress.Bytes != want || e.ID != 0 {
+		if e := s.want(own.TypeProgress, "n"); e.Progress == nil || e.Progress.Bytes != want || e.ID != 0 {
 			t.Errorf("progress = %+v, want %d bytes", e, want)
 		}
 	}

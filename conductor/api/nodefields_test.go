@@ -212,6 +212,7 @@ func TestRequestIDAndPinnedVersion(t *testing.T) {
 		t.Errorf("headers at 1.106 = %v", h)
 	}
 	f.srv.cfg.MaxVersion = 82
+	f.reassemble()
 	if h := get("1.83"); h["X-Openstack-Ironic-Api-Maximum-Version"][0] != "1.82" {
 		t.Errorf("headers of a server pinned to 1.82 = %v", h)
 	}

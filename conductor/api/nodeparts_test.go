@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/api/ramdisk"
+
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -63,7 +65,7 @@ func TestPartsOfAFakeNode(t *testing.T) {
 	// A vendor's method is named in the address or in the query.
 	for _, address := range []string{"vendor_passthru/second_method", "vendor_passthru?method=second_method"} {
 		f.want(202, "POST", "/v1/nodes/n/"+address, `{"bar":"kazoo"}`)
-		f.srv.Wait()
+		f.srv.parts.Wait()
 	}
 	f.text(400, "POST", "/v1/nodes/n/vendor_passthru/no_such", "{}", "No handler for method no_such")
 	f.text(400, "POST", "/v1/drivers/fake-hardware/vendor_passthru/no_such", "{}", "No handler for method no_such")
@@ -193,7 +195,7 @@ func TestVendorMethods(t *testing.T) {
 	f.want(202, "POST", "/v1/nodes/n/vendor_passthru?method=fourth_method_shared_lock", `{"bar":"woof"}`)
 	gate <- struct{}{}
 	gate <- struct{}{}
-	f.srv.Wait()
+	f.srv.parts.Wait()
 	if out := f.want(200, "GET", "/v1/nodes/n", ""); out["reservation"] != nil {
 		t.Errorf("reservation = %v when all has ended", out["reservation"])
 	}
@@ -275,7 +277,7 @@ func TestContinueInspection(t *testing.T) {
 	f.text(400, "POST", "/v1/continue_inspection", body, "drives its own agent only")
 	f.text(404, "POST", "/v1/continue_inspection", strings.ReplaceAll(body, "01", "02"), "Resource could not be found.")
 	f.text(400, "POST", "/v1/continue_inspection", `{"inventory":{"interfaces":[{"mac_address":"x"}]}}`, "No lookup information")
-	f.want(413, "POST", "/v1/continue_inspection", `{"x":"`+strings.Repeat("x", maxInspectionBody)+`"}`)
+	f.want(413, "POST", "/v1/continue_inspection", `{"x":"`+strings.Repeat("x", ramdisk.MaxInspection)+`"}`)
 	f.version = 83
 	f.want(404, "POST", "/v1/continue_inspection", body)
 	f.version = 1

@@ -30,6 +30,7 @@ func TestProvisionRequests(t *testing.T) {
 		node.Node{Name: "wait", Provision: node.DeployWait, TargetProvision: node.Active}, node.Node{Name: "sw", Provision: node.ServiceWait, TargetProvision: node.Active},
 		node.Node{Name: "broken", Provision: node.Available, Maintenance: true}, node.Node{Name: "locked", Provision: node.Available, Reservation: "c2"})
 	f.srv.engine = wanted{instant{f.st}, &got}
+	f.reassemble()
 	if err := f.st.Runbooks().Create(t.Context(), &node.Runbook{Head: node.Head{Name: "CUSTOM_RB"}, Steps: []node.TemplateStep{{Interface: "bios", Step: "x"}}}); err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/api/ramdisk"
+
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/fake"
@@ -40,7 +42,7 @@ func letGo(ctx context.Context, r *replay) error {
 	case <-time.After(10 * time.Second):
 		return fmt.Errorf("no method is under way")
 	}
-	r.srv.Wait()
+	r.srv.parts.Wait()
 	n, err := r.st.Node(ctx, "pm")
 	if err == nil && n.Reservation != "" {
 		err = fmt.Errorf("the node is still locked by %s", n.Reservation)
@@ -56,5 +58,5 @@ func cleaning(n *node.Node) {
 // lookedUp gives the agent the token that the recording goes on with.
 func lookedUp(n *node.Node) {
 	cleaning(n)
-	n.AgentTokenHash = hashToken("53Efr1zCckYm_8qF633rgZzt8z5P2OXOda7H1HaBHQQ") + " " + era(n)
+	n.AgentTokenHash = ramdisk.HashToken("53Efr1zCckYm_8qF633rgZzt8z5P2OXOda7H1HaBHQQ") + " " + ramdisk.Era(n)
 }

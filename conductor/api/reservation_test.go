@@ -56,6 +56,7 @@ func (f *fixture) withEngine() *fixture {
 		}
 	})
 	f.srv.engine, f.srv.cfg.Allocate = en, runner.Wake
+	f.reassemble()
 	return f
 }
 
@@ -197,6 +198,7 @@ func TestRunbookInRequest(t *testing.T) {
 		node.Node{Name: "new", Provision: node.Enroll})
 	var got engine.Request
 	f.srv.engine = asked{instant{f.st}, &got}
+	f.reassemble()
 	add := func(name, owner string, public bool) string {
 		r := &node.Runbook{Head: node.Head{Name: name, Owner: owner}, Public: public, Steps: []node.TemplateStep{{Interface: "deploy", Step: "x"}}}
 		if err := f.st.Runbooks().Create(t.Context(), r); err != nil {

@@ -1,27 +1,59 @@
 package api
 
 import (
-	"context"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/api/allocations"
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/catalog"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/api/nodes"
+	"github.com/ingot-metal/ingot/conductor/api/own"
+	"github.com/ingot-metal/ingot/conductor/api/parts"
+	"github.com/ingot-metal/ingot/conductor/api/ports"
+	"github.com/ingot-metal/ingot/conductor/api/ramdisk"
+	"github.com/ingot-metal/ingot/conductor/api/rules"
+	"github.com/ingot-metal/ingot/conductor/api/states"
+	"github.com/ingot-metal/ingot/conductor/api/templates"
+	"github.com/ingot-metal/ingot/conductor/api/volumes"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
-// Table is the whole API. Anything not in it does not exist and is answered so.
-func (s *Server) table() []call.Route {
-	return slices.Concat(s.catalogRoutes(), s.nodeRoutes(), s.stateRoutes(), s.portRoutes(), s.workRoutes(), s.shardRoutes(), s.chassisRoutes(), s.portgroupRoutes(), s.volumeRoutes(),
-		s.inspectionRules().Routes(), s.allocationRoutes(), s.templateRoutes(), s.nodePartRoutes(), s.openToRamdisks(s.ramdiskRoutes()), s.eventRoutes(), s.ownRoutes())
+// assemble makes what handles the parts of the API, and the table of routes.
+func (s *Server) assemble() error {
+	r, err := newRouter(s.table())
+	if err != nil {
+		return fmt.Errorf("make routes of the API: %w", err)
+	}
+	s.routes = r
+	return nil
 }
 
-// Missing is the handler of a collection's address with a method that needs one of its members.
-func missing(parameter string) func(context.Context, *call.Call) (*call.Reply, error) {
-	return func(context.Context, *call.Call) (*call.Reply, error) {
-		return nil, rest.BadRequest("Missing mandatory parameter: %s", parameter)
-	}
+// table is the whole API, with what handles its parts. Anything not in it does not exist and is answered so.
+func (s *Server) table() []call.Route {
+	st, en, cfg, log := s.store, s.engine, s.cfg, s.log
+	s.find = finder.New(st)
+	s.ports = ports.New(st, s.find, cfg.Drivers, log)
+	s.volumes = volumes.New(st, s.find)
+	s.parts = parts.New(st, s.find, cfg.Drivers, cfg.Hardware, cfg.Hostname, log)
+	ns, ts := nodes.New(st, s.find, cfg.Drivers, cfg.Hostname, cfg.MaxVersion), templates.New(st)
+	return slices.Concat(
+		catalog.New(st, cfg.Drivers, cfg.Hostname, cfg.MaxVersion).Routes(),
+		ns.Routes(),
+		states.New(st, en, s.find, ns, ts, cfg.MaxVersion).Routes(),
+		s.parts.Routes(),
+		s.ports.Routes(),
+		s.volumes.Routes(),
+		allocations.New(st, s.find, cfg.Hostname, cfg.Allocate).Routes(),
+		ts.Routes(),
+		rules.New(st).Routes(),
+		s.openToRamdisks(ramdisk.New(st, s.find, ns, cfg.Hostname).Routes()),
+		own.New(st, en, s.find, own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
+			Progresses: cfg.Progresses, Logs: cfg.Logs}, log).Routes(),
+	)
 }
 
 // router finds the route of a path: a tree of segments, in which a fixed segment beats a {name}.

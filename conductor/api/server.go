@@ -21,6 +21,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/api/parts"
+	"github.com/ingot-metal/ingot/conductor/api/ports"
+	"github.com/ingot-metal/ingot/conductor/api/volumes"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/events"
@@ -30,8 +33,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// nodes is all that the API asks of the store.
-type nodes interface {
+// keeper is all that the API asks of the store.
+type keeper interface {
 	CreateNode(ctx context.Context, n *node.Node) error
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
@@ -47,8 +50,9 @@ type nodes interface {
 	Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
+	Backfill(ctx context.Context, a *node.Allocation, nodeUUID string, fits func(a *node.Allocation, n *node.Node) error) error
+	DeleteAllocation(ctx context.Context, uuid, user string, removable func(a *node.Allocation, n *node.Node) error) error
 	tables
-	allocations
 }
 
 // tables are where the store keeps all resources beside nodes and ports.
@@ -73,7 +77,9 @@ type machines interface {
 	BootDevices(ctx context.Context, ident string) ([]string, error)
 	Validate(ctx context.Context, ident string) (map[string]engine.Validation, error)
 	Progress(nodeUUID string) (node.Progress, bool)
-	keeper
+	Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error)
+	Unquarantine(ctx context.Context, ident, user string) (*node.Node, error)
+	BreakLock(ctx context.Context, ident, user string) (engine.Lock, error)
 }
 
 // Config is what a Server needs to know.
@@ -107,39 +113,41 @@ type Config struct {
 
 // Server answers the API. It is an http.Handler.
 type Server struct {
-	store   nodes
-	engine  machines
-	find    *finder.Finder
-	cfg     Config
-	log     *slog.Logger
-	routes  *router
-	drivers *driver.Table
-	started time.Time
+	store  keeper
+	engine machines
+	cfg    Config
+	log    *slog.Logger
+	routes *router
 
-	background sync.WaitGroup // what goes on after its request was answered
-	attaching  sync.Mutex     // held while a VIF is attached or detached
-	answers    sync.Pool      // of *[]byte: what long lists were written into is used again
+	// What handles the parts of the API. The others are in the table of routes only.
+	find    *finder.Finder
+	ports   *ports.Handlers
+	volumes *volumes.Handlers
+	parts   *parts.Handlers
+
+	answers sync.Pool // of *[]byte: what long lists were written into is used again
 }
 
 // New makes a Server. It fails when a route has no access rule.
-func New(st nodes, en machines, cfg Config, log *slog.Logger) (*Server, error) {
+func New(st keeper, en machines, cfg Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	if cfg.MaxVersion == 0 {
 		cfg.MaxVersion = rest.MaxVersion
 	}
-	s := &Server{store: st, engine: en, find: finder.New(st), cfg: cfg, log: log, started: time.Now()}
-	if s.drivers = cfg.Drivers; s.drivers == nil {
-		s.drivers = driver.All()
+	if cfg.Drivers == nil {
+		cfg.Drivers = driver.All()
 	}
-	r, err := newRouter(s.table())
-	if err != nil {
-		return nil, fmt.Errorf("make routes of the API: %w", err)
+	s := &Server{store: st, engine: en, cfg: cfg, log: log}
+	if err := s.assemble(); err != nil {
+		return nil, err
 	}
-	s.routes = r
 	return s, nil
 }
+
+// Wait returns when everything that goes on behind answers already given has ended.
+func (s *Server) Wait() { s.parts.Wait() }
 
 // Limits of a request's body, unless its route has another. JSON nested deeper than any client needs is an attack.
 const (

@@ -36,12 +36,12 @@ func TestVIFsChooseTheirPort(t *testing.T) {
 	attach(400, `{"id":"a","port_uuid":"`+id+`","portgroup_uuid":"`+id+`"}`)
 	attach(400, `{"id":"a","port_uuid":"`+ports["member"].UUID+`"}`) // it is in a group, which stands for it
 	attach(204, `{"id":"a"}`)
-	if g, _ := f.st.Portgroups().Get(t.Context(), group.UUID); g.InternalInfo[vifKey] != "a" {
+	if g, _ := f.st.Portgroups().Get(t.Context(), group.UUID); g.InternalInfo["tenant_vif_port_id"] != "a" {
 		t.Errorf("the group carries %v, want a: groups go first", g.InternalInfo)
 	}
 	attach(409, `{"id":"a","port_uuid":"`+ports["other"].UUID+`"}`)
 	attach(204, `{"id":"b"}`)
-	if p, _ := f.st.Port(t.Context(), ports["boots"].UUID); p.InternalInfo[vifKey] != "b" {
+	if p, _ := f.st.Port(t.Context(), ports["boots"].UUID); p.InternalInfo["tenant_vif_port_id"] != "b" {
 		t.Errorf("the port that boots carries %v, want b", p.InternalInfo)
 	}
 	attach(400, `{"id":"c","portgroup_uuid":"`+group.UUID+`"}`) // taken

@@ -137,7 +137,7 @@ func (k *Kind[T, R]) Object(ctx context.Context, c *call.Call, ident string) (ac
 	return access.Of(n), nil
 }
 
-// show1 answers with one resource.
+// One answers with one resource.
 func (k *Kind[T, R]) One(c *call.Call, status int, v *T, names []string) *call.Reply {
 	shown := k.Show(c, v)
 	return &call.Reply{Status: status, Body: k.Fields.Render(&shown, c.Version, names)}

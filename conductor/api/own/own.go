@@ -1,0 +1,173 @@
+// Package own answers requests below /ingot/v1, for what Ironic has no words for: quarantine, breaking a lock, work in progress, the stream
+// of events, the log over all nodes, and what the hardware types really do.
+package own
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/events"
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// keeper is where nodes and what happened to them are kept.
+type keeper interface {
+	Node(ctx context.Context, ident string) (*node.Node, error)
+	Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error)
+	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
+}
+
+// machines does the work.
+type machines interface {
+	Progress(nodeUUID string) (node.Progress, bool)
+	Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error)
+	Unquarantine(ctx context.Context, ident, user string) (*node.Node, error)
+	BreakLock(ctx context.Context, ident, user string) (engine.Lock, error)
+}
+
+// Config is what Handlers need to know.
+type Config struct {
+	// Authenticate finds out who reads a stream, which lives longer than a login may.
+	Authenticate func(r *http.Request) (*access.Actor, *call.Reply, *rest.Error)
+	// Drivers are the enabled hardware types, Hardware what stands behind their interfaces.
+	Drivers  *driver.Table
+	Hardware *hardware.Set
+	// Events is what the stream of events comes from; with nil there is none.
+	Events *events.Hub
+	// Progresses tells how far running work is, by node UUID, for the stream of events.
+	Progresses func() map[string]node.Progress
+	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
+	Logs func(nodeUUID string, after uint64) []rest.LogLine
+}
+
+// Handlers answer the requests.
+type Handlers struct {
+	store  keeper
+	engine machines
+	find   *finder.Finder
+	cfg    Config
+	log    *slog.Logger
+}
+
+// New makes Handlers.
+func New(st keeper, en machines, find *finder.Finder, cfg Config, log *slog.Logger) *Handlers {
+	return &Handlers{store: st, engine: en, find: find, cfg: cfg, log: log}
+}
+
+// Routes are the routes of what Ironic has no word for, under /ingot/v1: quarantine, breaking a lock, work in progress, the stream of
+// events, the log, and what the hardware types really do.
+func (s *Handlers) Routes() []call.Route {
+	const quarantine, lock = "/ingot/v1/nodes/{node}/quarantine", "/ingot/v1/nodes/{node}/lock"
+	return []call.Route{
+		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Handle: s.getQuarantine},
+		{Method: http.MethodPost, Path: quarantine, Access: call.Write, Handle: s.postQuarantine},
+		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Handle: s.deleteQuarantine},
+		{Method: http.MethodGet, Path: lock, Access: call.Read, Handle: s.getLock},
+		{Method: http.MethodDelete, Path: lock, Access: call.Admin, Handle: s.breakLock},
+		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read, Handle: s.getCapabilities},
+		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Handle: s.searchLog},
+		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Stream: true, Handle: s.followEvents},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read, Handle: s.getProgress},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Handle: s.getTimeline},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Handle: s.getLogs},
+	}
+}
+
+func showQuarantine(n *node.Node) rest.Quarantine {
+	out := rest.Quarantine{NodeUUID: n.UUID}
+	if q := n.Quarantine; q != nil {
+		out.Quarantined, out.Reason, out.Since, out.By = true, rest.Null(q.Reason), rest.NullTime{Time: q.At}, rest.Null(q.By)
+	}
+	return out
+}
+
+func (s *Handlers) getQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return &call.Reply{Status: http.StatusOK, Body: showQuarantine(n)}, nil
+}
+
+func (s *Handlers) postQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	b, aerr := c.Arguments("reason")
+	if aerr != nil {
+		return nil, aerr
+	}
+	reason, ok := b["reason"].(string)
+	if !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: reason")
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if n, err = s.engine.Quarantine(ctx, n.UUID, reason, c.User); err != nil {
+		return nil, err
+	}
+	return &call.Reply{Status: http.StatusOK, Body: showQuarantine(n)}, nil
+}
+
+func (s *Handlers) deleteQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.engine.Unquarantine(ctx, n.UUID, c.User); err != nil {
+		return nil, err
+	}
+	return call.NoContent(), nil
+}
+
+func showLock(n *node.Node, l engine.Lock) rest.Lock {
+	out := rest.Lock{NodeUUID: n.UUID, Locked: l.Holder != "", Holder: rest.Null(l.Holder), Purpose: rest.Null(l.Purpose), Since: rest.NullTime{Time: l.Since}}
+	if out.Locked && !l.Since.IsZero() {
+		out.AgeSeconds = max(0, time.Since(l.Since).Seconds())
+	}
+	return out
+}
+
+func (s *Handlers) getLock(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	return &call.Reply{Status: http.StatusOK, Body: showLock(n, engine.LockOf(n))}, nil
+}
+
+// breakLock answers with the lock that was broken.
+func (s *Handlers) breakLock(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	l, err := s.engine.BreakLock(ctx, n.UUID, c.User)
+	if err != nil {
+		return nil, err
+	}
+	return &call.Reply{Status: http.StatusOK, Body: showLock(n, l)}, nil
+}

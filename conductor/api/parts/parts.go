@@ -1,0 +1,273 @@
+// Package parts answers requests for what a node has: traits, history, inventory, children, console, boot mode, indicators, virtual media,
+// BIOS settings, firmware, RAID, and the vendor's own methods.
+//
+// What stands behind most of them is conductor/hardware's; a node whose interfaces can't do a thing is answered as clients know it from
+// drivers without the feature.
+package parts
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// keeper is where nodes are kept.
+type keeper interface {
+	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
+	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+	History(ctx context.Context, nodeUUID string, limit int) ([]node.HistoryEntry, error)
+	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
+}
+
+// Handlers answer the requests.
+type Handlers struct {
+	store    keeper
+	find     *finder.Finder
+	drivers  *driver.Table
+	hardware *hardware.Set
+	hostname string
+	log      *slog.Logger
+
+	background sync.WaitGroup // what goes on after its request was answered
+}
+
+// New makes Handlers of the conductor hostname.
+func New(st keeper, find *finder.Finder, drivers *driver.Table, hw *hardware.Set, hostname string, log *slog.Logger) *Handlers {
+	return &Handlers{store: st, find: find, drivers: drivers, hardware: hw, hostname: hostname, log: log}
+}
+
+// Routes are the routes of parts of a node: traits, history, inventory, children, firmware, BIOS settings, indicators, virtual media, RAID, boot mode,
+// console, and the vendor's own methods. What stands behind most of them is conductor/hardware's; a node whose interfaces can't do
+// a thing is answered as clients know it from drivers without the feature.
+func (s *Handlers) Routes() []call.Route {
+	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
+	rs := []call.Route{
+		{Method: get, Path: "/v1/nodes/{node}/traits", Access: call.Read, Since: rest.VersionTraits, Handle: s.listTraits},
+		{Method: put, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Handle: s.setTraits},
+		{Method: del, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Handle: s.clearTraits},
+		{Method: put, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Handle: s.addTrait},
+		{Method: del, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Handle: s.removeTrait},
+		{Method: get, Path: "/v1/nodes/{node}/history", Access: call.Read, Since: rest.VersionHistory, Hidden: true, Handle: s.listHistory},
+		{Method: get, Path: "/v1/nodes/{node}/history/{event}", Access: call.Read, Since: rest.VersionHistory, Hidden: true, Handle: s.getHistory},
+		{Method: get, Path: "/v1/nodes/{node}/inventory", Access: call.Read, Since: rest.VersionInventory, Hidden: true, Handle: s.getInventory},
+		{Method: get, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Handle: s.getConsole},
+		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Handle: s.putConsole},
+		{Method: put, Path: "/v1/nodes/{node}/states/raid", Access: call.Write, Since: rest.VersionRAID, Handle: s.putRAID},
+		{Method: put, Path: "/v1/nodes/{node}/states/boot_mode", Access: call.Write, Since: rest.VersionSetBootMode, Hidden: true, Handle: s.putBootMode},
+		{Method: put, Path: "/v1/nodes/{node}/states/secure_boot", Access: call.Write, Since: rest.VersionSetBootMode, Hidden: true, Handle: s.putSecureBoot},
+		{Method: put, Path: "/v1/nodes/{node}/management/inject_nmi", Access: call.Use, Since: rest.VersionNMI, Hidden: true, Handle: s.injectNMI},
+		{Method: get, Path: "/v1/nodes/{node}/management/indicators", Access: call.Read, Since: rest.VersionIndicators, Hidden: true, Handle: s.listIndicators},
+		{Method: get, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Read, Since: rest.VersionIndicators, Hidden: true, Handle: s.getIndicator},
+		{Method: put, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Use, Since: rest.VersionIndicators, Hidden: true, Handle: s.putIndicator},
+		{Method: get, Path: "/v1/nodes/{node}/bios", Access: call.Read, Since: 40, Hidden: true, Handle: s.listBIOS},
+		{Method: get, Path: "/v1/nodes/{node}/bios/{setting}", Access: call.Read, Since: 40, Hidden: true, Handle: s.getBIOS},
+		{Method: get, Path: "/v1/nodes/{node}/firmware", Access: call.Read, Since: rest.VersionFirmware, Hidden: true, Handle: s.listFirmware},
+		{Method: get, Path: "/v1/nodes/{node}/children", Access: call.Read, Since: rest.VersionChildren, Hidden: true, Handle: s.listChildren},
+		{Method: get, Path: "/v1/nodes/{node}/vmedia", Access: call.Read, Since: rest.VersionGetMedia, Hidden: true, Handle: s.getMedia},
+		{Method: post, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Since: rest.VersionAttachMedia, Hidden: true, Handle: s.attachMedia},
+		{Method: del, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Since: rest.VersionAttachMedia, Hidden: true, Handle: s.detachMedia},
+		{Method: get, Path: "/v1/nodes/{node}/vendor_passthru/methods", Access: call.Write, Handle: s.listVendorMethods},
+		{Method: get, Path: "/v1/drivers/{driver}/raid/logical_disk_properties", Access: call.Read, Since: rest.VersionRAID, Handle: s.getDiskProperties},
+		{Method: get, Path: "/v1/drivers/{driver}/vendor_passthru/methods", Access: call.Admin, Handle: s.listDriverMethods},
+	}
+	for _, method := range []string{get, post, put, del} {
+		rs = append(rs,
+			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: call.Write, Handle: s.callVendor},
+			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru", Access: call.Admin, Handle: s.callDriver},
+			// The method in the address is how python-ironicclient calls it.
+			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru/{method}", Access: call.Write, Handle: s.callVendor},
+			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru/{method}", Access: call.Admin, Handle: s.callDriver},
+		)
+	}
+	return rs
+}
+
+// keep stores what came of an act on a node's hardware, with a line in its history.
+func (s *Handlers) keep(ctx context.Context, c *call.Call, n *node.Node, event string, set func(*node.Node)) error {
+	_, err := s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		set(n)
+		also.History = append(also.History, node.HistoryEntry{Type: "management", Severity: "INFO", Event: event, Conductor: s.hostname, User: c.User})
+		return nil
+	})
+	return err
+}
+
+func (s *Handlers) putRAID(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	config, err := c.Object("target_raid_config")
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.find.Free(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	if err := s.hardware.RAID(n).Check(n, config); err != nil {
+		if isUnsupported(err) {
+			return nil, rest.NotFound("%s", err.Error()) // not 400, as everywhere else
+		}
+		return nil, err
+	}
+	nerr = s.keep(ctx, c, n, "target RAID configuration set", func(n *node.Node) { n.TargetRAID = config })
+	if nerr != nil {
+		return nil, nerr
+	}
+	return call.NoContent(), nil
+}
+
+func (s *Handlers) listChildren(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := s.store.Nodes(ctx, store.Query{ParentNode: &n.UUID, Project: c.Scope()})
+	if err != nil {
+		return nil, err
+	}
+	uuids := make([]string, len(nodes))
+	for i, child := range nodes {
+		uuids[i] = child.UUID
+	}
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{
+		{Name: "children", Value: uuids},
+		{Name: "links", Value: rest.Link{Href: c.Base + "/v1/nodes/?parent_node=" + n.UUID, Rel: "children"}},
+	}}, nil
+}
+
+// queryOnly checks ?fields= and ?detail= of BIOS settings and firmware: which fields to show of each.
+func queryOnly[T any](c *call.Call, fields rest.Fields[T], short []string, since rest.Version) ([]string, *rest.Error) {
+	if err := c.Allow("fields", "detail"); err != nil {
+		return nil, err
+	}
+	detail, err := c.Flag("detail")
+	if err != nil {
+		return nil, err
+	}
+	asked := c.Text("fields")
+	if (detail != nil || asked != nil) && c.Version < since {
+		return nil, rest.NotAcceptable()
+	}
+	all := detail != nil && *detail
+	switch {
+	case all && asked != nil:
+		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
+	case all:
+		return nil, nil
+	case asked == nil:
+		return short, nil
+	}
+	names, err := fields.Select(c.Version, *asked)
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{"created_at", "updated_at"}, slices.DeleteFunc(names, func(n string) bool { return n == "created_at" || n == "updated_at" })...), nil
+}
+
+func showBIOS(c *call.Call, ident string, b *node.BIOSSetting) rest.BIOSSetting {
+	return rest.BIOSSetting{
+		CreatedAt: rest.NullTime{Time: b.CreatedAt}, UpdatedAt: rest.NullTime{Time: b.UpdatedAt}, Name: b.Name, Value: rest.Null(b.Value),
+		AttributeType: rest.Null(b.AttributeType), AllowableValues: b.Allowable, LowerBound: b.LowerBound, MaxLength: b.MaxLength,
+		MinLength: b.MinLength, ReadOnly: b.ReadOnly, ResetRequired: b.ResetRequired, Unique: b.Unique, UpperBound: b.UpperBound,
+		Links: rest.Links(c.Base, "nodes/"+ident+"/bios/"+b.Name),
+	}
+}
+
+func (s *Handlers) listBIOS(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	names, err := queryOnly(c, rest.BIOSFields, rest.BIOSListFields, rest.VersionBIOSRegistry)
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.find.Node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	items := make([]rest.Object, len(n.BIOS))
+	for i := range n.BIOS {
+		shown := showBIOS(c, c.Path["node"], &n.BIOS[i])
+		items[i] = rest.BIOSFields.Render(&shown, c.Version, names)
+	}
+	return call.List("bios", items, ""), nil
+}
+
+func (s *Handlers) getBIOS(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	name := c.Path["setting"]
+	i := slices.IndexFunc(n.BIOS, func(b node.BIOSSetting) bool { return b.Name == name })
+	if i < 0 {
+		return nil, rest.NotFound("Node %s doesn't have a BIOS setting '%s'", n.UUID, name)
+	}
+	shown := showBIOS(c, n.UUID, &n.BIOS[i])
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: name, Value: rest.BIOSFields.Render(&shown, c.Version, nil)}}}, nil
+}
+
+func (s *Handlers) listFirmware(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	names, err := queryOnly(c, rest.FirmwareFields, nil, rest.VersionFirmware)
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.find.Node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	items := make([]rest.Object, len(n.Firmware))
+	for i, f := range n.Firmware {
+		shown := rest.Firmware{
+			CreatedAt: rest.NullTime{Time: f.CreatedAt}, UpdatedAt: rest.NullTime{Time: f.UpdatedAt}, Component: f.Component,
+			InitialVersion: rest.Null(f.InitialVersion), CurrentVersion: rest.Null(f.CurrentVersion), LastVersionFlashed: rest.Null(f.LastVersionFlashed),
+		}
+		items[i] = rest.FirmwareFields.Render(&shown, c.Version, names)
+	}
+	return call.List("firmware", items, ""), nil
+}
+
+// getDiskProperties tells what a logical disk of a hardware type's default RAID interface may have.
+func (s *Handlers) getDiskProperties(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	name := c.Path["driver"]
+	if !s.driverExists(name) {
+		return nil, unknownDriver(name)
+	}
+	n := &node.Node{Driver: name}
+	props, err := s.hardware.RAID(n).Properties(n)
+	if isUnsupported(err) {
+		return nil, rest.NotFound("%s", err.Error())
+	}
+	if err != nil {
+		return nil, err
+	}
+	o := rest.Object{}
+	for _, p := range props {
+		o = append(o, rest.Member{Name: p.Name, Value: p.Description})
+	}
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
+}
+
+func isUnsupported(err error) bool {
+	_, ok := err.(*hardware.UnsupportedError) //nolint:errorlint // it is what a Set gives, not wrapped
+	return ok
+}
+
+// vendorTime is how long a vendor's method may take that nobody waits for.
+const vendorTime = 10 * time.Minute

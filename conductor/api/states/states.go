@@ -1,0 +1,304 @@
+// Package states answers requests to do something with a node: power, provision state, maintenance, boot device, and whether it could be
+// done (validate).
+//
+// What comes with a verb is checked here; whether the node is in a state for it, and what it means, is conductor/engine's to say.
+package states
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/api/nodes"
+	"github.com/ingot-metal/ingot/conductor/api/templates"
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// machines does the work.
+type machines interface {
+	Provision(ctx context.Context, ident string, r engine.Request) error
+	SetPower(ctx context.Context, ident, target string, timeout time.Duration, user string) error
+	SetBootDevice(ctx context.Context, ident, device string, persistent bool, user string) error
+	BootDevice(ctx context.Context, ident string) (device string, persistent bool, err error)
+	BootDevices(ctx context.Context, ident string) ([]string, error)
+	Validate(ctx context.Context, ident string) (map[string]engine.Validation, error)
+}
+
+// keeper is where nodes are kept.
+type keeper interface {
+	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
+}
+
+// Handlers answer the requests.
+type Handlers struct {
+	store     keeper
+	engine    machines
+	find      *finder.Finder
+	nodes     *nodes.Handlers
+	templates *templates.Handlers
+	newest    rest.Version
+}
+
+// New makes Handlers, which know requests of versions up to newest.
+func New(st keeper, en machines, find *finder.Finder, ns *nodes.Handlers, ts *templates.Handlers, newest rest.Version) *Handlers {
+	return &Handlers{store: st, engine: en, find: find, nodes: ns, templates: ts, newest: newest}
+}
+
+// Routes are the routes of what is done with nodes.
+func (s *Handlers) Routes() []call.Route {
+	const get, put, del = http.MethodGet, http.MethodPut, http.MethodDelete
+	return []call.Route{
+		{Method: get, Path: "/v1/nodes/validate", Access: call.Read, Handle: s.validateQuery},
+		{Method: get, Path: "/v1/nodes/{node}/validate", Access: call.Read, Handle: s.validateNode},
+		{Method: get, Path: "/v1/nodes/{node}/states", Access: call.Read, Handle: s.getStates},
+		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Handle: s.putPower},
+		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Body: maxDriveBody, Handle: s.putProvision},
+		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Handle: s.putMaintenance},
+		{Method: del, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Handle: s.deleteMaintenance},
+		{Method: get, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Read, Handle: s.getBootDevice},
+		{Method: put, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Write, Handle: s.putBootDevice},
+		{Method: get, Path: "/v1/nodes/{node}/management/boot_device/supported", Access: call.Read, Handle: s.getBootDevices},
+	}
+}
+
+func (s *Handlers) getStates(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	shown := s.nodes.Show(c, n)
+	st := rest.States{
+		ConsoleEnabled: shown.ConsoleEnabled, LastError: shown.LastError, PowerState: shown.PowerState, ProvisionState: shown.ProvisionState,
+		TargetPowerState: shown.TargetPowerState, TargetProvisionState: shown.TargetProvisionState, ProvisionUpdatedAt: shown.ProvisionUpdatedAt,
+		RAIDConfig: shown.RAIDConfig, TargetRAIDConfig: shown.TargetRAIDConfig, BootMode: shown.BootMode, SecureBoot: shown.SecureBoot,
+	}
+	return &call.Reply{Status: http.StatusOK, Body: rest.StatesFields.Render(&st, c.Version, nil)}, nil
+}
+
+func (s *Handlers) putPower(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	b, err := c.Arguments("target", "timeout")
+	if err != nil {
+		return nil, err
+	}
+	target, ok := b["target"]
+	if !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: target")
+	}
+	var timeout time.Duration
+	if t, ok := b["timeout"]; ok && t != nil {
+		if c.Version < rest.VersionSoftPower {
+			return nil, rest.NotAcceptable()
+		}
+		seconds, err := integer(t)
+		if err != nil {
+			return nil, rest.BadRequest("Expected an integer for timeout: %v", t)
+		}
+		if seconds < 1 {
+			return nil, rest.BadRequest("timeout has to be positive integer")
+		}
+		timeout = time.Duration(seconds) * time.Second
+	}
+	n, nerr := s.find.Node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	word, _ := target.(string)
+	since, ok := rest.PowerTargets[word]
+	if !ok {
+		state := n.Power
+		if state == "" {
+			state = "None"
+		}
+		return nil, rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, c.Path["node"], state)
+	}
+	if c.Version < since {
+		return nil, rest.NotAcceptable()
+	}
+	if n.Provision == node.Cleaning || n.Provision == node.CleanWait {
+		return nil, rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, n.UUID, n.Provision)
+	}
+	if n.Reservation != "" {
+		return nil, finder.LockedBy(n)
+	}
+	if n.DisablePowerOff && (word == "power off" || word == "soft power off") {
+		return nil, rest.Conflict("Failed to set node power state to %s.", word)
+	}
+	if err := s.engine.SetPower(ctx, n.UUID, word, timeout, c.User); err != nil {
+		return nil, err
+	}
+	return &call.Reply{Status: http.StatusAccepted, Location: c.Base + "/v1/nodes/" + c.Path["node"] + "/states"}, nil
+}
+
+// integer reads a whole number, also one that came as text.
+func integer(v any) (int, error) {
+	switch x := v.(type) {
+	case float64:
+		if x == float64(int(x)) {
+			return int(x), nil
+		}
+	case string:
+		return strconv.Atoi(x)
+	}
+	return 0, fmt.Errorf("%v is not a whole number", v)
+}
+
+func (s *Handlers) putMaintenance(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	b, err := c.Arguments("reason")
+	if err != nil {
+		return nil, err
+	}
+	reason, _ := b["reason"].(string)
+	return s.setMaintenance(ctx, c, true, reason)
+}
+
+func (s *Handlers) deleteMaintenance(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	return s.setMaintenance(ctx, c, false, "")
+}
+
+func (s *Handlers) setMaintenance(ctx context.Context, c *call.Call, on bool, reason string) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	_, err = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+		n.Maintenance, n.MaintenanceReason = on, reason
+		if !on {
+			n.Fault = ""
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &call.Reply{Status: http.StatusAccepted}, nil
+}
+
+func (s *Handlers) getBootDevice(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	device, persistent, err := s.engine.BootDevice(ctx, n.UUID)
+	if err != nil {
+		return nil, err
+	}
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "boot_device", Value: rest.Null(device)}, {Name: "persistent", Value: persistent}}}, nil
+}
+
+func (s *Handlers) getBootDevices(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	devices, err := s.engine.BootDevices(ctx, n.UUID)
+	if err != nil {
+		return nil, err
+	}
+	if devices == nil {
+		devices = []string{}
+	}
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "supported_boot_devices", Value: devices}}}, nil
+}
+
+func (s *Handlers) putBootDevice(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Arguments("boot_device", "persistent")
+	if err != nil {
+		return nil, err
+	}
+	v, ok := b["boot_device"]
+	if !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: boot_device")
+	}
+	persistent := false
+	if p, ok := b["persistent"]; ok && p != nil {
+		if persistent, err = document.Boolean("persistent", p); err != nil {
+			return nil, err
+		}
+	}
+	n, nerr := s.find.Node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	device, _ := v.(string)
+	devices, nerr := s.engine.BootDevices(ctx, n.UUID)
+	if nerr != nil {
+		return nil, nerr
+	}
+	if !slices.Contains(devices, device) {
+		return nil, rest.BadRequest("Invalid boot device %v specified.", v)
+	}
+	if err := s.engine.SetBootDevice(ctx, n.UUID, device, persistent, c.User); err != nil {
+		return nil, err
+	}
+	return call.NoContent(), nil
+}
+
+func (s *Handlers) validateQuery(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("node_uuid", "node"); err != nil {
+		return nil, err
+	}
+	ident := c.Query.Get("node_uuid")
+	if ident == "" {
+		ident = c.Query.Get("node")
+	}
+	if ident == "" {
+		return nil, rest.BadRequest("Missing mandatory parameter: node_uuid")
+	}
+	c.Path["node"] = ident
+	return s.validate(ctx, c)
+}
+
+func (s *Handlers) validateNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	return s.validate(ctx, c)
+}
+
+func (s *Handlers) validate(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.May(access.NodeValidate, n); err != nil {
+		return nil, err
+	}
+	found, err := s.engine.Validate(ctx, n.UUID)
+	if err != nil {
+		return nil, err
+	}
+	var out rest.Object
+	for _, kind := range []string{"boot", "deploy", "management", "network", "power", "bios", "console", "inspect", "raid", "rescue", "storage"} {
+		v, ok := found[kind]
+		if !ok {
+			continue
+		}
+		o := rest.Object{{Name: "result", Value: v.Result}}
+		if v.Reason != "" {
+			o = append(o, rest.Member{Name: "reason", Value: v.Reason})
+		}
+		out = append(out, rest.Member{Name: kind, Value: o})
+	}
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
+}
