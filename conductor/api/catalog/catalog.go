@@ -1,0 +1,276 @@
+// Package catalog answers what there is: versions, drivers, conductors and shards.
+package catalog
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// nodes is where nodes are kept.
+type nodes interface {
+	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
+}
+
+// Handlers answer the requests.
+type Handlers struct {
+	store    nodes
+	drivers  *driver.Table
+	hostname string
+	newest   rest.Version
+	started  time.Time
+}
+
+// New makes Handlers of the conductor hostname, which offers versions up to newest.
+func New(st nodes, drivers *driver.Table, hostname string, newest rest.Version) *Handlers {
+	return &Handlers{store: st, drivers: drivers, hostname: hostname, newest: newest, started: time.Now()}
+}
+
+// Routes are the routes of the version documents, drivers, conductors and shards.
+func (s *Handlers) Routes() []call.Route {
+	return []call.Route{
+		{Method: http.MethodGet, Path: "/", Access: call.Public, Handle: s.getRoot},
+		{Method: http.MethodGet, Path: "/v1", Access: call.Public, Handle: s.getV1},
+		{Method: http.MethodGet, Path: "/v1/drivers", Access: call.Read, Handle: s.listDrivers},
+		{Method: http.MethodGet, Path: "/v1/drivers/{driver}", Access: call.Read, Handle: s.getDriver},
+		{Method: http.MethodGet, Path: "/v1/drivers/{driver}/properties", Access: call.Read, Handle: s.getDriverProperties},
+		{Method: http.MethodGet, Path: "/v1/conductors", Access: call.Read, Since: rest.VersionConductors, Hidden: true, Handle: s.listConductors},
+		{Method: http.MethodGet, Path: "/v1/conductors/{conductor}", Access: call.Read, Since: rest.VersionConductors, Hidden: true, Handle: s.getConductor},
+		{Method: http.MethodGet, Path: "/v1/shards", Access: call.Read, Since: rest.VersionShards, Hidden: true, Handle: s.listShards},
+	}
+}
+
+func (s *Handlers) versionDocument(c *call.Call) rest.Object {
+	return rest.Object{
+		{Name: "id", Value: "v1"},
+		{Name: "links", Value: []rest.Link{{Href: c.Base + "/v1/", Rel: "self"}}},
+		{Name: "status", Value: "CURRENT"},
+		{Name: "min_version", Value: rest.MinVersion.String()},
+		{Name: "version", Value: s.newest.String()},
+	}
+}
+
+func (s *Handlers) getRoot(_ context.Context, c *call.Call) (*call.Reply, error) {
+	v := s.versionDocument(c)
+	return &call.Reply{Status: http.StatusOK, Body: rest.Object{
+		{Name: "name", Value: "OpenStack Ironic API"}, // what clients look for
+		{Name: "description", Value: "Ingot provisions bare metal machines and speaks the Bare Metal API of OpenStack Ironic."},
+		{Name: "default_version", Value: v},
+		{Name: "versions", Value: []rest.Object{v}},
+	}}, nil
+}
+
+// resources are the collections that the version document lists, with the version that brought each: those that exist.
+var resources = []struct {
+	name  string
+	since rest.Version
+}{{"chassis", 1}, {"nodes", 1}, {"ports", 1}, {"drivers", 1}, {"portgroups", 23}, {"volume", 32}, {"conductors", rest.VersionConductors}, {"allocations", rest.VersionAllocations}, {"deploy_templates", rest.VersionTemplates}, {"runbooks", rest.VersionRunbooks}, {"lookup", rest.VersionRamdisk}, {"heartbeat", rest.VersionRamdisk}, {"events", rest.VersionEvents}, {"continue_inspection", rest.VersionContinue}, {"shards", rest.VersionShards}, {"inspection_rules", rest.VersionRules}}
+
+func (s *Handlers) getV1(_ context.Context, c *call.Call) (*call.Reply, error) {
+	o := rest.Object{
+		{Name: "id", Value: "v1"},
+		{Name: "links", Value: []rest.Link{
+			{Href: c.Base + "/v1/", Rel: "self"},
+			{Href: "https://docs.openstack.org//ironic/latest/contributor//webapi.html", Rel: "describedby", Type: "text/html"},
+		}},
+		{Name: "media_types", Value: rest.Object{{Name: "base", Value: "application/json"}, {Name: "type", Value: "application/vnd.openstack.ironic.v1+json"}}},
+	}
+	for _, r := range resources {
+		if r.since <= c.Version {
+			o = append(o, rest.Member{Name: r.name, Value: rest.Links(c.Base, r.name+"/")})
+		}
+	}
+	o = append(o, rest.Member{Name: "version", Value: s.versionDocument(c)})
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
+}
+
+// showDriver makes what the API shows of a hardware type.
+func (s *Handlers) showDriver(c *call.Call, t *driver.Type, detail bool) rest.Object {
+	path := "drivers/" + t.Name
+	o := rest.Object{
+		{Name: "name", Value: t.Name},
+		{Name: "hosts", Value: []string{s.hostname}},
+		{Name: "links", Value: rest.Links(c.Base, path)},
+	}
+	if c.Version >= 14 {
+		o = append(o, rest.Member{Name: "properties", Value: rest.Links(c.Base, path+"/properties")})
+	}
+	if c.Version < rest.VersionDriverDetails {
+		return o
+	}
+	o = append(o, rest.Member{Name: "type", Value: "dynamic"})
+	if !detail {
+		return o
+	}
+	for _, kind := range driver.Kinds {
+		if kind == "bios" && c.Version < 40 || kind == "rescue" && c.Version < rest.VersionRescue || kind == "storage" && c.Version < 33 || kind == "firmware" && c.Version < 86 {
+			continue
+		}
+		o = append(o, rest.Member{Name: "default_" + kind + "_interface", Value: t.Default(kind)},
+			rest.Member{Name: "enabled_" + kind + "_interfaces", Value: t.Enabled(kind)})
+	}
+	return o
+}
+
+func (s *Handlers) listDrivers(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("type", "detail", "fields"); err != nil {
+		return nil, err
+	}
+	kind, detail, fields := c.Text("type"), false, c.Text("fields")
+	if d, err := c.Flag("detail"); err != nil {
+		return nil, err
+	} else if d != nil {
+		detail = *d
+	}
+	if (kind != nil || detail) && c.Version < rest.VersionDriverDetails || fields != nil && c.Version < rest.VersionDriverFields {
+		return nil, rest.NotAcceptable()
+	}
+	if kind != nil && *kind != "classic" && *kind != "dynamic" {
+		return nil, rest.BadRequest(`"type" filter must be one of "classic" or "dynamic", if specified.`)
+	}
+	if detail && fields != nil {
+		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
+	}
+	items := []rest.Object{}
+	for _, name := range s.drivers.Names() {
+		if kind != nil && *kind == "classic" {
+			break // there are no drivers but hardware types
+		}
+		t, _ := s.drivers.ByName(name)
+		o := s.showDriver(c, t, detail || fields != nil)
+		if fields != nil {
+			var err *rest.Error
+			if o, err = pick(o, *fields); err != nil {
+				return nil, err
+			}
+		}
+		items = append(items, o)
+	}
+	return call.List("drivers", items, ""), nil
+}
+
+// pick keeps the members that a client asked for, and the links.
+func pick(o rest.Object, fields string) (rest.Object, *rest.Error) {
+	wanted := map[string]bool{"links": true}
+	for f := range strings.SplitSeq(fields, ",") {
+		if f != "" {
+			wanted[f] = true
+		}
+	}
+	var out rest.Object
+	for _, m := range o {
+		if wanted[m.Name] {
+			out = append(out, m)
+			delete(wanted, m.Name)
+		}
+	}
+	for f := range wanted {
+		if f != "links" {
+			return nil, rest.BadRequest("Field %s is not a valid field.", f)
+		}
+	}
+	return out, nil
+}
+
+func (s *Handlers) getDriver(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("fields"); err != nil {
+		return nil, err
+	}
+	t, ok := s.drivers.ByName(c.Path["driver"])
+	if !ok {
+		return nil, rest.NotFound("Could not find the following driver(s) or hardware type(s): %s.", c.Path["driver"])
+	}
+	o := s.showDriver(c, t, true)
+	if f := c.Text("fields"); f != nil {
+		if c.Version < rest.VersionDriverFields {
+			return nil, rest.NotAcceptable()
+		}
+		var err *rest.Error
+		if o, err = pick(o, *f); err != nil {
+			return nil, err
+		}
+	}
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
+}
+
+func (s *Handlers) getDriverProperties(_ context.Context, c *call.Call) (*call.Reply, error) {
+	t, ok := s.drivers.ByName(c.Path["driver"])
+	if !ok {
+		return nil, rest.NotFound("The driver '%s' is unknown.", c.Path["driver"])
+	}
+	o := rest.Object{}
+	for _, p := range t.Properties {
+		text := p.Description + " Optional."
+		if p.Required {
+			text = p.Description + " Required."
+		}
+		o = append(o, rest.Member{Name: p.Name, Value: text})
+	}
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
+}
+
+// showConductor makes what the API shows of this conductor, which is the only one.
+func (s *Handlers) showConductor(c *call.Call, detail bool) rest.Object {
+	var o rest.Object
+	if detail {
+		o = rest.Object{{Name: "created_at", Value: rest.NullTime{Time: s.started}}, {Name: "updated_at", Value: rest.NullTime{Time: time.Now()}}}
+	}
+	o = append(o, rest.Member{Name: "hostname", Value: s.hostname}, rest.Member{Name: "conductor_group", Value: ""})
+	if detail {
+		o = append(o, rest.Member{Name: "drivers", Value: s.drivers.Names()})
+	}
+	return append(o, rest.Member{Name: "links", Value: rest.Links(c.Base, "conductors/"+s.hostname)}, rest.Member{Name: "alive", Value: true})
+}
+
+func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("detail", "fields", "limit", "marker", "sort_key", "sort_dir"); err != nil {
+		return nil, err
+	}
+	detail, err := c.Flag("detail")
+	if err != nil {
+		return nil, err
+	}
+	fields := c.Text("fields")
+	all := detail != nil && *detail
+	if all && fields != nil {
+		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
+	}
+	o := s.showConductor(c, all || fields != nil)
+	if fields != nil {
+		if o, err = pick(o, *fields); err != nil {
+			return nil, err
+		}
+	}
+	items := []rest.Object{o}
+	if m := c.Text("marker"); m != nil {
+		if *m != s.hostname {
+			return nil, rest.NotFound("Conductor %s could not be found.", *m)
+		}
+		items = nil
+	}
+	return call.List("conductors", items, ""), nil
+}
+
+func (s *Handlers) getConductor(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("fields"); err != nil {
+		return nil, err
+	}
+	if c.Path["conductor"] != s.hostname {
+		return nil, rest.NotFound("Conductor %s could not be found.", c.Path["conductor"])
+	}
+	o := s.showConductor(c, true)
+	if f := c.Text("fields"); f != nil {
+		var err *rest.Error
+		if o, err = pick(o, *f); err != nil {
+			return nil, err
+		}
+	}
+	return &call.Reply{Status: http.StatusOK, Body: o}, nil
+}

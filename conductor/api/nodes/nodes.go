@@ -1,0 +1,413 @@
+// Package nodes answers requests for nodes themselves: lists, create, get, PATCH and delete, and for chassis, which hold them.
+//
+// What is done with a node is package states', what it has is package parts'. Show makes what the API shows of a node, for all of them.
+package nodes
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// nodes is where nodes and chassis are kept.
+type nodes interface {
+	Node(ctx context.Context, ident string) (*node.Node, error)
+	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
+	CreateNode(ctx context.Context, n *node.Node) error
+	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
+	DeleteNode(ctx context.Context, uuid string, allowed ...func(*node.Node) error) error
+	Chassis() *store.Table[node.Chassis]
+}
+
+// Handlers answer the requests.
+type Handlers struct {
+	store    nodes
+	find     *finder.Finder
+	drivers  *driver.Table
+	hostname string
+	newest   rest.Version
+}
+
+// New makes Handlers of the conductor hostname, which offers versions up to newest.
+func New(st nodes, find *finder.Finder, drivers *driver.Table, hostname string, newest rest.Version) *Handlers {
+	return &Handlers{store: st, find: find, drivers: drivers, hostname: hostname, newest: newest}
+}
+
+var faults = []string{"power failure", "clean failure", "rescue abort failure", "service failure"}
+
+// schema is the body of POST nodes, which is not all that PATCH may change.
+var schema = func() *rest.Schema {
+	s := &rest.Schema{
+		Types: []string{"object"}, Closed: true, Required: []string{"driver"},
+		Props: map[string]*rest.Schema{
+			"automated_clean": document.OptionalFlag, "chassis_uuid": document.OptionalText, "conductor_group": document.OptionalText,
+			"console_enabled": document.OptionalFlag, "disable_power_off": document.OptionalFlag, "description": {Types: []string{"string", "null"}, MaxLen: 4096},
+			"driver": {Types: []string{"string"}}, "driver_info": document.OptionalObject, "extra": document.OptionalObject, "instance_info": document.OptionalObject,
+			"instance_name": {Types: []string{"string", "null"}, MinLen: 1, MaxLen: 255}, "parent_node": {Types: []string{"string", "null"}, MaxLen: 255},
+			"instance_uuid": document.OptionalText, "lessee": document.OptionalText, "maintenance": document.OptionalFlag, "name": document.OptionalText,
+			"network_data": document.OptionalObject, "owner": document.OptionalText, "properties": document.OptionalObject,
+			"resource_class": {Types: []string{"string", "null"}, MaxLen: 80}, "retired": document.OptionalFlag, "retired_reason": document.OptionalText,
+			"shard": {Types: []string{"string", "null"}, MaxLen: 255}, "uuid": document.OptionalText,
+		},
+	}
+	for _, kind := range kinds {
+		s.Props[kind+"_interface"] = document.OptionalText
+	}
+	return s
+}()
+
+// deletable are the states in which a node may be deleted without maintenance.
+var deletable = []node.State{node.Manageable, node.Enroll, node.AdoptFailed, node.Available}
+
+// Routes are the routes of nodes and of chassis.
+func (s *Handlers) Routes() []call.Route {
+	const get, post, patch, del = http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
+	return append(s.chassisRoutes(),
+		call.Route{Method: get, Path: "/v1/nodes", Access: call.Read, Handle: s.listNodes},
+		call.Route{Method: post, Path: "/v1/nodes", Access: call.Write, Handle: s.createNode},
+		call.Route{Method: del, Path: "/v1/nodes", Access: call.Write, Handle: missing("node_ident")},
+		call.Route{Method: get, Path: "/v1/nodes/detail", Access: call.Read, Handle: s.listNodesDetail},
+		call.Route{Method: get, Path: "/v1/nodes/{node}", Access: call.Read, Handle: s.getNode},
+		call.Route{Method: patch, Path: "/v1/nodes/{node}", Access: call.Write, Handle: s.patchNode},
+		call.Route{Method: del, Path: "/v1/nodes/{node}", Access: call.Write, Handle: s.deleteNode},
+	)
+}
+
+func (s *Handlers) getNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("fields"); err != nil {
+		return nil, err
+	}
+	names, err := call.Selected(c, rest.NodeFields)
+	if err != nil {
+		return nil, err
+	}
+	n, nerr := s.find.Node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	shown := s.Show(c, n, names...)
+	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, names)}, nil
+}
+
+// item encodes the fields named of a node; nil means all.
+func item(c *call.Call, shown *rest.Node, names []string) rest.Item {
+	return func(b []byte) ([]byte, error) { return rest.NodeFields.Append(b, shown, c.Version, names) }
+}
+
+func (s *Handlers) listNodes(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	return s.list(ctx, c, false, nil)
+}
+
+func (s *Handlers) listNodesDetail(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	return s.list(ctx, c, true, nil)
+}
+
+// list lists nodes: those of a chassis if in is not nil, else those that the filters name.
+func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node.Chassis) (*call.Reply, error) {
+	allowed := slices.Clone(call.PageArguments)
+	for f, since := range rest.NodeFilters {
+		if since <= s.newest {
+			allowed = append(allowed, f)
+		}
+	}
+	path := "nodes"
+	if in != nil {
+		path = "chassis/" + in.UUID + "/nodes"
+	}
+	if detail {
+		path += "/detail"
+	} else {
+		allowed = append(allowed, "fields", "detail")
+	}
+	if err := c.Allow(allowed...); err != nil {
+		return nil, err
+	}
+	names := rest.NodeListFields
+	if !detail {
+		var err *rest.Error
+		if names, detail, err = call.ListFields(c, rest.NodeFields, rest.NodeListFields); err != nil {
+			return nil, err
+		}
+	}
+	if detail {
+		names = nil
+	}
+	q, qerr := s.query(ctx, c)
+	if qerr != nil {
+		return nil, qerr
+	}
+	if in != nil {
+		q.ChassisUUID = &in.UUID
+	}
+	p, err := c.Page(func(k string) bool { _, ok := rest.NodeFields.Since(k); return ok }, rest.NodeFields.Sortable)
+	if err != nil {
+		return nil, err
+	}
+	q.Limit, q.Marker, q.Sort, q.Desc = p.Limit, p.Marker, p.Sort, p.Desc
+	if project := c.Scope(); project != nil {
+		if q.Project != nil && *q.Project != *project {
+			return nil, c.MayFor(access.NodeListAll, access.Object{})
+		}
+		q.Project = project
+		if q.Marker != "" {
+			if _, err := s.find.Visible(ctx, c, q.Marker); errors.Is(err, store.ErrNotFound) {
+				return nil, rest.NotFound("Node %s could not be found.", q.Marker)
+			}
+		}
+	}
+	var nodes []*node.Node
+	var serr error
+	if p.Sort == "" || slices.Contains(store.SortKeys(), p.Sort) {
+		nodes, serr = s.store.Nodes(ctx, q)
+	} else {
+		nodes, serr = s.sortedHere(ctx, c, q)
+	}
+	if errors.Is(serr, store.ErrNotFound) {
+		return nil, rest.NotFound("Node %s could not be found.", p.Marker)
+	}
+	if serr != nil {
+		return nil, serr
+	}
+	items := rest.List{Len: len(nodes), Item: func(b []byte, i int) ([]byte, error) {
+		shown := s.Show(c, nodes[i], names...)
+		return rest.NodeFields.Append(b, &shown, c.Version, names)
+	}}
+	next := ""
+	if len(nodes) > 0 {
+		next = c.Next(p, path, len(nodes), nodes[len(nodes)-1].UUID)
+	}
+	return call.ListOf("nodes", items, next), nil
+}
+
+// sortedHere is Nodes for an order that the store does not know.
+func (s *Handlers) sortedHere(ctx context.Context, c *call.Call, q store.Query) ([]*node.Node, error) {
+	key, desc, limit, marker := q.Sort, q.Desc, q.Limit, strings.ToLower(q.Marker)
+	q.Sort, q.Desc, q.Limit, q.Marker = "", false, 0, ""
+	nodes, err := s.store.Nodes(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	type shown struct {
+		n *node.Node
+		r rest.Node
+	}
+	all := make([]shown, len(nodes))
+	for i, n := range nodes {
+		all[i] = shown{n, s.Show(c, n, key)}
+	}
+	slices.SortStableFunc(all, func(a, b shown) int {
+		if desc {
+			a, b = b, a
+		}
+		return rest.NodeFields.Compare(&a.r, &b.r, key)
+	})
+	if marker != "" {
+		i := slices.IndexFunc(all, func(x shown) bool { return x.n.UUID == marker })
+		if i < 0 {
+			return nil, store.ErrNotFound
+		}
+		all = all[i+1:]
+	}
+	nodes = nodes[:0]
+	for _, x := range all[:min(limit, len(all))] {
+		nodes = append(nodes, x.n)
+	}
+	return nodes, nil
+}
+
+// query reads the filters of a list of nodes.
+func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr error) {
+	var err *rest.Error
+	for name, since := range rest.NodeFilters {
+		if c.Query.Has(name) && c.Version < since {
+			return q, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
+		}
+	}
+	for _, f := range []struct {
+		name string
+		to   **bool
+	}{{"associated", &q.Associated}, {"maintenance", &q.Maintenance}, {"retired", &q.Retired}, {"sharded", &q.Sharded}} {
+		if *f.to, err = c.Flag(f.name); err != nil {
+			return q, err
+		}
+	}
+	q.Driver, q.ResourceClass, q.Owner, q.Lessee, q.Project = c.Text("driver"), c.Text("resource_class"), c.Text("owner"), c.Text("lessee"), c.Text("project")
+	q.DescriptionContains = c.Text("description_contains")
+	if g := c.Text("conductor_group"); g != nil {
+		folded := strings.ToLower(*g)
+		q.ConductorGroup = &folded
+	}
+	if i := c.Text("instance_uuid"); i != nil {
+		if !document.IsUUID(*i) {
+			return q, rest.BadRequest("Expected UUID for instance_uuid: %s", *i)
+		}
+		q.InstanceUUID = i
+	}
+	if st := c.Text("provision_state"); st != nil {
+		if !knownState(*st) {
+			return q, rest.BadRequest("Provision state %q is not valid", *st)
+		}
+		state := node.State(*st)
+		q.Provision = &state
+	}
+	if f := c.Text("fault"); f != nil {
+		allowed := faults
+		if c.Version < rest.VersionService {
+			allowed = faults[:3]
+		}
+		if !slices.Contains(allowed, *f) && *f != node.FaultQuarantined {
+			return q, rest.BadRequest("Unrecognized fault %q is specified, allowed faults are ('%s')", *f, strings.Join(allowed, "', '"))
+		}
+		q.Fault = f
+	}
+	if sh := c.Text("shard"); sh != nil {
+		q.Shards = strings.Split(*sh, ",")
+	}
+	if ch := c.Text("chassis_uuid"); ch != nil {
+		in, err := s.chassis().ByIdent(ctx, c, *ch)
+		if err != nil {
+			return q, err
+		}
+		q.ChassisUUID = &in.UUID
+	}
+	q.InstanceName = c.Text("instance_name")
+	children, err := c.Flag("include_children")
+	if err != nil {
+		return q, err
+	}
+	switch parent := c.Text("parent_node"); {
+	case parent != nil:
+		// One that is not there has no children, and whether it is there is not told to those who may not see it.
+		id := strings.ToLower(*parent)
+		if n, err := s.store.Node(ctx, *parent); err == nil {
+			id = n.UUID
+		} else if !errors.Is(err, store.ErrNotFound) {
+			return q, err
+		}
+		q.ParentNode = &id
+	case children == nil || !*children:
+		q.ParentNode = new(string) // a child is part of its parent, not a machine of its own
+	}
+	// Nodes that no conductor has taken yet belong to this one.
+	if h := c.Text("conductor"); h != nil && *h != s.hostname {
+		q.Conductor = h
+	}
+	return q, nil
+}
+
+func knownState(s string) bool {
+	for _, t := range node.Transitions() {
+		if string(t.From) == s || string(t.To) == s {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	b, err := c.Object("node")
+	if err != nil {
+		return nil, err
+	}
+	if fault := schema.Check(b); fault != "" {
+		return nil, rest.BadRequest("Schema error for node: %s", fault)
+	}
+	for name := range b {
+		if since, ok := rest.NodeFields.Since(name); ok && since > c.Version {
+			return nil, rest.NotAcceptable()
+		}
+	}
+	n := &node.Node{Provision: node.Enroll}
+	if c.Version < rest.VersionEnroll {
+		n.Provision = node.Available
+	}
+	if id, ok := b["uuid"].(string); ok {
+		if !document.IsUUID(id) {
+			return nil, rest.BadRequest("Expected UUID for uuid: %s", id)
+		}
+		n.UUID = strings.ToLower(id)
+	}
+	delete(b, "uuid")
+	if name, ok := b["name"].(string); ok && name != "" {
+		if slices.Contains(document.ReservedNames, name) {
+			return nil, rest.BadRequest("The word %q is reserved and can not be used as a node name. Reserved words are: %s.", name, strings.Join(document.ReservedNames, ", "))
+		}
+		if !document.ValidName(c.Version, name) {
+			return nil, rest.BadRequest("Cannot create node with invalid name '%s'", name)
+		}
+	}
+	if v, ok := b["console_enabled"]; ok && v != nil {
+		if _, err := document.Boolean("console_enabled", v); err != nil {
+			return nil, err
+		}
+		delete(b, "console_enabled") // consoles are switched on by their own call
+	}
+	if err := s.assign(n, b); err != nil {
+		return nil, err
+	}
+	if !n.Retired {
+		n.RetiredReason = ""
+	}
+	if err := own(c, n); err != nil {
+		return nil, err
+	}
+	if err := s.parent(ctx, c, n); err != nil {
+		return nil, err
+	}
+	if err := s.store.CreateNode(ctx, n); err != nil {
+		return nil, err
+	}
+	shown := s.Show(c, n)
+	return &call.Reply{
+		Status: http.StatusCreated, Body: item(c, &shown, nil),
+		Location: c.Base + "/v1/nodes/" + n.UUID,
+	}, nil
+}
+
+func (s *Handlers) deleteNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	err = s.store.DeleteNode(ctx, n.UUID, func(n *node.Node) error {
+		switch {
+		case n.Reservation != "":
+			return finder.LockedBy(n)
+		case n.InstanceUUID != "" && !n.Maintenance:
+			return rest.Conflict("Node %s is associated with instance %s.", n.UUID, n.InstanceUUID)
+		case n.Protected:
+			return rest.Fault(http.StatusForbidden, "Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
+		case !slices.Contains(deletable, n.Provision) && !n.Maintenance:
+			return rest.Conflict(`Can not delete node "%s" while it is in provision state "%s". Valid provision states to perform deletion are: "('manageable', 'enroll', 'adopt failed', 'available')", or set the node into maintenance mode`, n.UUID, n.Provision)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return call.NoContent(), nil
+}
+
+// missing is the handler of a collection's address with a method that needs one of its members.
+func missing(parameter string) func(context.Context, *call.Call) (*call.Reply, error) {
+	return func(context.Context, *call.Call) (*call.Reply, error) {
+		return nil, rest.BadRequest("Missing mandatory parameter: %s", parameter)
+	}
+}

@@ -1,0 +1,346 @@
+package nodes
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// patchable are the attributes that PATCH may change.
+var patchable = func() []string {
+	names := []string{"automated_clean", "chassis_uuid", "conductor_group", "description", "disable_power_off", "driver", "driver_info", "extra",
+		"instance_info", "instance_name", "instance_uuid", "lessee", "maintenance", "name", "network_data", "owner", "parent_node", "properties", "protected", "protected_reason", "resource_class",
+		"retired", "retired_reason", "shard"}
+	for _, kind := range kinds {
+		names = append(names, kind+"_interface")
+	}
+	slices.Sort(names)
+	return names
+}()
+
+// kinds are the kinds of interface that nodes show: those that a version offered has a field for.
+var kinds = slices.DeleteFunc(slices.Clone(driver.Kinds), func(kind string) bool {
+	_, ok := rest.NodeFields.Since(kind + "_interface")
+	return !ok
+})
+
+// attributes gives the present values of all attributes that can be set, as JSON values of the caller's own.
+func attributes(n *node.Node) map[string]any {
+	text := func(s string) any {
+		if s == "" {
+			return nil
+		}
+		return s
+	}
+	d := map[string]any{
+		"automated_clean": nil, "chassis_uuid": text(n.ChassisUUID), "conductor_group": n.ConductorGroup, "description": text(n.Description),
+		"driver": n.Driver, "driver_info": rest.Clone(n.DriverInfo), "extra": rest.Clone(n.Extra), "instance_info": rest.Clone(n.InstanceInfo),
+		"instance_uuid": text(n.InstanceUUID), "lessee": text(n.Lessee), "maintenance": n.Maintenance, "name": text(n.Name),
+		"network_data": rest.Clone(n.NetworkData), "owner": text(n.Owner), "properties": rest.Clone(n.Properties), "protected": n.Protected,
+		"protected_reason": text(n.ProtectedReason), "resource_class": text(n.ResourceClass), "retired": n.Retired,
+		"retired_reason": text(n.RetiredReason), "shard": text(n.Shard), "disable_power_off": n.DisablePowerOff,
+		"instance_name": text(n.InstanceName), "parent_node": text(n.ParentNode),
+	}
+	if n.AutomatedClean != nil {
+		d["automated_clean"] = *n.AutomatedClean
+	}
+	for _, kind := range kinds {
+		d[kind+"_interface"] = text(n.Interfaces[kind])
+	}
+	return d
+}
+
+// assign sets the attributes of a node from a document; one that is absent or null gets its default. It checks what can be
+// checked without knowing what the node was before.
+func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
+	var err *rest.Error
+	text := func(name string) string {
+		v, _ := d[name].(string)
+		return v
+	}
+	flag := func(name string) bool {
+		if d[name] == nil || err != nil {
+			return false
+		}
+		var b bool
+		b, err = document.Boolean(name, d[name])
+		return b
+	}
+	object := func(name string) map[string]any {
+		m, _ := d[name].(map[string]any)
+		if m == nil {
+			m = map[string]any{}
+		}
+		return m
+	}
+	n.Driver = text("driver")
+	n.ConductorGroup = strings.ToLower(text("conductor_group"))
+	hw, ok := s.drivers.ByName(n.Driver)
+	if !ok || n.ConductorGroup != "" {
+		return rest.BadRequest("No valid host was found. Reason: No conductor service registered which supports driver %s for conductor group %q.", n.Driver, n.ConductorGroup)
+	}
+	n.Interfaces = nil
+	for _, kind := range kinds {
+		if name := text(kind + "_interface"); name != "" {
+			if n.Interfaces == nil {
+				n.Interfaces = map[string]string{}
+			}
+			n.Interfaces[kind] = name
+		}
+	}
+	var wrong *driver.InterfaceError
+	var notHere *driver.IncompatibleError
+	if cerr := hw.Check(n.Interfaces); errors.As(cerr, &notHere) {
+		return rest.BadRequest("%v", notHere)
+	} else if errors.As(cerr, &wrong) {
+		valid := make([]any, len(wrong.Valid))
+		for i, v := range wrong.Valid {
+			valid[i] = v
+		}
+		return rest.BadRequest("Could not find the following interface in the 'ironic.hardware.interfaces.%s' entrypoint: %s. Valid interfaces are %s.", wrong.Kind, wrong.Name, rest.Repr(valid))
+	}
+	if ch := text("chassis_uuid"); ch != "" && !document.IsUUID(ch) {
+		return rest.BadRequest("Expected UUID for chassis_uuid: %s", ch)
+	}
+	n.ChassisUUID = strings.ToLower(text("chassis_uuid"))
+	if in := text("instance_uuid"); in != "" && !document.IsUUID(in) {
+		return rest.BadRequest("Expected UUID for instance_uuid: %s", in)
+	}
+	n.InstanceUUID = strings.ToLower(text("instance_uuid"))
+	n.Name, n.Description, n.Owner, n.Lessee = text("name"), text("description"), text("owner"), text("lessee")
+	n.ResourceClass, n.Shard, n.ParentNode = text("resource_class"), text("shard"), text("parent_node")
+	// Hints that no agent understands are refused while somebody is looking. Stored ones don't stand in the way of other changes.
+	for name, was := range map[string]map[string]any{"instance_info": n.InstanceInfo, "properties": n.Properties} {
+		if v := object(name)["root_device"]; !reflect.DeepEqual(v, was["root_device"]) {
+			if _, err := engine.RootDeviceHints(v); err != nil {
+				return rest.BadRequest("%s: %s", name, err)
+			}
+		}
+	}
+	called := n.InstanceInfo[displayName]
+	n.DriverInfo, n.Extra, n.InstanceInfo = object("driver_info"), object("extra"), object("instance_info")
+	n.Properties, n.NetworkData = object("properties"), object("network_data")
+	nameInstance(n, text("instance_name"), called)
+	n.AutomatedClean = nil
+	if d["automated_clean"] != nil {
+		b := flag("automated_clean")
+		n.AutomatedClean = &b
+	}
+	n.Maintenance, n.Protected, n.Retired = flag("maintenance"), flag("protected"), flag("retired")
+	n.DisablePowerOff = flag("disable_power_off")
+	n.ProtectedReason, n.RetiredReason = text("protected_reason"), text("retired_reason")
+	return err
+}
+
+// displayName is where Nova keeps the name of the instance, in instance_info.
+const displayName = "display_name"
+
+// nameInstance keeps the name of the instance and its older place in instance_info equal: whichever was changed counts, the name
+// before the other. called is what was in instance_info before.
+func nameInstance(n *node.Node, name string, called any) {
+	switch now := n.InstanceInfo[displayName]; {
+	case name != n.InstanceName && name == "":
+		delete(n.InstanceInfo, displayName)
+	case name != n.InstanceName:
+		n.InstanceInfo[displayName] = name
+	case !reflect.DeepEqual(now, called):
+		name, _ = now.(string)
+	}
+	n.InstanceName = name
+}
+
+// parent puts the UUID of the node that n's parent_node names in its place. Nothing is told of nodes that are not there, not to be
+// seen, or not of the same owner.
+func (s *Handlers) parent(ctx context.Context, c *call.Call, n *node.Node) *rest.Error {
+	ident := n.ParentNode
+	if ident == "" {
+		return nil
+	}
+	p, err := s.find.Visible(ctx, c, ident)
+	if err != nil && !errors.Is(err, store.ErrNotFound) {
+		return rest.Fault(http.StatusInternalServerError, "The node %s could not be read; try again.", ident)
+	}
+	if err != nil || p.Owner != n.Owner {
+		return BadParent(ident)
+	}
+	n.ParentNode = p.UUID
+	return nil
+}
+
+func BadParent(ident string) *rest.Error {
+	return rest.BadRequest("Unable to apply the requested parent_node '%s'. Requested value was invalid.", ident)
+}
+
+func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("reset_interfaces"); err != nil {
+		return nil, err
+	}
+	reset, err := c.Flag("reset_interfaces")
+	if err != nil {
+		return nil, err
+	}
+	if reset != nil && c.Version < rest.VersionResetInterface {
+		return nil, rest.NotAcceptable()
+	}
+	patch, err := rest.ParsePatch(document.OrList(c.Body), c.Version, known(s.newest, rest.NodeFields, patchable))
+	if err != nil {
+		return nil, err
+	}
+	for _, root := range patch.Roots() {
+		if since, _ := rest.NodeFields.Since(root); since > c.Version {
+			return nil, rest.NotAcceptable()
+		}
+	}
+	if reset != nil && *reset && !slices.Contains(patch.Roots(), "driver") {
+		return nil, rest.BadRequest("The reset_interfaces parameter can only be used when changing the node's driver.")
+	}
+	n, nerr := s.find.Node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	n, nerr = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+		if err := mayPatch(c, n, patch); err != nil {
+			return err
+		}
+		if err := s.applyPatch(ctx, c, n, patch, reset != nil && *reset); err != nil {
+			return err
+		}
+		return nil
+	})
+	if nerr != nil {
+		return nil, nerr
+	}
+	shown := s.Show(c, n)
+	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, nil)}, nil
+}
+
+// known are those names that a server up to version newest knows: what is newer than all that it offers does not exist.
+func known[T any](newest rest.Version, fields rest.Fields[T], names []string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		since, _ := fields.Since(name)
+		return since > newest
+	})
+}
+
+// PatchableIn are the states in which a node that is heading somewhere may be patched all the same: it has stopped there.
+var PatchableIn = []node.State{node.DeployFailed, node.InspectFailed, node.InspectWait, node.CleanFailed, node.Error, node.Verifying,
+	node.AdoptFailed, node.RescueFailed, node.UnrescueFailed, node.ServiceHold, node.ServiceFailed}
+
+// interfacesIn are the states in which interfaces and resource class may be changed.
+var interfacesIn = []node.State{node.Enroll, node.Manageable, node.Inspecting, node.InspectWait, node.Available}
+
+// applyPatch changes n inside a transaction.
+func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, patch *rest.Patch, reset bool) *rest.Error {
+	was := *n
+	roots := patch.Roots()
+	if n.Reservation != "" {
+		return finder.LockedBy(n)
+	}
+	releasing := n.Maintenance && slices.Equal(roots, []string{"instance_uuid"}) && patch.Removes("instance_uuid")
+	switch {
+	case n.TargetProvision == node.None || releasing || slices.Contains(PatchableIn, n.Provision):
+	case n.Provision == node.Inspecting && c.Version < rest.VersionInspectWait: // as it was when waiting had no name of its own
+	case n.Provision == node.Inspecting:
+		return rest.Conflict(`Cannot update node "%s" while it is in state "%s".`, n.UUID, n.Provision)
+	default:
+		return rest.Conflict("Node %s can not be updated while a state transition is in progress.", c.Path["node"])
+	}
+	d := attributes(n)
+	if err := patch.Apply(d); err != nil {
+		return err
+	}
+	if fault := patchedSchema.Check(d); fault != "" {
+		return rest.BadRequest("Schema error for patch: %s", fault)
+	}
+	if reset {
+		for _, kind := range kinds {
+			if name := kind + "_interface"; !slices.Contains(roots, name) {
+				d[name] = nil
+			}
+		}
+	}
+	unmask(d, "driver_info", was.DriverInfo)
+	unmask(d, "instance_info", was.InstanceInfo)
+	if err := s.assign(n, d); err != nil {
+		return err
+	}
+	if slices.Contains(roots, "parent_node") {
+		if err := s.parent(ctx, c, n); err != nil {
+			return err
+		}
+	}
+	return checkChange(c, &was, n, roots)
+}
+
+// patchedSchema is what the attributes must be after a patch: as in a new node, and what only PATCH can set.
+var patchedSchema = func() *rest.Schema {
+	s := *schema
+	s.Props = map[string]*rest.Schema{"protected": document.OptionalFlag, "protected_reason": document.OptionalText}
+	for k, v := range schema.Props {
+		s.Props[k] = v
+	}
+	return &s
+}()
+
+func unmask(d map[string]any, name string, stored map[string]any) {
+	if sent, ok := d[name].(map[string]any); ok {
+		rest.Unmask(sent, stored)
+	}
+}
+
+// checkChange refuses what depends on how the node was before.
+func checkChange(c *call.Call, was, n *node.Node, roots []string) *rest.Error {
+	for _, root := range roots {
+		moved := strings.HasSuffix(root, "_interface") || root == "driver" && was.Driver != n.Driver
+		class := root == "resource_class" && was.ResourceClass != "" && was.ResourceClass != n.ResourceClass
+		if moved && !n.Maintenance && !slices.Contains(interfacesIn, n.Provision) || class && !slices.Contains(interfacesIn, n.Provision) {
+			return rest.Conflict("Node %s can not have %s updated unless it is in one of allowed (enroll, inspecting, inspect wait, manageable, available) states%s. Current state is '%s'.",
+				n.UUID, root, map[bool]string{true: " or in maintenance mode"}[moved], was.Provision)
+		}
+	}
+	switch {
+	case was.Name != n.Name && n.Name != "" && slices.Contains(document.ReservedNames, n.Name):
+		return rest.BadRequest("The word %q is reserved and can not be used as a node name. Reserved words are: %s.", n.Name, strings.Join(document.ReservedNames, ", "))
+	case was.Name != n.Name && n.Name != "" && !document.ValidName(c.Version, n.Name):
+		return rest.BadRequest("Node %s: Cannot change name to invalid name '%s'", n.UUID, n.Name)
+	case was.InstanceUUID != "" && n.InstanceUUID != "" && was.InstanceUUID != n.InstanceUUID:
+		return rest.Conflict("Node %s is associated with instance %s.", n.UUID, was.InstanceUUID)
+	case was.AllocationUUID != "" && n.InstanceUUID == "" && !n.Maintenance && !slices.Contains(interfacesIn, n.Provision):
+		return rest.Conflict("Node %s with an allocation can not have instance_uuid removed unless it is in one of allowed (enroll, manageable, inspecting, inspect wait, available) states or in maintenance mode. Current state is '%s'.", n.UUID, n.Provision)
+	case n.Protected && !was.Protected && n.Provision != node.Active && n.Provision != node.Rescue:
+		return rest.Conflict("Node %s can only be made protected in provision states 'active' or 'rescue', the current state is '%s'", n.UUID, n.Provision)
+	case !n.Protected && n.ProtectedReason != "" && n.ProtectedReason != was.ProtectedReason:
+		return rest.BadRequest("The protected_reason field can only be set when protected is True")
+	case n.Retired && !was.Retired && n.Provision == node.Available:
+		return rest.Conflict("Node %s can not have 'retired' set in provision state 'available', the current state is '%s'", n.UUID, n.Provision)
+	case !n.Retired && n.RetiredReason != "" && n.RetiredReason != was.RetiredReason:
+		return rest.BadRequest("The retired_reason field can only be set when retired is True")
+	case was.Driver != n.Driver && n.ConsoleEnabled:
+		return rest.Conflict("Node %s can not update the driver while the console is enabled. Please stop the console first.", n.UUID)
+	}
+	if !n.Protected {
+		n.ProtectedReason = ""
+	}
+	if !n.Retired {
+		n.RetiredReason = ""
+	}
+	if !n.Maintenance {
+		n.MaintenanceReason = ""
+		if was.Maintenance {
+			n.Fault = ""
+		}
+	}
+	return nil
+}

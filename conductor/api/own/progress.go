@@ -1,0 +1,106 @@
+package own
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// showJob makes what /ingot/v1 shows of the work in progress. Arguments of steps are left out: they hold what the tenant sent.
+func showJob(j *node.Job) *rest.Job {
+	if j == nil {
+		return nil
+	}
+	out := &rest.Job{
+		ID: j.ID, Phase: string(j.Phase), StartedAt: rest.NullTime{Time: j.StartedAt}, Requester: rest.Null(j.Requester),
+		Index: j.Index, Detail: rest.Null(j.Detail), Steps: make([]rest.JobStep, len(j.Steps)),
+	}
+	for i, st := range j.Steps {
+		js := rest.JobStep{
+			Interface: st.Interface, Step: st.Name, Priority: st.Priority, InBand: st.InBand, Status: string(st.Status),
+			StartedAt: rest.NullTime{Time: st.StartedAt}, EndedAt: rest.NullTime{Time: st.EndedAt},
+		}
+		if js.Status == "" {
+			js.Status = "pending"
+		}
+		if len(st.Result) > 0 && json.Valid(st.Result) {
+			js.Result = st.Result
+		}
+		out.Steps[i] = js
+	}
+	return out
+}
+
+func (s *Handlers) getProgress(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	out := rest.Progress{
+		NodeUUID: n.UUID, ProvisionState: string(n.Provision), TargetProvisionState: rest.Null(n.TargetProvision),
+		PowerState: rest.Null(n.Power), LastError: rest.Null(n.LastError), DeployedBy: rest.Null(n.DeployedBy), Job: showJob(n.Job),
+		AgentConnected: n.Boot != nil && n.Boot.Connected && !n.Boot.Ended,
+	}
+	if !c.Actor.May(access.NodeGetLastError, access.Of(n)) {
+		out.LastError = call.RedactedError
+	}
+	if p, ok := s.engine.Progress(n.UUID); ok && current(n.Job, p) {
+		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}}
+	}
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
+}
+
+// current tells whether a progress is of the plan that the job runs, and not one left over from before.
+func current(j *node.Job, p node.Progress) bool { return j != nil && j.PlanID == p.PlanID }
+
+func (s *Handlers) getTimeline(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("job"); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	marks, err := s.store.Marks(ctx, n.UUID, c.Query.Get("job"))
+	if err != nil {
+		return nil, err
+	}
+	out := rest.Timeline{NodeUUID: n.UUID, Marks: make([]rest.Mark, len(marks))}
+	for i, m := range marks {
+		out.Marks[i] = rest.Mark{JobID: rest.Null(m.JobID), Name: m.Name, At: m.At.UTC().Format(time.RFC3339Nano), Detail: rest.Null(m.Detail)}
+	}
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
+}
+
+func (s *Handlers) getLogs(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("after"); err != nil {
+		return nil, err
+	}
+	var after uint64
+	if a := c.Text("after"); a != nil {
+		n, err := strconv.ParseUint(*a, 10, 64)
+		if err != nil {
+			return nil, rest.BadRequest("Expected an integer for after: %s", *a)
+		}
+		after = n
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	out := rest.Logs{NodeUUID: n.UUID, Lines: []rest.LogLine{}, Next: after}
+	if s.cfg.Logs != nil {
+		out.Lines = append(out.Lines, s.cfg.Logs(n.UUID, after)...)
+	}
+	if len(out.Lines) > 0 {
+		out.Next = out.Lines[len(out.Lines)-1].Seq
+	}
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
+}

@@ -1,0 +1,321 @@
+// Package ramdisk answers what a stock agent (ironic-python-agent) asks: lookup, heartbeat, continue_inspection.
+//
+// Ingot's own agent has a session of its own and uses none of them.
+package ramdisk
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/api/nodes"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// keeper is where nodes are kept.
+type keeper interface {
+	Node(ctx context.Context, ident string) (*node.Node, error)
+	Ports(ctx context.Context, q store.PortQuery) ([]*node.Port, error)
+	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
+	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
+}
+
+// Handlers answer the requests.
+type Handlers struct {
+	store    keeper
+	find     *finder.Finder
+	nodes    *nodes.Handlers
+	hostname string
+}
+
+// New makes Handlers of the conductor hostname.
+func New(st keeper, find *finder.Finder, ns *nodes.Handlers, hostname string) *Handlers {
+	return &Handlers{store: st, find: find, nodes: ns, hostname: hostname}
+}
+
+// Routes are the calls that a stock agent (ironic-python-agent) makes. Ingot's own agent has a session of its own and uses
+// none of them. A stock agent finds its node and gets a token as it does from Ironic; what it can't get is to be driven: its first
+// valid heartbeat is refused with a sentence that says so, which its log and the node's history show. They are open to everybody, as
+// in Ironic: a ramdisk has no password.
+func (s *Handlers) Routes() []call.Route {
+	return []call.Route{
+		{Method: http.MethodGet, Path: "/v1/lookup", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Handle: s.lookup},
+		{Method: http.MethodPost, Path: "/v1/heartbeat/{node}", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Handle: s.heartbeat},
+		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Body: MaxInspection, Handle: s.continueInspection},
+	}
+}
+
+// MaxInspection is the largest inventory that is read.
+const MaxInspection = 16 << 20
+
+// lookupIn are the states in which a ramdisk is expected to ask for its node.
+var lookupIn = []node.State{node.Deploying, node.DeployWait, node.Cleaning, node.CleanWait, node.Inspecting, node.InspectWait,
+	node.Rescuing, node.RescueWait, node.ServiceWait}
+
+// unknownNode is what lookup answers whether the node is not there or not in the right state: it is nobody's business which.
+func unknownNode() *rest.Error { return rest.NotFound("Resource could not be found.") }
+
+func (s *Handlers) lookup(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("addresses", "node_uuid"); err != nil {
+		return nil, err
+	}
+	id := c.Query.Get("node_uuid")
+	if c.Query.Has("node_uuid") && !document.IsUUID(id) {
+		return nil, rest.BadRequest("Expected UUID for node_uuid: %s", id)
+	}
+	var macs []string
+	for a := range strings.SplitSeq(c.Query.Get("addresses"), ",") {
+		if mac, ok := document.HardwareAddress(strings.TrimSpace(a)); ok {
+			macs = append(macs, mac)
+		}
+	}
+	if id == "" && len(macs) == 0 {
+		return nil, rest.BadRequest("At least one of 'addresses' and 'node_uuid' parameters is required")
+	}
+	n, err := s.ramdiskNode(ctx, id, macs, lookupIn)
+	if err != nil {
+		return nil, err
+	}
+	token := ""
+	if c.Version >= rest.VersionToken {
+		if n, token, err = s.giveToken(ctx, n); err != nil {
+			return nil, err
+		}
+	}
+	return &call.Reply{Status: http.StatusOK, Body: s.showToRamdisk(c, n, token)}, nil
+}
+
+// ramdiskNode finds the node that a ramdisk is on, by its UUID or by the addresses of its ports, if it is in one of the states.
+func (s *Handlers) ramdiskNode(ctx context.Context, id string, macs []string, in []node.State) (*node.Node, error) {
+	if id == "" {
+		for _, mac := range macs {
+			ports, err := s.store.Ports(ctx, store.PortQuery{Address: &mac})
+			if err != nil {
+				return nil, err
+			}
+			for _, p := range ports {
+				if id != "" && id != p.NodeUUID {
+					return nil, unknownNode() // ports of several nodes in one machine: nobody can say which it is
+				}
+				id = p.NodeUUID
+			}
+		}
+	}
+	if id == "" {
+		return nil, unknownNode()
+	}
+	n, err := s.store.Node(ctx, id)
+	if errors.Is(err, store.ErrNotFound) || err == nil && (!slices.Contains(in, n.Provision) || n.UUID != strings.ToLower(id)) {
+		return nil, unknownNode()
+	}
+	return n, err
+}
+
+// Era is what a token is good for: one boot of the agent, in one job.
+func Era(n *node.Node) string {
+	if n.Job == nil {
+		return fmt.Sprintf("%d", n.Generation)
+	}
+	return fmt.Sprintf("%d %s", n.Generation, n.Job.ID)
+}
+
+// tokenHash gives the hash of the token that the node's agent has; "" when it has none that is still good.
+func tokenHash(n *node.Node) string {
+	hash, of, _ := strings.Cut(n.AgentTokenHash, " ")
+	if of != Era(n) {
+		return ""
+	}
+	return hash
+}
+
+func HashToken(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+// giveToken gives the agent its token, once: whoever asks again gets the mask, because the first may have been somebody else.
+func (s *Handlers) giveToken(ctx context.Context, n *node.Node) (*node.Node, string, error) {
+	token := rest.Masked
+	n, err := s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
+		if !slices.Contains(lookupIn, n.Provision) {
+			return unknownNode()
+		}
+		token = rest.Masked
+		if tokenHash(n) != "" {
+			return nil
+		}
+		b := make([]byte, 32)
+		rand.Read(b)
+		token = base64.RawURLEncoding.EncodeToString(b)
+		n.AgentTokenHash, n.AgentURL = HashToken(token)+" "+Era(n), ""
+		return nil
+	})
+	return n, token, err
+}
+
+// showToRamdisk makes the answer of lookup.
+func (s *Handlers) showToRamdisk(c *call.Call, n *node.Node, token string) rest.Object {
+	shown := s.nodes.Show(c, n)
+	internal := maps.Clone(shown.DriverInternalInfo)
+	if internal == nil {
+		internal = map[string]any{}
+	}
+	if tokenHash(n) != "" {
+		internal["agent_secret_token"] = rest.Masked
+	}
+	shown.DriverInternalInfo = internal
+	return rest.Object{
+		{Name: "node", Value: rest.NodeFields.Render(&shown, max(c.Version, 3), []string{"uuid", "properties", "instance_info", "driver_internal_info", "links"})},
+		{Name: "config", Value: rest.Object{
+			{Name: "metrics", Value: rest.Object{
+				{Name: "backend", Value: "noop"}, {Name: "prepend_host", Value: false}, {Name: "prepend_uuid", Value: false},
+				{Name: "prepend_host_reverse", Value: true}, {Name: "global_prefix", Value: nil},
+			}},
+			{Name: "metrics_statsd", Value: rest.Object{{Name: "statsd_host", Value: s.hostname}, {Name: "statsd_port", Value: 8125}}},
+			{Name: "heartbeat_timeout", Value: 300},
+			{Name: "agent_token", Value: rest.Null(token)},
+			{Name: "agent_token_required", Value: true},
+			{Name: "disable_deep_image_inspection", Value: false},
+			{Name: "permitted_image_formats", Value: []string{"raw", "qcow2", "iso"}},
+			{Name: "enable_bios_bootloader_install", Value: true},
+		}},
+	}
+}
+
+// notDriven is why a stock agent's work ends before it begins.
+const notDriven = "Node %s can't be worked on by this agent: this conductor drives its own agent only. Boot the machine from the network of the conductor, or from an image made by \"ingot ramdisk\"."
+
+func (s *Handlers) heartbeat(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	b, err := c.Arguments(slices.Collect(maps.Keys(rest.HeartbeatParameters))...)
+	if err != nil {
+		return nil, err
+	}
+	text := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(b)) {
+		v, ok := b[name].(string)
+		if !ok && b[name] != nil {
+			return nil, rest.BadRequest("Expected string for %s: %s", name, rest.Repr(b[name]))
+		}
+		text[name] = v
+	}
+	if _, ok := b["callback_url"]; !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: callback_url")
+	}
+	switch {
+	case text["agent_version"] != "" && c.Version < rest.HeartbeatParameters["agent_version"]:
+		return nil, rest.BadRequest(`Field "agent_version" not recognised`)
+	case (text["agent_status"] != "" || text["agent_status_message"] != "") && c.Version < rest.HeartbeatParameters["agent_status"]:
+		return nil, rest.BadRequest(`Fields "agent_status" and "agent_status_message" not recognised.`)
+	case b["agent_verify_ca"] != nil && c.Version < rest.HeartbeatParameters["agent_verify_ca"]:
+		return nil, rest.BadRequest(`Field "agent_verify_ca" not recognised in this version`)
+	}
+	n, nerr := s.find.Node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	callback, perr := url.Parse(text["callback_url"])
+	if perr != nil || callback.Scheme != "http" && callback.Scheme != "https" || callback.Host == "" {
+		return nil, rest.BadRequest(`An issue with the supplied "callback_url" has been detected.`)
+	}
+	status := text["agent_status"]
+	switch {
+	case b["agent_token"] == nil:
+		return nil, rest.BadRequest("Agent token is required for heartbeat processing.")
+	case status != "" && status != "start" && status != "end" && status != "error":
+		return nil, rest.BadRequest("Agent status is invalid. Valid states are start,end,error.")
+	}
+	var answer *rest.Error
+	_, nerr = s.store.Change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		hash := tokenHash(n)
+		switch {
+		case !slices.Contains(lookupIn, n.Provision) || hash == "" || subtle.ConstantTimeCompare([]byte(hash), []byte(HashToken(text["agent_token"]))) != 1:
+			answer = rest.BadRequest("Invalid or missing agent token received.")
+			return nil
+		case text["agent_version"] == "":
+			answer = rest.BadRequest("Agent did not transmit a version, and a version is required. Please update the agent being used.")
+			return nil
+		case n.AgentURL != "" && n.AgentURL != callback.String():
+			answer = rest.BadRequest(`Detected change in ramdisk provided "callback_url"`)
+			return nil
+		}
+		answer = rest.BadRequest(notDriven, n.UUID)
+		if n.AgentURL == "" { // once a boot: it will come again every minute or two
+			n.AgentURL = callback.String()
+			also.History = append(also.History, node.HistoryEntry{Type: "monitoring", Severity: "ERROR", Conductor: s.hostname,
+				Event: fmt.Sprintf("a foreign agent, version %s, at %s, asked for work: %s", text["agent_version"], callback.Redacted(), answer.Message)})
+		}
+		return nil
+	})
+	if nerr != nil {
+		return nil, nerr
+	}
+	return nil, answer
+}
+
+// inspectionSchema is the least that an inventory must have.
+var inspectionSchema = &rest.Schema{
+	Types: []string{"object"}, Required: []string{"inventory"},
+	Props: map[string]*rest.Schema{"inventory": {
+		Types: []string{"object"}, Required: []string{"interfaces"},
+		Props: map[string]*rest.Schema{
+			"bmc_address": document.OptionalText, "bmc_v6address": document.OptionalText,
+			"interfaces": {Types: []string{"array"}, MinLen: 1, Items: &rest.Schema{
+				Types: []string{"object"}, Required: []string{"mac_address"},
+				Props: map[string]*rest.Schema{"mac_address": {Types: []string{"string"}}},
+			}},
+		},
+	}},
+}
+
+// continueInspection is where a stock ramdisk sends what it found. The address is not used by Ingot's agent, and what comes in here
+// has nothing that tells who sent it: it is looked at and refused.
+func (s *Handlers) continueInspection(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow("node_uuid"); err != nil {
+		return nil, err
+	}
+	id := c.Query.Get("node_uuid")
+	// 1.1 is there for agents that never learned of versions.
+	if c.Version < rest.VersionContinue && (c.Version != rest.MinVersion || id != "") {
+		return nil, rest.NotFound("API version %s or newer is required", rest.VersionContinue)
+	}
+	if id != "" && !document.IsUUID(id) {
+		return nil, rest.BadRequest("Expected UUID for node_uuid: %s", id)
+	}
+	b, err := c.Object("data")
+	if err != nil {
+		return nil, err
+	}
+	if fault := inspectionSchema.Check(b); fault != "" {
+		return nil, rest.BadRequest("Schema error for data: %s", fault)
+	}
+	inventory := b["inventory"].(map[string]any)
+	var macs []string
+	for _, i := range inventory["interfaces"].([]any) {
+		if mac, ok := document.HardwareAddress(i.(map[string]any)["mac_address"].(string)); ok {
+			macs = append(macs, mac)
+		}
+	}
+	if len(macs) == 0 && id == "" && inventory["bmc_address"] == nil && inventory["bmc_v6address"] == nil {
+		return nil, rest.BadRequest("No lookup information provided")
+	}
+	n, nerr := s.ramdiskNode(ctx, id, macs, []node.State{node.InspectWait})
+	if nerr != nil {
+		return nil, nerr
+	}
+	return nil, rest.BadRequest(notDriven, n.UUID)
+}

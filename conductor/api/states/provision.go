@@ -1,0 +1,297 @@
+package states
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
+	"github.com/ingot-metal/ingot/conductor/api/templates"
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// maxDriveBody is the largest request with a config drive, which may be 64 MiB.
+const maxDriveBody = 64<<20 + 1<<20
+
+// verbs are the targets of PUT states/provision that are not the verb's own name. Which version brought each is in rest.Verbs.
+var verbs = map[string]node.Verb{"deploy": node.Deploy, "undeploy": node.Delete}
+
+func verbOf(target string) (node.Verb, bool) {
+	if v, ok := verbs[target]; ok {
+		return v, true
+	}
+	_, ok := rest.Verbs[target]
+	return node.Verb(target), ok
+}
+
+// listedSteps is the schema of the steps of cleaning and service, in the order in which they are to run.
+func listedSteps(v rest.Version) *rest.Schema {
+	s := &rest.Schema{
+		Types: []string{"object"}, Closed: true, Required: []string{"interface", "step"},
+		Props: map[string]*rest.Schema{
+			"interface": {Enum: templates.NewInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}},
+		},
+	}
+	if v < rest.VersionFirmware {
+		s.Props["interface"] = &rest.Schema{Enum: templates.StepInterfaces}
+	}
+	if v >= rest.VersionChildren {
+		s.Props["order"] = &rest.Schema{Types: []string{"integer", "string"}, Pattern: wholeNumber}
+		s.Props["execute_on_child_nodes"] = &rest.Schema{Types: []string{"boolean"}}
+		s.Props["limit_child_node_execution"] = &rest.Schema{Types: []string{"array"}}
+	}
+	return &rest.Schema{Types: []string{"array"}, Items: s}
+}
+
+// prioritySteps is the schema of the steps of a deployment.
+func prioritySteps(v rest.Version) *rest.Schema {
+	if v < rest.VersionFirmware {
+		return deploySteps
+	}
+	item := *deploySteps.Items
+	item.Props = maps.Clone(item.Props)
+	item.Props["interface"] = &rest.Schema{Enum: templates.NewInterfaces[:7]}
+	return &rest.Schema{Types: deploySteps.Types, Items: &item}
+}
+
+var wholeNumber = regexp.MustCompile(`^[0-9]+$`)
+
+var deploySteps = &rest.Schema{Types: []string{"array"}, Items: &rest.Schema{
+	Types: []string{"object"}, Closed: true, Required: []string{"interface", "step", "args", "priority"},
+	Props: map[string]*rest.Schema{
+		"interface": {Enum: templates.StepInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}},
+		"priority": {Types: []string{"integer", "string"}, Pattern: wholeNumber},
+	},
+}}
+
+var driveSchema = &rest.Schema{
+	Types: []string{"object"}, Closed: true,
+	Props: map[string]*rest.Schema{
+		"meta_data": {Types: []string{"object"}}, "network_data": {Types: []string{"object"}},
+		"user_data": {Types: []string{"object", "array", "string", "null"}}, "vendor_data": {Types: []string{"object"}},
+	},
+}
+
+func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	names := []string{"target"}
+	for name, since := range rest.ProvisionParameters {
+		if since <= s.newest {
+			names = append(names, name)
+		}
+	}
+	b, err := c.Arguments(names...)
+	if err != nil {
+		return nil, err
+	}
+	target, ok := b["target"]
+	if !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: target")
+	}
+	n, nerr := s.find.Node(ctx, c)
+	if nerr != nil {
+		return nil, nerr
+	}
+	word, _ := target.(string)
+	if target == nil {
+		word = "None"
+	}
+	refused := rest.BadRequest(`The requested action "%s" can not be performed on node "%s" while it is in state "%s".`, word, n.UUID, n.Provision)
+	verb, ok := verbOf(word)
+	if !ok {
+		return nil, refused
+	}
+	if c.Version < rest.Verbs[word] {
+		return nil, rest.NotAcceptable()
+	}
+	if n.Maintenance && (verb == node.Deploy || verb == node.Rebuild) {
+		return nil, rest.BadRequest("The provisioning operation can't be performed on node %s because it's in maintenance mode.", n.UUID)
+	}
+	if n.Reservation != "" {
+		return nil, finder.LockedBy(n) // by whoever has the next move; what state that leads to is not known yet
+	}
+	if _, _, err := node.Next(n.Provision, n.TargetProvision, verb); err != nil {
+		return nil, refused
+	}
+	switch {
+	case n.Protected && (verb == node.Delete || verb == node.Rebuild):
+		return nil, rest.Fault(http.StatusForbidden, "Node %s is protected and cannot be undeployed, rebuilt or deleted", n.UUID)
+	case n.Retired && verb == node.Provide:
+		return nil, rest.BadRequest("The providing operation can't be performed on node %s because it is retired.", n.UUID)
+	}
+	if verb == node.Abort && c.Version < rest.AbortIn[string(n.Provision)] {
+		return nil, rest.NotAcceptable()
+	}
+	req, err := request(c, b, verb)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.templates.UseRunbook(ctx, c, b, &req); err != nil {
+		return nil, err
+	}
+	req.User = c.User
+	if err := s.engine.Provision(ctx, n.UUID, req); err != nil {
+		return nil, err
+	}
+	return &call.Reply{Status: http.StatusAccepted, Location: c.Base + "/v1/nodes/" + c.Path["node"] + "/states"}, nil
+}
+
+// request checks what comes with a verb and makes the engine's request of it.
+func request(c *call.Call, b map[string]any, verb node.Verb) (engine.Request, *rest.Error) {
+	req := engine.Request{Verb: verb}
+	for name, since := range rest.ProvisionParameters {
+		if b[name] != nil && c.Version < since {
+			return req, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
+		}
+	}
+	if drive := b["configdrive"]; drive != nil {
+		if verb != node.Deploy && verb != node.Rebuild {
+			return req, rest.BadRequest(`Adding a config drive is only supported when setting provision state to active or rebuild`)
+		}
+		if verb == node.Rebuild && c.Version < rest.VersionRebuildDrive {
+			return req, rest.NotAcceptable()
+		}
+		var err *rest.Error
+		if req.ConfigDrive, err = configDrive(c.Version, drive); err != nil {
+			return req, err
+		}
+	}
+	for _, l := range []struct {
+		name string
+		verb node.Verb
+		to   *[]node.JobStep
+	}{{"clean_steps", node.Clean, &req.CleanSteps}, {"service_steps", node.Service, &req.ServiceSteps}} {
+		steps, err := stepList(b, l.name, verb == l.verb, string(l.verb), listedSteps(c.Version))
+		if err != nil {
+			return req, err
+		}
+		if verb == l.verb && len(steps) == 0 && b["runbook"] == nil {
+			return req, rest.BadRequest("%q is required when setting target provision state to %s", l.name, l.verb)
+		}
+		*l.to = steps
+	}
+	var err *rest.Error
+	req.DeploySteps, err = stepList(b, "deploy_steps", verb == node.Deploy || verb == node.Rebuild, "active or rebuild", prioritySteps(c.Version))
+	if err != nil {
+		return req, err
+	}
+	pw, has := b["rescue_password"]
+	if has && pw != nil && verb != node.DoRescue {
+		return req, rest.BadRequest(`"rescue_password" is only valid when setting target provision state to rescue`)
+	}
+	if req.RescuePassword, _ = pw.(string); verb == node.DoRescue && strings.TrimSpace(req.RescuePassword) == "" {
+		return req, rest.BadRequest(`A non-empty "rescue_password" is required when setting target provision state to rescue`)
+	}
+	if v, ok := b["disable_ramdisk"]; ok && v != nil {
+		if req.DisableRamdisk, err = document.Boolean("disable_ramdisk", v); err != nil {
+			return req, err
+		}
+		switch {
+		case verb != node.Clean && verb != node.Service:
+			return req, rest.BadRequest("disable_ramdisk is supported only with manual cleaning or servicing")
+		case verb == node.Service && c.Version < rest.VersionServiceNoAgent:
+			return req, rest.Fault(http.StatusNotAcceptable, "disable_ramdisk is not acceptable in this API version")
+		}
+	}
+	return req, nil
+}
+
+// stepList reads a list of steps that only goes with certain verbs.
+func stepList(b map[string]any, name string, fits bool, targets string, schema *rest.Schema) ([]node.JobStep, *rest.Error) {
+	v, ok := b[name]
+	if !ok || v == nil {
+		return nil, nil
+	}
+	if !fits {
+		return nil, rest.BadRequest("%q is only valid when setting target provision state to %s", name, targets)
+	}
+	if fault := schema.Check(v); fault != "" {
+		return nil, rest.BadRequest("Invalid %s: %s", name, fault)
+	}
+	var (
+		steps  []node.JobStep
+		orders []int // where each wants to be; those that don't say stay in front
+	)
+	for _, item := range v.([]any) {
+		o := item.(map[string]any)
+		st := node.JobStep{Interface: o["interface"].(string), Name: o["step"].(string)}
+		if on, _ := o["execute_on_child_nodes"].(bool); on {
+			return nil, rest.BadRequest("Invalid %s: step %s can't be run on child nodes from their parent; ask each child for it", name, st.Name)
+		}
+		order := 0
+		for member, to := range map[string]*int{"priority": &st.Priority, "order": &order} {
+			v, ok := o[member]
+			if !ok {
+				continue
+			}
+			n, err := integer(v)
+			if err != nil || n > 1<<31 {
+				return nil, rest.BadRequest("Invalid %s: %s %v is too large", name, member, v)
+			}
+			if n < 0 {
+				return nil, rest.BadRequest("Invalid %s: %d is less than the minimum of 0", name, n)
+			}
+			*to = n
+		}
+		orders = append(orders, order)
+		if args, ok := o["args"]; ok {
+			raw, err := json.Marshal(args)
+			if err != nil {
+				return nil, rest.BadRequest("Invalid %s: %v", name, err)
+			}
+			st.Args = raw
+		}
+		steps = append(steps, st)
+	}
+	at := make([]int, len(steps))
+	for i := range at {
+		at[i] = i
+	}
+	slices.SortStableFunc(at, func(a, b int) int { return orders[a] - orders[b] })
+	sorted := make([]node.JobStep, len(steps))
+	for i, j := range at {
+		sorted[i] = steps[j]
+	}
+	return sorted, nil
+}
+
+// configDrive checks a config drive: an object to make one from, the text of such an object, a URL, or the image itself as base64.
+func configDrive(v rest.Version, drive any) (any, *rest.Error) {
+	if text, ok := drive.(string); ok {
+		var o map[string]any
+		if json.Unmarshal([]byte(text), &o) == nil {
+			drive = o
+		} else {
+			u, err := url.Parse(text)
+			if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
+				return text, nil
+			}
+			if _, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), "")); err != nil || text == "" {
+				return nil, rest.BadRequest("Invalid configdrive format: it is neither a JSON, nor a URL, nor a base64 string")
+			}
+			return text, nil
+		}
+	}
+	if v < rest.VersionDriveObject {
+		return nil, rest.NotAcceptable()
+	}
+	if fault := driveSchema.Check(drive); fault != "" {
+		return nil, rest.BadRequest("Invalid configdrive format: %s", fault)
+	}
+	if _, ok := drive.(map[string]any)["vendor_data"]; ok && v < rest.VersionVendorData {
+		return nil, rest.NotAcceptable()
+	}
+	return drive, nil
+}
