@@ -54,6 +54,8 @@ type Disks struct {
 
 	mu    sync.Mutex
 	disks map[string]*Disk
+
+	drives drives
 }
 
 // NewDisks makes an empty machine whose sysfs tree goes below dir, an empty folder.

@@ -23,6 +23,7 @@ const module = "github.com/ingot-metal/ingot/"
 var may = map[string][]string{
 	"proto/agentv1":    {},
 	"proto/rootdevice": {},
+	"proto/lldp":       {},
 
 	"agent":                 {"proto/agentv1", "agent/...", "images/...", "initramfs/init"},
 	"agent/cmd/ingot-agent": {"agent/...", "initramfs/init"},
@@ -36,7 +37,9 @@ var may = map[string][]string{
 	"agent/disk":            {"agent/step", "agent/fat", "agent/ext4", "proto/rootdevice"},
 	"agent/configdrive":     {"agent/step", "agent/disk", "agent/fat"},
 	"agent/boot":            {"agent/step", "agent/disk", "agent/fat", "agent/ext4"},
-	"agent/inventory":       {"agent/step", "agent/disk"},
+	"agent/inventory":       {"agent/step", "agent/disk", "proto/lldp"},
+	"agent/lldp":            {"proto/lldp"},
+	"agent/passthru":        {"agent/step"},
 	"agent/fat":             {},
 	"agent/ext4":            {},
 	"agent/netup":           {},

@@ -1,0 +1,5 @@
+package passthru
+
+import "context"
+
+func (d *Device) openATA(context.Context) error { return nil }

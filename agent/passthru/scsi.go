@@ -1,0 +1,5 @@
+package passthru
+
+import "context"
+
+func (d *Device) openSCSI(context.Context) error { return nil }
