@@ -95,6 +95,8 @@ type Progress struct {
 	Rate  uint64 // bytes per second; zero lets the runner compute it
 	// Skipped is bytes of the disk that needed no writing: zeros, and what was there already.
 	Skipped uint64
+	// Items is how far each of several things is that the step works on at the same time; nil when there is one.
+	Items []Item
 }
 
 // Call is what a running step gets from its runner.
