@@ -35,6 +35,7 @@ var may = map[string][]string{
 	"agent/sink":            {"agent/step", "agent/disk"},
 	"agent/swarm":           {"agent/step", "images/index"},
 	"agent/disk":            {"agent/step", "agent/fat", "agent/ext4", "proto/rootdevice"},
+	"agent/erase":           {"agent/step", "agent/disk"},
 	"agent/configdrive":     {"agent/step", "agent/disk", "agent/fat"},
 	"agent/boot":            {"agent/step", "agent/disk", "agent/fat", "agent/ext4"},
 	"agent/inventory":       {"agent/step", "agent/disk", "proto/lldp"},
