@@ -86,7 +86,7 @@ func BuiltinSteps() []AgentStep {
 	steps := []AgentStep{
 		{Interface: "inspect", Name: "inspect", Abortable: true, Stall: 2 * time.Minute, Args: []AgentStepArg{arg("root_device", "object")}},
 		{Interface: "deploy", Name: "erase_devices_metadata", Abortable: true, Stall: 5 * time.Minute,
-			Args: []AgentStepArg{arg("skip_block_devices", "array")}},
+			Args: []AgentStepArg{arg("skip_block_devices", "array"), arg("skip_read_only", "boolean"), arg("guard_special_filesystems", "boolean"), arg("concurrency", "integer")}},
 		{Interface: "deploy", Name: "write_image", Abortable: true, Stall: 5 * time.Minute, Args: []AgentStepArg{
 			needed("image_source", "string"), arg("image_mirrors", "array"), arg("image_os_hash_algo", "string"), arg("image_os_hash_value", "string"),
 			arg("image_checksum", "string"), arg("image_disk_format", "string"), arg("allow_unverified", "boolean"), arg("allow_md5", "boolean"),
