@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -157,6 +158,7 @@ type Disk struct {
 	history []Op
 	landed  int64
 	fail    func(kind string, off, n int64) error
+	refuse  atomic.Bool // its firmware lets nobody at the data: locked, or being sanitized
 }
 
 // Fail makes an operation ("read", "write", "punch", "sync") end in the error that f returns; nil lets it through.
@@ -334,6 +336,9 @@ func (h *handle) check(kind string, off, n int64) error {
 	}
 	if off < 0 || n < 0 || off+n > h.disk.spec.Size {
 		return &os.PathError{Op: kind + " past the end of", Path: h.path, Err: unix.ENOSPC}
+	}
+	if h.disk.refuse.Load() && kind != "reread" {
+		return &os.PathError{Op: kind, Path: h.path, Err: unix.EIO}
 	}
 	if f := h.disk.fail; f != nil {
 		if err := f(kind, off, n); err != nil {

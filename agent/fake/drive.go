@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 )
@@ -136,16 +139,34 @@ func (d *Disk) Replace(noise bool, n int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.cached = nil
-	var page [pageSize]byte
+	if !noise {
+		d.zero(d.now, 0, n)
+	}
 	rng := rand.NewChaCha8([32]byte{byte(d.minor), 1})
-	for _, into := range []pages{d.now, d.stable} {
-		for i := range (n + pageSize - 1) / pageSize {
-			size := min(pageSize, n-i*pageSize)
-			if noise {
-				_, _ = rng.Read(page[:])
-			}
-			d.put(into, i*pageSize, page[:size])
-		}
+	for off := int64(0); noise && off < n; off += pageSize {
+		var page [pageSize]byte
+		_, _ = rng.Read(page[:])
+		d.put(d.now, off, page[:min(pageSize, n-off)])
 	}
 	d.stable = clone(d.now)
+}
+
+// Share adds a disk that is another namespace of a disk's NVMe controller.
+func (m *Disks) Share(with string, s DiskSpec) *Disk {
+	d := m.Add(s)
+	own, err := filepath.EvalSymlinks(filepath.Join(m.dir, "sys/block", s.Name))
+	if err == nil {
+		var other string
+		if other, err = filepath.EvalSymlinks(filepath.Join(m.dir, "sys/block", with)); err == nil {
+			to := filepath.Join(filepath.Dir(other), s.Name)
+			link := filepath.Join(m.dir, "sys/block", s.Name)
+			n, _, _ := strings.Cut(strings.TrimPrefix(s.Name[strings.LastIndexByte(s.Name, 'n'):], "n"), "p")
+			rel, _ := filepath.Rel(filepath.Dir(link), to)
+			err = errors.Join(os.Rename(own, to), os.Remove(link), os.Symlink(rel, link), os.WriteFile(filepath.Join(to, "nsid"), []byte(n+"\n"), 0o644))
+		}
+	}
+	if err != nil {
+		panic(fmt.Sprintf("fake disk %s: %v", s.Name, err))
+	}
+	return d
 }

@@ -138,7 +138,6 @@ type sanitizeLog struct {
 }
 
 const (
-	sanitizeNever   = 0
 	sanitizeDone    = 1
 	sanitizeBusy    = 2
 	sanitizeFailed  = 3
@@ -280,7 +279,11 @@ func (n *nvme) listMethods(ctx context.Context) error {
 		n.methods = append(n.methods, n.formatMethod("nvme_format_user_data", 1, true))
 	}
 	add(sanitizeOverwrite)
-	return n.addOpal(ctx, n.also)
+	if err := n.addOpal(ctx); err != nil {
+		return err
+	}
+	n.sortMethods()
+	return nil
 }
 
 var sanitizeNames = map[uint8]string{

@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/step"
@@ -147,6 +148,18 @@ func Open(ctx context.Context, door Door, device string, opt Options) (*Device, 
 
 // Methods are the device's own ways of erasing, best first: Purge before Clear, the quick before the slow.
 func (d *Device) Methods() []Method { return d.methods }
+
+// sortMethods puts what reaches further first, and otherwise keeps the order.
+func (d *Device) sortMethods() {
+	slices.SortStableFunc(d.methods, func(a, b Method) int { return rank(a) - rank(b) })
+}
+
+func rank(m Method) int {
+	if m.Level == Purge {
+		return 0
+	}
+	return 1
+}
 
 // Running finds an erase that the device is still at, started before the agent was, to be waited for. None is no error.
 func (d *Device) Running(ctx context.Context) (Method, bool, error) {
