@@ -43,6 +43,8 @@ type Node struct {
 
 	InspectionStartedAt  time.Time
 	InspectionFinishedAt time.Time
+	// DiscoveredAt is when the node enrolled itself: a machine that nobody had told of booted the agent. Zero: somebody made the node.
+	DiscoveredAt time.Time
 
 	ResourceClass   string
 	ConductorGroup  string
