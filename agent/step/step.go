@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // Phase is what a plan is for. The names are those of Ironic's step fields.
@@ -38,12 +40,10 @@ type In struct {
 }
 
 // Arg declares one argument of a step.
-type Arg struct {
-	Name        string `json:"name"`
-	Type        string `json:"type"` // "string", "integer", "boolean", "object", "array" or "any"
-	Required    bool   `json:"required,omitempty"`
-	Description string `json:"description"`
-}
+type Arg = steparg.Arg
+
+// Limit makes a bound for an Arg's Min and Max.
+func Limit(f float64) *float64 { return steparg.Limit(f) }
 
 // Func does the work of a step. The returned Outcome's zero value means "done, nothing to tell".
 type Func func(ctx context.Context, c *Call) (Outcome, error)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/json"
 	"time"
+
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // Config is what the engine is told. Zero values mean the defaults named here.
@@ -55,12 +57,7 @@ type AgentStep struct {
 }
 
 // AgentStepArg declares an argument of a step.
-type AgentStepArg struct {
-	Name        string `json:"name"`
-	Type        string `json:"type"`
-	Required    bool   `json:"required"`
-	Description string `json:"description"`
-}
+type AgentStepArg = steparg.Arg
 
 // ParseAgentSteps reads the "steps" of a ramdisk's manifest.
 func ParseAgentSteps(b []byte) ([]AgentStep, error) {
