@@ -56,3 +56,23 @@ func (p packets) Read(b []byte) (int, error) {
 		return n, err
 	}
 }
+
+// LinkFirmware gives the version of an interface's firmware; empty when its driver does not say.
+func (Machine) LinkFirmware(ifname string) (string, error) {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("ask about firmware: %w", err)
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, ifname)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENODEV) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("ask about firmware: %w", err)
+	}
+	if v := unix.ByteSliceToString(info.Fw_version[:]); v != "N/A" {
+		return v, nil
+	}
+	return "", nil
+}

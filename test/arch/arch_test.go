@@ -57,7 +57,7 @@ var may = map[string][]string{
 	"conductor/cmd/ingotd":   {"conductor/app"},
 	"conductor/config":       {},
 	"conductor/node":         {},
-	"conductor/engine":       {"conductor/node", "conductor/power", "conductor/hardware", "proto/rootdevice", "proto/steparg"},
+	"conductor/engine":       {"conductor/node", "conductor/inspect", "conductor/inspect/hook", "conductor/power", "conductor/hardware", "proto/rootdevice", "proto/steparg"},
 	"conductor/store":        {"conductor/node"},
 	"conductor/backup":       {"conductor/store"},
 	"conductor/importer":     {"conductor/driver", "conductor/node", "conductor/rest", "conductor/store"},

@@ -47,7 +47,7 @@ func printSteps(w io.Writer, asJSON bool) error {
 
 func printInventory(ctx context.Context, stdout, stderr io.Writer, asJSON bool) error {
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	r, err := inventory.Collect(ctx, linux.Machine{}, nil, log)
+	r, err := inventory.Collect(ctx, linux.Machine{}, inventory.Options{Log: log})
 	if err != nil {
 		return err
 	}
