@@ -27,7 +27,7 @@ var may = map[string][]string{
 	"proto/lldp":       {},
 
 	"agent":                 {"proto/agentv1", "agent/...", "images/...", "initramfs/init"},
-	"agent/cmd/ingot-agent": {"agent/...", "initramfs/init"},
+	"agent/cmd/ingot-agent": {"agent/...", "initramfs/init", "proto/rootdevice"},
 	"agent/standalone":      {"agent", "agent/...", "images/..."},
 	"agent/step":            {"proto/steparg"},
 	"agent/fetch":           {"agent/step", "images/..."},
@@ -36,7 +36,7 @@ var may = map[string][]string{
 	"agent/sink":            {"agent/step", "agent/disk"},
 	"agent/swarm":           {"agent/step", "images/index"},
 	"agent/disk":            {"agent/step", "agent/fat", "agent/ext4", "proto/rootdevice"},
-	"agent/erase":           {"agent/step", "agent/disk"},
+	"agent/erase":           {"agent/step", "agent/disk", "agent/passthru"},
 	"agent/configdrive":     {"agent/step", "agent/disk", "agent/fat"},
 	"agent/boot":            {"agent/step", "agent/disk", "agent/fat", "agent/ext4"},
 	"agent/inventory":       {"agent/step", "agent/disk", "agent/passthru", "agent/smbios", "proto/lldp"},
