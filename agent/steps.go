@@ -39,5 +39,8 @@ func Steps(m Machine, bootIF net.HardwareAddr) []step.Step {
 			Priority: step.In{Inspect: 100}, Run: inventory.InspectStep(m, bootIF)},
 		{Interface: "deploy", Name: "erase_devices_metadata", Args: erase.MetadataArgs, Stall: 5 * time.Minute, Abortable: true,
 			Priority: step.In{Clean: 99}, Run: erase.MetadataStep(m)},
+		{Interface: "deploy", Name: "erase_devices", Args: erase.DevicesArgs, Stall: 10 * time.Minute, Abortable: true,
+			Run: erase.DevicesStep(m)}, // Ironic has it in every cleaning, which costs hours: here it is asked for, or given a priority
+		{Interface: "deploy", Name: "erase_devices_express", Args: erase.ExpressArgs, Stall: 10 * time.Minute, Abortable: true, Run: erase.ExpressStep(m)},
 	}
 }

@@ -88,8 +88,7 @@ func ZeroVerified(ctx context.Context, dev Device, ranges []Span) error {
 
 // zeroVerified writes zeros over ranges, flushes and reads them back.
 func zeroVerified(ctx context.Context, dev Device, ranges []span) error {
-	z := NewZeroer(dev)
-	z.written = true // small ranges of the greatest importance: written, not asked for
+	z := NewOverwriter(dev) // small ranges of the greatest importance: written, not asked for
 	for _, r := range ranges {
 		if err := z.Zero(ctx, r.off, r.n); err != nil {
 			return err

@@ -33,10 +33,10 @@ const concurrency = 4
 
 // commonArgs are what every step of this package takes.
 var commonArgs = []step.Arg{
-	{Name: "skip_block_devices", Type: "array", Description: "disks to leave alone: a list of objects with the same hints as root_device"},
+	{Name: "skip_block_devices", Type: "array", Items: "object", Description: "disks to leave alone: a list of objects with the same hints as root_device"},
 	{Name: "skip_read_only", Type: "boolean", Description: "leave read-only disks alone instead of failing"},
 	{Name: "guard_special_filesystems", Type: "boolean", Description: "refuse disks with VMFS, GFS2 or GPFS on them, which other machines may be using (default true)"},
-	{Name: "concurrency", Type: "integer", Description: "how many disks are worked on at a time (default 4)"},
+	{Name: "concurrency", Type: "integer", Min: step.Limit(1), Max: step.Limit(256), Description: "how many disks are worked on at a time (default 4)"},
 }
 
 // Common is the arguments that every step of this package takes.
@@ -58,9 +58,6 @@ func (a Common) guarded() bool { return a.Guard == nil || *a.Guard }
 
 // chosen finds the disks to work on. what is the step's name.
 func (a Common) chosen(ctx context.Context, m machine, c *step.Call, what string) ([]disk.Disk, error) {
-	if a.limit() < 1 || a.limit() > 256 {
-		return nil, step.Failf("correct the step's arguments", "concurrency must be from 1 to 256, not %d", a.limit())
-	}
 	var skip []disk.Hints
 	for _, raw := range a.Skip {
 		h, err := disk.ParseHints(raw)
@@ -101,25 +98,38 @@ func (a Common) chosen(ctx context.Context, m machine, c *step.Call, what string
 // open opens a disk for erasing, once it may be erased, and finds what is in it.
 func (a Common) open(ctx context.Context, m machine, d disk.Disk) (disk.Device, []region, error) {
 	if d.ReadOnly {
-		return nil, nil, step.Failf("switch off the disk's write protection, name the disk in skip_block_devices, or set skip_read_only", "the disk is read-only")
+		return nil, nil, errReadOnly()
 	}
 	dev, _, err := disk.OpenVerified(ctx, m, d.Identity())
 	if err != nil {
 		return nil, nil, err
 	}
 	inner, err := regions(dev, m.Root(), d)
-	if err == nil && a.guarded() {
-		var name string
-		if name, err = guarded(dev, inner); err == nil && name != "" {
-			err = step.Failf("wipe it by hand if it is really not in use, name the disk in skip_block_devices, or switch guard_special_filesystems off",
-				"the disk holds a %s file system, which other machines may be using", name)
-		}
+	if err == nil {
+		err = a.guard(dev, inner)
 	}
 	if err != nil {
 		_ = dev.Close() // nothing was written
 		return nil, nil, err
 	}
 	return dev, inner, nil
+}
+
+func errReadOnly() error {
+	return step.Failf("switch off the disk's write protection, name the disk in skip_block_devices, or set skip_read_only", "the disk is read-only")
+}
+
+// guard refuses a disk that other machines may be using.
+func (a Common) guard(dev disk.Device, inside []region) error {
+	if !a.guarded() {
+		return nil
+	}
+	name, err := guarded(dev, inside)
+	if err != nil || name == "" {
+		return err
+	}
+	return step.Failf("wipe it by hand if it is really not in use, name the disk in skip_block_devices, or switch guard_special_filesystems off",
+		"the disk holds a %s file system, which other machines may be using", name)
 }
 
 // Erased is one disk that was wiped.

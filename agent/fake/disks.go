@@ -45,6 +45,8 @@ type DiskSpec struct {
 	Removable  bool
 	NoPunch    bool // the device does not promise zeros
 	LyingPunch bool // it says that it zeroed and did not
+	NoDiscard  bool // it can't discard
+	Forgets    bool // what is discarded reads as zero; else it stays as it was
 	Fill       byte // what every byte of the new disk holds
 	Record     bool // keep the data of every operation, for Replay
 }
@@ -161,7 +163,7 @@ type Disk struct {
 	refuse  atomic.Bool // its firmware lets nobody at the data: locked, or being sanitized
 }
 
-// Fail makes an operation ("read", "write", "punch", "sync") end in the error that f returns; nil lets it through.
+// Fail makes an operation ("read", "write", "punch", "discard", "sync") end in the error that f returns; nil lets it through.
 func (d *Disk) Fail(f func(kind string, off, n int64) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -298,7 +300,7 @@ func (d *Disk) apply(into pages, op Op) {
 	switch {
 	case op.Kind == "write":
 		d.put(into, op.Off, op.Data)
-	case op.Kind == "punch" && !d.spec.LyingPunch:
+	case op.Kind == "punch" && !d.spec.LyingPunch, op.Kind == "discard" && d.spec.Forgets:
 		d.zero(into, op.Off, op.Len)
 	}
 }
@@ -382,6 +384,20 @@ func (h *handle) Punch(off, n int64) error {
 		return err
 	}
 	d.record(Op{Kind: "punch", Off: off, Len: n})
+	return nil
+}
+
+func (h *handle) Discard(off, n int64) error {
+	d := h.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.spec.NoDiscard {
+		return fmt.Errorf("discard blocks of %s: %w", h.path, errors.ErrUnsupported)
+	}
+	if err := h.check("discard", off, n); err != nil {
+		return err
+	}
+	d.record(Op{Kind: "discard", Off: off, Len: n})
 	return nil
 }
 

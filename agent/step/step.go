@@ -128,6 +128,8 @@ type Error struct {
 	Err       error
 	Remedy    string
 	Retryable bool
+	// Result is what the step has to tell although it failed, as Outcome's; nil is nothing.
+	Result any
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -160,7 +162,7 @@ func Retryable(remedy string, err error) error {
 func AsError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
-		return &Error{Err: err, Remedy: e.Remedy, Retryable: e.Retryable}
+		return &Error{Err: err, Remedy: e.Remedy, Retryable: e.Retryable, Result: e.Result}
 	}
 	return &Error{Err: err}
 }

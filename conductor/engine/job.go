@@ -189,11 +189,6 @@ func (e *Engine) agentTable(iface, name string) (AgentStep, bool) {
 }
 
 func (e *Engine) unknownStep(iface, name string) error {
-	if iface == "deploy" && name == "erase_devices" {
-		// Ironic's name for it is known well enough to be asked for, and must not be taken for the step that there is.
-		return invalidf("step deploy.erase_devices is not available yet, so data on the disks can't be overwritten; " +
-			"deploy.erase_devices_metadata removes partition tables and signatures only: what else is on the disks stays there and can be recovered")
-	}
 	var known []string
 	for _, s := range e.cfg.AgentSteps {
 		known = append(known, s.Interface+"."+s.Name)
