@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/inspect"
+	"github.com/ingot-metal/ingot/conductor/inspect/hook"
+
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
@@ -37,6 +40,8 @@ type Config struct {
 	ForcePower     bool          // a machine found on or off against the record is set back, instead of correcting the record
 	Rescan         time.Duration // between two searches of the store for work that nobody told of; 60 s
 	Lease          time.Duration // how long a node belongs to this conductor after its last sign of life; 5 min
+
+	Inspection inspect.Options // hooks and the site's own rules; without hooks those that are on by default
 
 	// The ramdisk's table of steps and its digest, from its manifest. Without them requests can name only what the engine knows
 	// by itself, and agents are not compared.
@@ -85,6 +90,9 @@ func (c Config) withDefaults() Config {
 	c.PowerSyncTries = cmp.Or(c.PowerSyncTries, 3)
 	c.Rescan = cmp.Or(c.Rescan, time.Minute)
 	c.Lease = cmp.Or(c.Lease, 5*time.Minute)
+	if c.Inspection.Hooks == nil {
+		c.Inspection.Hooks = hook.Default()
+	}
 	if len(c.AgentSteps) == 0 {
 		c.AgentSteps = BuiltinSteps()
 	}

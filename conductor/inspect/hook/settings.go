@@ -45,6 +45,27 @@ type Settings struct {
 	StrictExtra      bool
 }
 
+// DefaultOptions is what holds when nothing is said. The first hooks, up to $default_hooks, are Ironic's; the others are on because they do
+// no harm: they fill in what is empty. Ports are made of all interfaces, so that a machine can be deployed to networks other than the one that
+// it boots from.
+func DefaultOptions() Options {
+	return Options{
+		DefaultHooks: []string{"ramdisk-error", "validate-interfaces", "ports", "architecture"},
+		Hooks:        []string{defaultHooks, "memory", "cpus", "root-device", "parse-lldp", "local-link-connection"},
+		AddPorts:     "all", KeepPorts: "all", DiskSpacing: true,
+		CPUCapabilities: []string{"vmx:cpu_vt", "svm:cpu_vt", "aes:cpu_aes", "pse:cpu_hugepages", "pdpe1gb:cpu_hugepages_1g", "smx:cpu_txt"},
+	}
+}
+
+// Default prepares the default options.
+func Default() *Settings {
+	s, err := Prepare(DefaultOptions())
+	if err != nil {
+		panic(err) // a test holds that it is not so
+	}
+	return s
+}
+
 // Network is a subnet and the physical network that it means.
 type Network struct {
 	Prefix netip.Prefix
