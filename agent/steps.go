@@ -9,6 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/boot"
 	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/erase"
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -36,7 +37,10 @@ func Steps(m Machine, bootIF net.HardwareAddr) []step.Step {
 			Priority: step.In{Deploy: 60}, Run: boot.PrepareStep(m)},
 		{Interface: "inspect", Name: "inspect", Args: inventory.InspectArgs, Stall: 2 * time.Minute, Abortable: true,
 			Priority: step.In{Inspect: 100}, Run: inventory.InspectStep(m, bootIF)},
-		{Interface: "deploy", Name: "erase_devices_metadata", Args: disk.EraseMetadataArgs, Stall: 5 * time.Minute, Abortable: true,
-			Priority: step.In{Clean: 99}, Run: disk.EraseMetadataStep(m)},
+		{Interface: "deploy", Name: "erase_devices_metadata", Args: erase.MetadataArgs, Stall: 5 * time.Minute, Abortable: true,
+			Priority: step.In{Clean: 99}, Run: erase.MetadataStep(m)},
+		{Interface: "deploy", Name: "erase_devices", Args: erase.DevicesArgs, Stall: 10 * time.Minute, Abortable: true,
+			Run: erase.DevicesStep(m)}, // Ironic has it in every cleaning, which costs hours: here it is asked for, or given a priority
+		{Interface: "deploy", Name: "erase_devices_express", Args: erase.ExpressArgs, Stall: 10 * time.Minute, Abortable: true, Run: erase.ExpressStep(m)},
 	}
 }

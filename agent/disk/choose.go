@@ -84,7 +84,7 @@ func ChooseWhenReady(ctx context.Context, m settling, hints Hints) (Choice, erro
 	known := -1
 	var since time.Time
 	for {
-		disks, err := disksOf(ctx, m)
+		disks, err := All(ctx, m)
 		if err != nil {
 			return Choice{}, err
 		}

@@ -37,15 +37,15 @@ func SetPending(f *step.Facts, p *Pending) { f.Set(pendingKey{}, p) }
 
 // PendingOf gets what write_image left, until it is committed: what is written after that would be in no table.
 func PendingOf(f *step.Facts) (*Pending, error) {
-	p, err := written(f)
+	p, err := WrittenOf(f)
 	if err == nil && p.committed {
 		return nil, step.Failf("run this step before prepare_instance_boot: give it a higher priority", "the partition table of %s is committed already", p.Disk.Name)
 	}
 	return p, err
 }
 
-// written gets what write_image left, committed or not.
-func written(f *step.Facts) (*Pending, error) {
+// WrittenOf gets what write_image left, committed or not.
+func WrittenOf(f *step.Facts) (*Pending, error) {
 	p, ok := f.Get(pendingKey{}).(*Pending)
 	if !ok || p == nil {
 		return nil, step.Failf("run write_image before this step, in the same deployment", "no image has been written in this plan")
@@ -74,10 +74,21 @@ func Wipe(ctx context.Context, dev Device) error {
 	return zeroVerified(ctx, dev, ranges)
 }
 
+// Span is a range of bytes of a disk: whole sectors.
+type Span struct{ Off, N int64 }
+
+// ZeroVerified writes zeros over ranges, flushes and reads them back. It fails when they don't read as zeros.
+func ZeroVerified(ctx context.Context, dev Device, ranges []Span) error {
+	spans := make([]span, len(ranges))
+	for i, r := range ranges {
+		spans[i] = span{r.Off, r.N}
+	}
+	return zeroVerified(ctx, dev, spans)
+}
+
 // zeroVerified writes zeros over ranges, flushes and reads them back.
 func zeroVerified(ctx context.Context, dev Device, ranges []span) error {
-	z := NewZeroer(dev)
-	z.written = true // small ranges of the greatest importance: written, not asked for
+	z := NewOverwriter(dev) // small ranges of the greatest importance: written, not asked for
 	for _, r := range ranges {
 		if err := z.Zero(ctx, r.off, r.n); err != nil {
 			return err
@@ -196,7 +207,7 @@ func Commit(ctx context.Context, f *step.Facts, m machine, log *slog.Logger) (*C
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	p, err := written(f)
+	p, err := WrittenOf(f)
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,5 @@
 // Package disk knows block devices: which there are, which one is the root disk, how its partition table is put together, and
-// how all that was on a disk is made to be forgotten.
+// how an image is made bootable at the very end.
 //
 // Sizes and offsets are bytes unless a name says LBA or sectors. Everything is read from sysfs below a root folder: neither
 // udev nor its database is needed, because the ramdisk has none.
@@ -58,8 +58,8 @@ type settling interface {
 	Settle(ctx context.Context) error
 }
 
-// disksOf are the machine's disks: what sysfs shows, or what the machine itself says it has (ingot-agent write has one, given by its path).
-func disksOf(ctx context.Context, m interface{ Root() string }) ([]Disk, error) {
+// All are the machine's disks: what sysfs shows, or what the machine itself says it has (ingot-agent write has one, given by its path).
+func All(ctx context.Context, m interface{ Root() string }) ([]Disk, error) {
 	if own, ok := m.(interface {
 		Disks(ctx context.Context) ([]Disk, error)
 	}); ok {
@@ -131,7 +131,7 @@ func OpenVerified(ctx context.Context, m machine, want Identity) (Device, Disk, 
 }
 
 func find(ctx context.Context, m machine, want Identity) (Disk, error) {
-	disks, err := disksOf(ctx, m)
+	disks, err := All(ctx, m)
 	if err != nil {
 		return Disk{}, err
 	}

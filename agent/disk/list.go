@@ -30,7 +30,7 @@ func List(ctx context.Context, root string) ([]Disk, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if notADisk.MatchString(e.Name()) {
+		if !Candidate(e.Name()) {
 			continue
 		}
 		d, err := read(root, e.Name())
@@ -49,6 +49,9 @@ func List(ctx context.Context, root string) ([]Disk, error) {
 }
 
 var notADisk = regexp.MustCompile(`^(loop|ram|zram|sr|scd|fd|dm-|md|nbd|nullb|mtdblock|drbd|rbd|pmem\d+s?\.|mmcblk\d+(boot|rpmb|gp)|nvme\d+c\d+n)`)
+
+// Candidate tells whether what sysfs calls a block device by this name may be a disk, going by the name alone.
+func Candidate(name string) bool { return !notADisk.MatchString(name) }
 
 // virtualMediaName matches what BMCs call the drives they plug in over USB.
 var virtualMediaName = regexp.MustCompile(`(?i)virtual|idrac|\bilo\b|lifecycle|megarac|\bami\b|\bimm\b|ir-vfd|ocdrv|secupd`)

@@ -45,6 +45,13 @@ func NewZeroer(dev Device) *Zeroer {
 	return &Zeroer{dev: dev, most: maxSpans, zeros: Aligned(HeadSize), sample: Aligned(max(sampleSize, dev.SectorSize()))}
 }
 
+// NewOverwriter makes one that writes zeros, whatever the device promises of holes.
+func NewOverwriter(dev Device) *Zeroer {
+	z := NewZeroer(dev)
+	z.written = true
+	return z
+}
+
 // Aligned gives memory that direct I/O takes without copying.
 func Aligned(n int) []byte {
 	const align = 4096

@@ -12,6 +12,7 @@ import (
 	"sort"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 )
@@ -44,6 +45,8 @@ type DiskSpec struct {
 	Removable  bool
 	NoPunch    bool // the device does not promise zeros
 	LyingPunch bool // it says that it zeroed and did not
+	NoDiscard  bool // it can't discard
+	Forgets    bool // what is discarded reads as zero; else it stays as it was
 	Fill       byte // what every byte of the new disk holds
 	Record     bool // keep the data of every operation, for Replay
 }
@@ -54,6 +57,8 @@ type Disks struct {
 
 	mu    sync.Mutex
 	disks map[string]*Disk
+
+	drives drives
 }
 
 // NewDisks makes an empty machine whose sysfs tree goes below dir, an empty folder.
@@ -155,9 +160,10 @@ type Disk struct {
 	history []Op
 	landed  int64
 	fail    func(kind string, off, n int64) error
+	refuse  atomic.Bool // its firmware lets nobody at the data: locked, or being sanitized
 }
 
-// Fail makes an operation ("read", "write", "punch", "sync") end in the error that f returns; nil lets it through.
+// Fail makes an operation ("read", "write", "punch", "discard", "sync") end in the error that f returns; nil lets it through.
 func (d *Disk) Fail(f func(kind string, off, n int64) error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -294,7 +300,7 @@ func (d *Disk) apply(into pages, op Op) {
 	switch {
 	case op.Kind == "write":
 		d.put(into, op.Off, op.Data)
-	case op.Kind == "punch" && !d.spec.LyingPunch:
+	case op.Kind == "punch" && !d.spec.LyingPunch, op.Kind == "discard" && d.spec.Forgets:
 		d.zero(into, op.Off, op.Len)
 	}
 }
@@ -329,6 +335,9 @@ func (h *handle) check(kind string, off, n int64) error {
 	}
 	if off < 0 || n < 0 || off+n > h.disk.spec.Size {
 		return &os.PathError{Op: kind + " past the end of", Path: h.path, Err: unix.ENOSPC}
+	}
+	if h.disk.refuse.Load() && kind != "reread" {
+		return &os.PathError{Op: kind, Path: h.path, Err: unix.EIO}
 	}
 	if f := h.disk.fail; f != nil {
 		if err := f(kind, off, n); err != nil {
@@ -372,6 +381,20 @@ func (h *handle) Punch(off, n int64) error {
 		return err
 	}
 	d.record(Op{Kind: "punch", Off: off, Len: n})
+	return nil
+}
+
+func (h *handle) Discard(off, n int64) error {
+	d := h.disk
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.spec.NoDiscard {
+		return fmt.Errorf("discard blocks of %s: %w", h.path, errors.ErrUnsupported)
+	}
+	if err := h.check("discard", off, n); err != nil {
+		return err
+	}
+	d.record(Op{Kind: "discard", Off: off, Len: n})
 	return nil
 }
 

@@ -13,11 +13,11 @@ import (
 
 // layoutArgs are for images of one file system, under the names of Ironic's instance_info.
 var layoutArgs = []step.Arg{
-	{Name: "image_type", Type: "string", Description: "whole-disk or partition: what the image must be; without it its content decides"},
-	{Name: "root_gb", Type: "integer", Description: "size of the root partition for a partition image; 0: the rest of the disk"},
-	{Name: "swap_mb", Type: "integer", Description: "size of a swap partition beside a partition image"},
-	{Name: "ephemeral_gb", Type: "integer", Description: "size of an ephemeral partition beside a partition image"},
-	{Name: "ephemeral_format", Type: "string", Description: "ext4 or vfat"},
+	{Name: "image_type", Type: "string", Enum: []string{"whole-disk", "partition"}, Description: "whole-disk or partition: what the image must be; without it its content decides"},
+	{Name: "root_gb", Type: "integer", Min: step.Limit(0), Description: "size of the root partition for a partition image; 0: the rest of the disk"},
+	{Name: "swap_mb", Type: "integer", Min: step.Limit(0), Description: "size of a swap partition beside a partition image"},
+	{Name: "ephemeral_gb", Type: "integer", Min: step.Limit(0), Description: "size of an ephemeral partition beside a partition image"},
+	{Name: "ephemeral_format", Type: "string", Enum: []string{"ext4", "vfat"}, Description: "ext4 or vfat"},
 	{Name: "preserve_ephemeral", Type: "boolean", Description: "keep what is on the ephemeral partition, which must be as the last deployment made it"},
 }
 

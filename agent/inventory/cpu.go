@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
 
+	"github.com/ingot-metal/ingot/agent/smbios"
 	"github.com/jaypipes/ghw"
 )
 
@@ -78,8 +78,8 @@ func memory(root string, log *slog.Logger) (Memory, error) {
 	}
 	m := Memory{Total: uint64(max(info.TotalUsableBytes, 0)), PhysicalMB: uint64(max(info.TotalPhysicalBytes, 0)) >> 20}
 	// What SMBIOS says is in the slots is exact; ghw's count of memory blocks leaves out what the firmware keeps for itself.
-	if table, err := os.ReadFile(filepath.Join(root, "sys/firmware/dmi/tables/DMI")); err == nil {
-		if mb := installedMB(table); mb > 0 {
+	if tables, err := dmiTables(root); err == nil {
+		if mb := smbios.InstalledMB(tables); mb > 0 {
 			m.PhysicalMB = mb
 		}
 	}

@@ -33,6 +33,16 @@ func Identify(root string) (Identity, error) {
 	return id, err
 }
 
+// Links are the names of the machine's network interfaces, as far as there are any yet.
+func Links(root string) []string {
+	all, _ := interfaces(root, nil)
+	var names []string
+	for _, i := range all {
+		names = append(names, i.Name)
+	}
+	return names
+}
+
 // Uptime is how long the kernel has been up.
 func (Identity) Uptime() time.Duration {
 	var ts unix.Timespec

@@ -29,8 +29,9 @@ func interfaces(root string, addresses func(string) ([]netip.Prefix, error)) ([]
 	var errs []error
 	for _, e := range entries {
 		p := filepath.Join(dir, e.Name())
-		// A bridge, a VLAN or the loopback has no device; type 1 is Ethernet (ARPHRD_ETHER).
-		if _, err := os.Stat(filepath.Join(p, "device")); err != nil || read(p, "type") != "1" {
+		// A bridge, a VLAN or the loopback has no device.
+		kind := read(p, "type")
+		if _, err := os.Stat(filepath.Join(p, "device")); err != nil || kind != arpEthernet && kind != arpInfiniBand {
 			continue
 		}
 		mac, err := net.ParseMAC(read(p, "address"))
@@ -38,10 +39,14 @@ func interfaces(root string, addresses func(string) ([]netip.Prefix, error)) ([]
 			errs = append(errs, fmt.Errorf("interface %s: %w", e.Name(), err))
 			continue
 		}
+		var client string
+		if kind == arpInfiniBand {
+			mac, client = infiniBand(mac)
+		}
 		i := Interface{
 			Name: e.Name(), MACAddress: mac.String(), HasCarrier: read(p, "carrier") == "1",
 			Vendor: text(read(p, "device/vendor")), Product: text(read(p, "device/device")),
-			Driver: text(linkName(p, "device/driver")), PCIAddress: text(pciOf(filepath.Join(p, "device"))),
+			Driver: text(linkName(p, "device/driver")), PCIAddress: text(pciOf(filepath.Join(p, "device"))), ClientID: text(client),
 		}
 		// A link that is down gives an error or -1.
 		if n, err := strconv.Atoi(read(p, "speed")); err == nil && n > 0 {
@@ -58,6 +63,19 @@ func interfaces(root string, addresses func(string) ([]netip.Prefix, error)) ([]
 	}
 	slices.SortFunc(all, func(a, b Interface) int { return strings.Compare(a.Name, b.Name) })
 	return all, errors.Join(errs...)
+}
+
+// The kernel's numbers for kinds of links (ARPHRD_*).
+const arpEthernet, arpInfiniBand = "1", "32"
+
+// infiniBand gives the MAC address that an InfiniBand port goes by (its GUID without the middle), and its DHCP client id, as
+// ironic-python-agent makes them of the 20 bytes of hardware address.
+func infiniBand(hw net.HardwareAddr) (mac net.HardwareAddr, client string) {
+	if len(hw) != 20 {
+		return hw, ""
+	}
+	guid := hw[12:]
+	return slices.Concat(guid[:3], guid[5:]), "ff:00:00:00:00:00:02:00:00:02:c9:00:" + guid.String()
 }
 
 // pick chooses the address of each family that others can use: a global one before a link-local one.
@@ -96,27 +114,4 @@ func pciOf(device string) string {
 		}
 	}
 	return ""
-}
-
-// pciDevices lists the PCI bus by address.
-func pciDevices(root string) ([]PCIDevice, error) {
-	dir := filepath.Join(root, "sys/bus/pci/devices")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, os.ErrNotExist) {
-		return []PCIDevice{}, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list PCI devices: %w", err)
-	}
-	all := []PCIDevice{}
-	for _, e := range entries {
-		p := filepath.Join(dir, e.Name())
-		hex := func(name string) string { return strings.TrimPrefix(read(p, name), "0x") }
-		d := PCIDevice{VendorID: hex("vendor"), ProductID: hex("device"), Class: hex("class"), Revision: hex("revision"), Bus: e.Name()}
-		if n, err := strconv.Atoi(read(p, "numa_node")); err == nil && n >= 0 {
-			d.NUMANodeID = &n
-		}
-		all = append(all, d)
-	}
-	return all, nil
 }

@@ -1,7 +1,7 @@
 // Package inventory says what a machine is, in the JSON names of ironic-python-agent.
 //
-// Everything is read from sysfs, procfs and SMBIOS below a root folder; only interface addresses and the BMC come through doors of
-// the machine. ghw gives processors and memory. It is not asked for disks and network interfaces: what it knows of those comes from
+// Everything is read from sysfs, procfs and SMBIOS below a root folder; only interface addresses, the BMC, the health of disks, versions of
+// network cards' firmware and what switches say (LLDP) come through doors of the machine. ghw gives processors and memory. It is not asked for disks and network interfaces: what it knows of those comes from
 // udev's database and from ethtool, and the ramdisk has neither.
 // A probe that fails costs its part of the inventory and leaves a line in Report.Errors; it never fails the whole.
 // Sizes are bytes unless the name says otherwise. A null in JSON means "the machine does not say".
@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/smbios"
+	"github.com/ingot-metal/ingot/proto/lldp"
 )
 
 // Inventory is what ironic-python-agent calls the inventory.
@@ -37,19 +39,19 @@ type Inventory struct {
 
 // Interface is a network interface that is hardware.
 type Interface struct {
-	Name        string  `json:"name"`
-	MACAddress  string  `json:"mac_address"`
-	IPv4Address *string `json:"ipv4_address"`
-	IPv6Address *string `json:"ipv6_address"`
-	HasCarrier  bool    `json:"has_carrier"`
-	LLDP        any     `json:"lldp"`
-	Vendor      *string `json:"vendor"`  // PCI vendor id: "0x8086"
-	Product     *string `json:"product"` // PCI device id
-	ClientID    *string `json:"client_id"`
-	BIOSDevName *string `json:"biosdevname"`
-	SpeedMbps   *int    `json:"speed_mbps"`
-	PCIAddress  *string `json:"pci_address"`
-	Driver      *string `json:"driver"`
+	Name        string     `json:"name"`
+	MACAddress  string     `json:"mac_address"`
+	IPv4Address *string    `json:"ipv4_address"`
+	IPv6Address *string    `json:"ipv6_address"`
+	HasCarrier  bool       `json:"has_carrier"`
+	LLDP        []lldp.TLV `json:"lldp"`    // pairs of type and hexadecimal value; null when no neighbour was heard
+	Vendor      *string    `json:"vendor"`  // PCI vendor id: "0x8086"
+	Product     *string    `json:"product"` // PCI device id
+	ClientID    *string    `json:"client_id"`
+	BIOSDevName *string    `json:"biosdevname"`
+	SpeedMbps   *int       `json:"speed_mbps"`
+	PCIAddress  *string    `json:"pci_address"`
+	Driver      *string    `json:"driver"`
 }
 
 // CPU describes the processors; a machine with unlike sockets shows the first and lists all in CPUs.
@@ -97,25 +99,33 @@ type Firmware struct {
 type Boot struct {
 	CurrentBootMode string  `json:"current_boot_mode"` // "bios" or "uefi"
 	PXEInterface    *string `json:"pxe_interface"`     // address of the interface the firmware booted from
+
+	// Beyond ironic-python-agent's. Null on a machine without UEFI, or one whose variables can't be read.
+	SecureBoot   *bool `json:"secure_boot"`
+	SetupMode    *bool `json:"setup_mode"`    // keys can be enrolled without being signed
+	FirmwareBits int   `json:"firmware_bits"` // 32 or 64; 0 without UEFI
 }
 
-// PCIDevice is a device on the PCI bus.
-type PCIDevice struct {
-	VendorID   string `json:"vendor_id"` // four hexadecimal digits, as are the others
-	ProductID  string `json:"product_id"`
-	Class      string `json:"class"` // six digits: class, subclass, programming interface
-	Revision   string `json:"revision"`
-	Bus        string `json:"bus"` // "0000:00:03.0"
-	NUMANodeID *int   `json:"numa_node_id"`
-}
-
-// Report is the result of the step inspect.
+// Report is the result of the step inspect. What stands beside the inventory has the names of ironic-python-agent's collectors where
+// there is one: pci_devices, usb_devices, numa_topology, dmi, lldp_raw.
 type Report struct {
 	Inventory     Inventory   `json:"inventory"`
 	BootInterface *string     `json:"boot_interface"`
 	RootDisk      any         `json:"root_disk"` // disk.Choice, or null
 	PCIDevices    []PCIDevice `json:"pci_devices"`
-	Errors        []string    `json:"errors"`
+	USBDevices    []USBDevice `json:"usb_devices"`
+	NUMA          *NUMA       `json:"numa_topology"`
+	DMI           any         `json:"dmi"` // smbios.Description, or null
+	// LLDPRaw has every interface that is listened on; one whose neighbour was not heard has an empty list. Null: nobody listened.
+	LLDPRaw map[string][]lldp.TLV `json:"lldp_raw"`
+
+	// Beyond ironic-python-agent's.
+	LLDP         map[string]lldp.Neighbour `json:"parsed_lldp"`
+	Accelerators []Accelerator             `json:"accelerators"`
+	TPM          TPM                       `json:"tpm"`
+	Firmware     []FirmwareVersion         `json:"firmware_versions"`
+	DiskHealth   []DiskHealth              `json:"disk_health"`
+	Errors       []string                  `json:"errors"`
 }
 
 // machine is all that this package asks of the machine.
@@ -130,8 +140,17 @@ type machine interface {
 	Settle(ctx context.Context) error
 }
 
-// Collect reads the inventory. bootIF is the interface the firmware booted from, nil when that is not known.
-func Collect(ctx context.Context, m machine, bootIF net.HardwareAddr, log *slog.Logger) (*Report, error) {
+// Options say what is to be collected.
+type Options struct {
+	BootIF net.HardwareAddr // the interface the firmware booted from, nil when that is not known
+	// LLDP is how long to wait for the neighbours of all interfaces with a carrier; zero takes what was heard already.
+	LLDP time.Duration
+	Log  *slog.Logger // nil is silent
+}
+
+// Collect reads the inventory.
+func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
+	bootIF, log := o.BootIF, o.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
@@ -157,20 +176,39 @@ func Collect(ctx context.Context, m machine, bootIF net.HardwareAddr, log *slog.
 	probe("disks", func() (err error) { inv.Disks, err = disk.List(ctx, root); return err })
 	probe("memory", func() (err error) { inv.Memory, err = memory(root, log); return err })
 	probe("pci", func() (err error) { r.PCIDevices, err = pciDevices(root); return err })
+	probe("usb", func() (err error) { r.USBDevices, err = usbDevices(root); return err })
+	probe("numa", func() (err error) { r.NUMA, err = numa(root); return err })
+	probe("dmi", func() error {
+		tables, err := dmiTables(root)
+		if tables != nil {
+			r.DMI = smbios.Describe(tables)
+			nameByBoard(inv.Interfaces, inv.CPU.Flags, tables)
+		}
+		return err
+	})
 	probe("bmc", func() error { return bmc(ctx, m, inv) })
+	probe("tpm", func() error { r.TPM = tpm(root); return nil })
+	probe("firmware versions", func() (err error) { r.Firmware, err = firmwareVersions(ctx, m, inv); return err })
+	probe("disk health", func() (err error) { r.DiskHealth, err = diskHealth(ctx, m, inv.Disks, &r.Firmware); return err })
+	probe("lldp", func() error { return neighbours(ctx, m, o.LLDP, r) })
 	if inv.Interfaces == nil {
 		inv.Interfaces = []Interface{}
 	}
 	if inv.Disks == nil {
 		inv.Disks = []disk.Disk{}
 	}
+	if r.DiskHealth == nil {
+		r.DiskHealth = []DiskHealth{}
+	}
+	r.Accelerators = accelerators(r.PCIDevices)
 	dmi := func(name string) string { return read(root, "sys/class/dmi/id", name) }
 	inv.SystemVendor = SystemVendor{
 		ProductName: dmi("product_name"), SerialNumber: dmi("product_serial"), Manufacturer: dmi("sys_vendor"),
 		Firmware: Firmware{Vendor: dmi("bios_vendor"), Version: dmi("bios_version"), BuildDate: dmi("bios_date")},
 	}
 	inv.Hostname = read(root, "proc/sys/kernel/hostname")
-	inv.Boot = Boot{CurrentBootMode: bootMode(root), PXEInterface: text(bootIF.String())}
+	inv.Boot = Boot{CurrentBootMode: bootMode(root), PXEInterface: text(bootIF.String()),
+		SecureBoot: efiFlag(root, "SecureBoot"), SetupMode: efiFlag(root, "SetupMode"), FirmwareBits: firmwareBits(root)}
 	r.BootInterface = bootInterface(inv.Interfaces, bootIF)
 	return r, ctx.Err()
 }

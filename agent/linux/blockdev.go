@@ -210,6 +210,27 @@ func (d *device) Punch(off, n int64) error {
 	}
 }
 
+// Discard tells a block device that nobody needs a range any more. What it reads as afterwards, nobody promises. (On a plain file it
+// is a hole.)
+func (d *device) Discard(off, n int64) error {
+	if !d.block {
+		return d.Punch(off, n)
+	}
+	span := [2]uint64{uint64(off), uint64(n)}
+	for {
+		err := ioctlPtr(int(d.f.Fd()), unix.BLKDISCARD, unsafe.Pointer(&span))
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err == nil:
+			return nil
+		case errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOTTY):
+			return fmt.Errorf("discard blocks of %s: %w", d.path, errors.ErrUnsupported)
+		}
+		return &os.PathError{Op: "discard blocks of", Path: d.path, Err: err}
+	}
+}
+
 // RereadPartitions tells the kernel to read the partition table anew.
 func (d *device) RereadPartitions() error {
 	if !d.block {

@@ -250,8 +250,8 @@ func TestCheckArgs(t *testing.T) {
 		`{"url":"u","n":null}`:                             "",
 		``:                                                 "needs the argument url",
 		`{"url":null}`:                                     "needs the argument url",
-		`{"url":"u","n":1.5}`:                              "n of step s must be of type integer",
-		`{"url":"u","o":"s"}`:                              "must be of type object",
+		`{"url":"u","n":1.5}`:                              "argument n of step s is a number, but has to be an integer",
+		`{"url":"u","o":"s"}`:                              "has to be an object",
 		`{"url":"u","zzz":1}`:                              "no argument zzz",
 		`[]`:                                               "not a JSON object",
 	} {

@@ -13,6 +13,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // Phase is what a plan is for. The names are those of Ironic's step fields.
@@ -38,12 +40,10 @@ type In struct {
 }
 
 // Arg declares one argument of a step.
-type Arg struct {
-	Name        string `json:"name"`
-	Type        string `json:"type"` // "string", "integer", "boolean", "object", "array" or "any"
-	Required    bool   `json:"required,omitempty"`
-	Description string `json:"description"`
-}
+type Arg = steparg.Arg
+
+// Limit makes a bound for an Arg's Min and Max.
+func Limit(f float64) *float64 { return steparg.Limit(f) }
 
 // Func does the work of a step. The returned Outcome's zero value means "done, nothing to tell".
 type Func func(ctx context.Context, c *Call) (Outcome, error)
@@ -95,6 +95,8 @@ type Progress struct {
 	Rate  uint64 // bytes per second; zero lets the runner compute it
 	// Skipped is bytes of the disk that needed no writing: zeros, and what was there already.
 	Skipped uint64
+	// Items is how far each of several things is that the step works on at the same time; nil when there is one.
+	Items []Item
 }
 
 // Call is what a running step gets from its runner.
@@ -126,6 +128,8 @@ type Error struct {
 	Err       error
 	Remedy    string
 	Retryable bool
+	// Result is what the step has to tell although it failed, as Outcome's; nil is nothing.
+	Result any
 }
 
 func (e *Error) Error() string { return e.Err.Error() }
@@ -158,7 +162,7 @@ func Retryable(remedy string, err error) error {
 func AsError(err error) *Error {
 	var e *Error
 	if errors.As(err, &e) {
-		return &Error{Err: err, Remedy: e.Remedy, Retryable: e.Retryable}
+		return &Error{Err: err, Remedy: e.Remedy, Retryable: e.Retryable, Result: e.Result}
 	}
 	return &Error{Err: err}
 }

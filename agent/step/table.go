@@ -1,16 +1,16 @@
 package step
 
 import (
-	"bytes"
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
+
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 func (i In) of(p Phase) int {
@@ -73,7 +73,7 @@ func Describe(table []Step) (Manifest, error) {
 	return Manifest{Steps: sorted, Digest: hex.EncodeToString(sum[:])}, nil
 }
 
-// Check finds faults of a table: two steps of one name, a step without work, an argument of no known type.
+// Check finds faults of a table: two steps of one name, a step without work, a fault in what arguments it declares.
 func Check(table []Step) error {
 	var errs []error
 	seen := map[string]bool{}
@@ -86,60 +86,12 @@ func Check(table []Step) error {
 		if s.Interface == "" || s.Name == "" || s.Run == nil {
 			errs = append(errs, fmt.Errorf("step %q lacks an interface, a name or a function", key))
 		}
-		for _, a := range s.Args {
-			if _, ok := argTypes[a.Type]; !ok {
-				errs = append(errs, fmt.Errorf("step %s: argument %s has the unknown type %q", key, a.Name, a.Type))
-			}
+		if err := steparg.Declared(s.Args); err != nil {
+			errs = append(errs, fmt.Errorf("step %s: %w", key, err))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// argTypes tells whether a value, as encoding/json decodes it with UseNumber, is of a declared type.
-var argTypes = map[string]func(any) bool{
-	"any":     func(any) bool { return true },
-	"string":  func(v any) bool { _, ok := v.(string); return ok },
-	"boolean": func(v any) bool { _, ok := v.(bool); return ok },
-	"object":  func(v any) bool { _, ok := v.(map[string]any); return ok },
-	"array":   func(v any) bool { _, ok := v.([]any); return ok },
-	"integer": func(v any) bool {
-		n, ok := v.(json.Number)
-		if !ok {
-			return false
-		}
-		_, err := n.Int64()
-		return err == nil
-	},
 }
 
 // CheckArgs holds args, a JSON object or empty, against what the step declares, and names every fault. null counts as absent.
-func (s Step) CheckArgs(args json.RawMessage) error {
-	got := map[string]any{}
-	if len(args) > 0 {
-		dec := json.NewDecoder(bytes.NewReader(args))
-		dec.UseNumber()
-		if err := dec.Decode(&got); err != nil {
-			return fmt.Errorf("arguments of step %s are not a JSON object: %w", s.Name, err)
-		}
-	}
-	var errs []error
-	known := map[string]bool{}
-	for _, a := range s.Args {
-		known[a.Name] = true
-		v, ok := got[a.Name]
-		switch {
-		case !ok || v == nil:
-			if a.Required {
-				errs = append(errs, fmt.Errorf("step %s needs the argument %s (%s)", s.Name, a.Name, a.Description))
-			}
-		case !argTypes[a.Type](v):
-			errs = append(errs, fmt.Errorf("argument %s of step %s must be of type %s", a.Name, s.Name, a.Type))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(got)) {
-		if !known[name] {
-			errs = append(errs, fmt.Errorf("step %s has no argument %s", s.Name, name))
-		}
-	}
-	return errors.Join(errs...)
-}
+func (s Step) CheckArgs(args json.RawMessage) error { return steparg.Check(s.Name, s.Args, args, nil) }

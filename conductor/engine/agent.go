@@ -168,7 +168,11 @@ func (e *Engine) lastSign(nodeUUID string, since time.Time) time.Time {
 // acknowledged; results of boots and plans that are over are nobody's any more and are acknowledged, too.
 func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 	over := false
-	_, err := e.change(ctx, ev.NodeUUID, func(n *node.Node, also *node.Also) error {
+	ctx, err := e.callOut(ctx, ev)
+	if err != nil {
+		return err
+	}
+	_, err = e.change(ctx, ev.NodeUUID, func(n *node.Node, also *node.Also) error {
 		over = false
 		b := n.Boot
 		if b == nil || b.Ended || b.BootID != ev.BootID {

@@ -4,6 +4,11 @@ import (
 	"cmp"
 	"encoding/json"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/inspect"
+	"github.com/ingot-metal/ingot/conductor/inspect/hook"
+
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // Config is what the engine is told. Zero values mean the defaults named here.
@@ -36,6 +41,8 @@ type Config struct {
 	Rescan         time.Duration // between two searches of the store for work that nobody told of; 60 s
 	Lease          time.Duration // how long a node belongs to this conductor after its last sign of life; 5 min
 
+	Inspection inspect.Options // hooks and the site's own rules; without hooks those that are on by default
+
 	// The ramdisk's table of steps and its digest, from its manifest. Without them requests can name only what the engine knows
 	// by itself, and agents are not compared.
 	AgentSteps  []AgentStep
@@ -55,12 +62,7 @@ type AgentStep struct {
 }
 
 // AgentStepArg declares an argument of a step.
-type AgentStepArg struct {
-	Name        string `json:"name"`
-	Type        string `json:"type"`
-	Required    bool   `json:"required"`
-	Description string `json:"description"`
-}
+type AgentStepArg = steparg.Arg
 
 // ParseAgentSteps reads the "steps" of a ramdisk's manifest.
 func ParseAgentSteps(b []byte) ([]AgentStep, error) {
@@ -88,6 +90,9 @@ func (c Config) withDefaults() Config {
 	c.PowerSyncTries = cmp.Or(c.PowerSyncTries, 3)
 	c.Rescan = cmp.Or(c.Rescan, time.Minute)
 	c.Lease = cmp.Or(c.Lease, 5*time.Minute)
+	if c.Inspection.Hooks == nil {
+		c.Inspection.Hooks = hook.Default()
+	}
 	if len(c.AgentSteps) == 0 {
 		c.AgentSteps = BuiltinSteps()
 	}

@@ -39,6 +39,7 @@ type db interface {
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	library
+	inspected
 }
 
 // AgentLink reaches the agents that are connected.

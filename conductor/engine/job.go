@@ -172,48 +172,28 @@ var nodeOnly = map[string]string{"image_keys": "driver_info or instance_info", "
 
 // agentStep finds a step that a client names and checks its arguments.
 func (e *Engine) agentStep(a node.JobStep) (AgentStep, error) {
-	i := slices.IndexFunc(e.cfg.AgentSteps, func(s AgentStep) bool { return s.Interface == a.Interface && s.Name == a.Name })
-	if i < 0 && a.Interface == "deploy" && a.Name == "erase_devices" {
-		// Ironic's name for it is known well enough to be asked for, and must not be taken for the step that there is.
-		return AgentStep{}, invalidf("step deploy.erase_devices is not available yet, so data on the disks can't be overwritten; " +
-			"deploy.erase_devices_metadata removes partition tables and signatures only: what else is on the disks stays there and can be recovered")
+	s, ok := e.agentTable(a.Interface, a.Name)
+	if !ok {
+		return AgentStep{}, e.unknownStep(a.Interface, a.Name)
 	}
+	return s, checkAsked(s, a.Args)
+}
+
+// agentTable finds a step in the table of the ramdisk's agent.
+func (e *Engine) agentTable(iface, name string) (AgentStep, bool) {
+	i := slices.IndexFunc(e.cfg.AgentSteps, func(s AgentStep) bool { return s.Interface == iface && s.Name == name })
 	if i < 0 {
-		var known []string
-		for _, s := range e.cfg.AgentSteps {
-			known = append(known, s.Interface+"."+s.Name)
-		}
-		return AgentStep{}, invalidf("there is no step %s.%s; the agent has %s", a.Interface, a.Name, strings.Join(known, ", "))
+		return AgentStep{}, false
 	}
-	s := e.cfg.AgentSteps[i]
-	if len(s.Args) == 0 && len(a.Args) == 0 {
-		return s, nil
+	return e.cfg.AgentSteps[i], true
+}
+
+func (e *Engine) unknownStep(iface, name string) error {
+	var known []string
+	for _, s := range e.cfg.AgentSteps {
+		known = append(known, s.Interface+"."+s.Name)
 	}
-	given := map[string]any{}
-	if len(a.Args) > 0 {
-		if err := json.Unmarshal(a.Args, &given); err != nil {
-			return s, invalidf("arguments of step %s.%s are not a JSON object: %v", a.Interface, a.Name, err)
-		}
-	}
-	for _, arg := range s.Args {
-		if _, ok := given[arg.Name]; ok && strings.HasPrefix(arg.Name, "allow_") {
-			return s, invalidf("argument %s of step %s.%s is the conductor's configuration to give", arg.Name, a.Interface, a.Name)
-		}
-		if _, ok := given[arg.Name]; ok && nodeOnly[arg.Name] != "" {
-			return s, invalidf("argument %s of step %s.%s does not come with a step: set it in %s of the node", arg.Name, a.Interface, a.Name, nodeOnly[arg.Name])
-		}
-		if _, ok := given[arg.Name]; arg.Required && !ok && !computed(s.Name, arg.Name) {
-			return s, invalidf("step %s.%s needs the argument %s", a.Interface, a.Name, arg.Name)
-		}
-		if err := checkType(a.Interface+"."+a.Name, arg, given[arg.Name]); err != nil {
-			return s, err
-		}
-		delete(given, arg.Name)
-	}
-	for name := range given {
-		return s, invalidf("step %s.%s has no argument %s", a.Interface, a.Name, name)
-	}
-	return s, nil
+	return invalidf("there is no step %s.%s; the agent has %s", iface, name, strings.Join(known, ", "))
 }
 
 // deploySteps is the usual program of a deployment with the client's steps merged in: one of the same interface and name replaces

@@ -171,7 +171,7 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		if v := n.InstanceInfo["configdrive"]; v != nil {
 			args["configdrive"] = v
 		}
-	case "erase_devices_metadata":
+	case "erase_devices_metadata", "erase_devices", "erase_devices_express":
 		if v := n.Properties["skip_block_devices"]; v != nil {
 			args["skip_block_devices"] = v
 		}

@@ -3,52 +3,54 @@ package engine
 import (
 	"bytes"
 	"encoding/json"
-	"math"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
-// checkType refuses an argument that is not of the type that the step declares: the agent would refuse it too, but only after the machine
-// was booted for it. null stands for an argument that is not given.
-func checkType(step string, arg AgentStepArg, v any) error {
-	if v == nil || ofType(v, arg.Type) {
-		return nil
+// checkAsked holds the arguments that come with a step against what the agent's step declares: the agent would refuse them too, but only
+// after the machine was booted for it.
+func checkAsked(s AgentStep, raw json.RawMessage) error {
+	title := s.Interface + "." + s.Name
+	given, err := steparg.Parse(title, raw)
+	if err != nil {
+		return &InvalidError{err.Error()}
 	}
-	return invalidf("argument %s of step %s is %s, but has to be %s", arg.Name, step, withArticle(typeOf(v)), withArticle(arg.Type))
+	for name := range given {
+		switch {
+		case strings.HasPrefix(name, "allow_"):
+			return invalidf("argument %s of step %s is the conductor's configuration to give", name, title)
+		case nodeOnly[name] != "":
+			return invalidf("argument %s of step %s does not come with a step: set it in %s of the node", name, title, nodeOnly[name])
+		}
+	}
+	if err := steparg.CheckValues(title, s.Args, given, func(arg string) bool { return computed(s.Name, arg) }); err != nil {
+		return &InvalidError{err.Error()}
+	}
+	return nil
 }
 
-func ofType(v any, typ string) bool {
-	switch typ {
-	case "integer":
-		f, ok := v.(float64)
-		return ok && f == math.Trunc(f) && math.Abs(f) < 1<<53
-	case "string", "boolean", "object", "array", "number":
-		return typeOf(v) == typ
+// checkPlan holds the arguments with which the agent's steps of a job will really run, those that the node gives among them, against what
+// the steps declare.
+func (e *Engine) checkPlan(n *node.Node, steps []node.JobStep) error {
+	for _, s := range steps {
+		if !s.InBand {
+			continue
+		}
+		st, ok := e.agentTable(s.Interface, s.Name)
+		if !ok {
+			return e.unknownStep(s.Interface, s.Name)
+		}
+		args, err := e.stepArgs(n, s)
+		if err != nil {
+			return err
+		}
+		if err := steparg.Check(s.Interface+"."+s.Name, st.Args, args, nil); err != nil {
+			return &InvalidError{err.Error()}
+		}
 	}
-	return true // "any", and what a newer agent may declare
-}
-
-// typeOf names the type of a JSON value.
-func typeOf(v any) string {
-	switch v.(type) {
-	case string:
-		return "string"
-	case bool:
-		return "boolean"
-	case float64:
-		return "number"
-	case map[string]any:
-		return "object"
-	case []any:
-		return "array"
-	}
-	return "null"
-}
-
-func withArticle(typ string) string {
-	switch typ {
-	case "integer", "object", "array":
-		return "an " + typ
-	}
-	return "a " + typ
+	return nil
 }
 
 // noArgs tells whether a step comes without arguments.

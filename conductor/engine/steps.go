@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -76,31 +75,4 @@ func conductorPhase(phase node.Phase) []node.JobStep {
 		}
 	}
 	return ordered(steps)
-}
-
-// BuiltinSteps is the agent's table as this version of Ingot has it, for when no ramdisk's manifest is at hand. test/arch
-// holds them to be the same.
-func BuiltinSteps() []AgentStep {
-	arg := func(name, typ string) AgentStepArg { return AgentStepArg{Name: name, Type: typ} }
-	needed := func(name, typ string) AgentStepArg { return AgentStepArg{Name: name, Type: typ, Required: true} }
-	steps := []AgentStep{
-		{Interface: "inspect", Name: "inspect", Abortable: true, Stall: 2 * time.Minute, Args: []AgentStepArg{arg("root_device", "object")}},
-		{Interface: "deploy", Name: "erase_devices_metadata", Abortable: true, Stall: 5 * time.Minute,
-			Args: []AgentStepArg{arg("skip_block_devices", "array")}},
-		{Interface: "deploy", Name: "write_image", Abortable: true, Stall: 5 * time.Minute, Args: []AgentStepArg{
-			needed("image_source", "string"), arg("image_mirrors", "array"), arg("image_os_hash_algo", "string"), arg("image_os_hash_value", "string"),
-			arg("image_checksum", "string"), arg("image_disk_format", "string"), arg("allow_unverified", "boolean"), arg("allow_md5", "boolean"),
-			arg("root_device", "object"), arg("image_ca", "string"), arg("image_keys", "array"), arg("image_signature", "string"),
-			arg("image_pull_secret", "string"), arg("image_difference", "string"), arg("verify", "boolean"),
-			arg("image_type", "string"), arg("root_gb", "integer"), arg("swap_mb", "integer"), arg("ephemeral_gb", "integer"),
-			arg("ephemeral_format", "string"), arg("preserve_ephemeral", "boolean")}},
-		{Interface: "deploy", Name: "write_configdrive", Abortable: true, Stall: 5 * time.Minute, Args: []AgentStepArg{needed("configdrive", "any")}},
-		{Interface: "deploy", Name: "prepare_instance_boot", Stall: 5 * time.Minute},
-	}
-	steps[0].Priority.Inspect = 100
-	steps[1].Priority.Clean = 99
-	steps[2].Priority.Deploy = 80
-	steps[3].Priority.Deploy = 70
-	steps[4].Priority.Deploy = 60
-	return steps
 }

@@ -132,8 +132,7 @@ func TestRefusals(t *testing.T) {
 		t.Errorf("clean without steps = %v", err)
 	}
 	for name, words := range map[string][]string{
-		"mine_coins":    {"no step deploy.mine_coins", "erase_devices_metadata"},
-		"erase_devices": {"not available yet", "can't be overwritten", "erase_devices_metadata removes partition tables and signatures only"},
+		"mine_coins": {"no step deploy.mine_coins", "erase_devices_metadata"},
 	} {
 		err := eng.Provision(ctx, m.id, Request{Verb: node.Clean, CleanSteps: []node.JobStep{{Interface: "deploy", Name: name}}})
 		for _, want := range words {

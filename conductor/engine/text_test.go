@@ -1,6 +1,10 @@
 package engine
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/ingot-metal/ingot/conductor/inspect/hook"
+)
 
 func TestText(t *testing.T) {
 	for in, want := range map[string]string{
@@ -31,8 +35,8 @@ func TestText(t *testing.T) {
 	for in, want := range map[string]string{
 		"01-52-54-00-AA-bb-cc": "52:54:00:aa:bb:cc", "52:54:00:AA:BB:CC": "52:54:00:aa:bb:cc", "": "", "00:00:00:00:00:00": "", "nonsense": "",
 	} {
-		if got := normalMAC(in); got != want {
-			t.Errorf("normalMAC(%q) = %q, want %q", in, got, want)
+		if got := hook.MAC(in); got != want {
+			t.Errorf("hook.MAC(%q) = %q, want %q", in, got, want)
 		}
 	}
 	if got := capability("x:y, boot_mode:uefi", "boot_mode"); got != "uefi" {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // UnsupportedError says that the node's interface can't do something. Its text is the one that clients of the API know.
@@ -113,10 +114,7 @@ type Vendor interface {
 }
 
 // Arg is an argument of a step.
-type Arg struct {
-	Name, Description string
-	Required          bool
-}
+type Arg = steparg.Arg
 
 // Step is something that an interface does as part of a job, by the conductor (out of band). Interface and Name are those of a
 // node.JobStep.
@@ -126,7 +124,7 @@ type Step struct {
 	// Priority has the phases that the step may run in. With 0 it runs only when it is asked for.
 	Priority  map[node.Phase]int
 	Abortable bool
-	// Check looks at arguments before anything is done; nil: the names in Args are all there is to check.
+	// Check looks at arguments before anything is done, beyond what Args say of them; nil: that is all there is to check.
 	Check func(n *node.Node, args map[string]any) error
 	// Run does the step or the next part of it. It is called again after Outcome.After, and may be called again for a step that was
 	// done, when the conductor was killed before it could store that. It must not take long: what takes time is waited for by After.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // Plugs are the implementations by kind of interface and name. The value of a kind "console" is a Console, of "raid" a RAID, of
@@ -74,17 +75,8 @@ func (s *Set) Step(n *node.Node, iface, name string) (Step, bool) {
 
 // CheckArgs returns an *InvalidError when arguments are missing, unknown, or not what the step takes.
 func (st Step) CheckArgs(n *node.Node, args map[string]any) error {
-	known := map[string]bool{}
-	for _, a := range st.Args {
-		known[a.Name] = true
-		if _, ok := args[a.Name]; a.Required && !ok {
-			return Invalidf("step %s.%s needs the argument %s", st.Interface, st.Name, a.Name)
-		}
-	}
-	for name := range args {
-		if !known[name] {
-			return Invalidf("step %s.%s has no argument %s", st.Interface, st.Name, name)
-		}
+	if err := steparg.CheckValues(st.Interface+"."+st.Name, st.Args, args, nil); err != nil {
+		return &InvalidError{err.Error()}
 	}
 	if st.Check != nil {
 		return st.Check(n, args)

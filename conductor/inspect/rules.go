@@ -1,5 +1,4 @@
-// Package inspect knows the rules that are applied to what an inspection found: which conditions and actions there are, what arguments
-// they take, and in which order rules come.
+// Package inspect makes of what an inspection found what is to be changed: first by the hooks of package hook, then by rules.
 //
 // A rule is a list of conditions and a list of actions, each an object {"op": name, "args": object or list, "loop": object or list};
 // a condition's op may begin with "!", which inverts it, and a condition with a loop may say in "multiple" how its results are put
@@ -28,43 +27,45 @@ const MaxPriority = 9999
 // operator is a condition or an action by what arguments it takes, in the order in which a list gives them.
 type operator struct {
 	required, optional []string
+	// filled are the arguments in which places are filled in; in a loop all are.
+	filled []string
 	// check looks at arguments that hold no places; nil accepts all.
 	check func(args map[string]any) error
 }
 
-var compare = operator{required: []string{"values"}, optional: []string{"force_strings"}, check: isList("values")}
+var compare = operator{required: []string{"values"}, optional: []string{"force_strings"}, filled: []string{"values"}, check: isList("values")}
 
 var conditions = map[string]operator{
 	"eq":       compare,
 	"lt":       compare,
 	"gt":       compare,
-	"is-empty": {required: []string{"value"}},
-	"is-none":  {required: []string{"value"}},
-	"is-true":  {required: []string{"value"}},
-	"is-false": {required: []string{"value"}},
-	"in-net":   {required: []string{"address", "subnet"}, check: isSubnet},
-	"matches":  {required: []string{"value", "regex"}, check: isRegex},
-	"contains": {required: []string{"value", "regex"}, check: isRegex},
-	"one-of":   {required: []string{"value"}, optional: []string{"values"}, check: isList("values")},
+	"is-empty": {required: []string{"value"}, filled: []string{"value"}},
+	"is-none":  {required: []string{"value"}, filled: []string{"value"}},
+	"is-true":  {required: []string{"value"}, filled: []string{"value"}},
+	"is-false": {required: []string{"value"}, filled: []string{"value"}},
+	"in-net":   {required: []string{"address", "subnet"}, filled: []string{"address", "subnet"}, check: isSubnet},
+	"matches":  {required: []string{"value", "regex"}, filled: []string{"value"}, check: isRegex},
+	"contains": {required: []string{"value", "regex"}, filled: []string{"value"}, check: isRegex},
+	"one-of":   {required: []string{"value"}, optional: []string{"values"}, filled: []string{"value", "values"}, check: isList("values")},
 }
 
 var actions = map[string]operator{
-	"fail":                  {required: []string{"msg"}},
-	"log":                   {required: []string{"msg"}, optional: []string{"level"}, check: isLevel},
-	"set-attribute":         {required: []string{"path", "value"}, check: isPath},
-	"extend-attribute":      {required: []string{"path", "value"}, optional: []string{"unique"}, check: isPath},
+	"fail":                  {required: []string{"msg"}, filled: []string{"msg"}},
+	"log":                   {required: []string{"msg"}, optional: []string{"level"}, filled: []string{"msg"}, check: isLevel},
+	"set-attribute":         {required: []string{"path", "value"}, filled: []string{"value"}, check: isPath},
+	"extend-attribute":      {required: []string{"path", "value"}, optional: []string{"unique"}, filled: []string{"value"}, check: isPath},
 	"del-attribute":         {required: []string{"path"}, check: isPath},
-	"set-capability":        {required: []string{"name", "value"}},
+	"set-capability":        {required: []string{"name", "value"}, filled: []string{"value"}},
 	"unset-capability":      {required: []string{"name"}},
 	"add-trait":             {required: []string{"name"}},
 	"remove-trait":          {required: []string{"name"}},
-	"set-plugin-data":       {required: []string{"path", "value"}, check: isPath},
-	"extend-plugin-data":    {required: []string{"path", "value"}, optional: []string{"unique"}, check: isPath},
+	"set-plugin-data":       {required: []string{"path", "value"}, filled: []string{"value"}, check: isPath},
+	"extend-plugin-data":    {required: []string{"path", "value"}, optional: []string{"unique"}, filled: []string{"value"}, check: isPath},
 	"unset-plugin-data":     {required: []string{"path"}, check: isPath},
-	"set-port-attribute":    {required: []string{"port_id", "path", "value"}, check: isPath},
-	"extend-port-attribute": {required: []string{"port_id", "path", "value"}, optional: []string{"unique"}, check: isPath},
-	"del-port-attribute":    {required: []string{"port_id", "path"}, check: isPath},
-	"api-call":              {required: []string{"url"}, optional: []string{"headers", "proxies", "timeout", "retries", "backoff_factor"}},
+	"set-port-attribute":    {required: []string{"port_id", "path", "value"}, filled: []string{"port_id", "value"}, check: isPath},
+	"extend-port-attribute": {required: []string{"port_id", "path", "value"}, optional: []string{"unique"}, filled: []string{"port_id", "value"}, check: isPath},
+	"del-port-attribute":    {required: []string{"port_id", "path"}, filled: []string{"port_id"}, check: isPath},
+	"api-call":              {required: []string{"url"}, filled: []string{"url"}, optional: []string{"headers", "proxies", "timeout", "retries", "backoff_factor"}},
 }
 
 // Conditions returns the names of all conditions, sorted, without those that are inverted by "!".
@@ -72,6 +73,12 @@ func Conditions() []string { return slices.Sorted(maps.Keys(conditions)) }
 
 // Actions returns the names of all actions, sorted.
 func Actions() []string { return slices.Sorted(maps.Keys(actions)) }
+
+// uninverted takes the exclamation mark off a condition's name, if it has one.
+func uninverted(name string) (plain string, inverted bool) {
+	plain, inverted = strings.CutPrefix(strings.TrimSpace(name), "!")
+	return strings.TrimSpace(plain), inverted
+}
 
 var multiples = []string{"any", "all", "first", "last"}
 
@@ -83,9 +90,15 @@ func Validate(r *node.InspectionRule) error {
 	if r.Priority < 0 || r.Priority > MaxPriority {
 		return fmt.Errorf("priority must be between 0 and %d", MaxPriority)
 	}
+	return validateParts(r)
+}
+
+// validateParts is Validate without regard to phase and priority.
+func validateParts(r *node.InspectionRule) error {
 	for _, c := range r.Conditions {
 		name, _ := c["op"].(string)
-		op, ok := conditions[strings.TrimPrefix(name, "!")]
+		plain, _ := uninverted(name)
+		op, ok := conditions[plain]
 		if !ok {
 			return fmt.Errorf("unsupported condition operator %q: it must be one of %s, or one of them after an exclamation mark", name, strings.Join(Conditions(), ", "))
 		}

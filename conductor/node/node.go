@@ -43,6 +43,8 @@ type Node struct {
 
 	InspectionStartedAt  time.Time
 	InspectionFinishedAt time.Time
+	// DiscoveredAt is when the node enrolled itself: a machine that nobody had told of booted the agent. Zero: somebody made the node.
+	DiscoveredAt time.Time
 
 	ResourceClass   string
 	ConductorGroup  string
@@ -268,7 +270,15 @@ type Also struct {
 	History   []HistoryEntry
 	Marks     []Mark
 	Ports     []Port // new ones; one whose address is taken is left out
-	Inventory []byte // JSON; nil: as it was
+	PortEdits []PortEdit
+	GonePorts []string // UUIDs of the node's ports that are removed
+	Inventory []byte   // JSON; nil: as it was
+}
+
+// PortEdit is a change of a port of the node. What differs between Was and Is is stored, whatever has become of the rest of the port since it
+// was read; a port that is gone is left so. One that can't be stored, because its name is taken, is left as it is, with a line in the history.
+type PortEdit struct {
+	Was, Is Port
 }
 
 // Lease is an address on the provisioning network.

@@ -272,6 +272,9 @@ func (s *Store) putAlso(tx *txn, id string, also node.Also) error {
 			return fmt.Errorf("create port %s: %w", p.Address, err)
 		}
 	}
+	if err := s.editPorts(tx, id, also); err != nil {
+		return err
+	}
 	if also.Inventory != nil {
 		return s.setInventory(tx, id, also.Inventory)
 	}

@@ -1,7 +1,11 @@
 package arch
 
 import (
+	"bytes"
 	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -9,38 +13,42 @@ import (
 	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/linux"
 	"github.com/ingot-metal/ingot/agent/step"
-	"github.com/ingot-metal/ingot/conductor/engine"
 )
 
-// TestBuiltinSteps binds the conductor's idea of the agent's steps, which it uses where no ramdisk's manifest is at hand, to the agent's
-// own table: names, arguments, priorities, and what may be stopped when. An argument that only one of them has is refused, or never sent.
-func TestBuiltinSteps(t *testing.T) {
+var update = flag.Bool("update", false, "write the files that are made from the agent's table of steps")
+
+// TestStepsOfTheConductor binds the conductor's idea of the agent's steps, which it uses where no ramdisk's manifest is at hand, to the
+// agent's own table: names, arguments, priorities, and what may be stopped when.
+func TestStepsOfTheConductor(t *testing.T) {
+	m := agentTable(t)
+	b, err := json.MarshalIndent(m.Steps, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, filepath.Join("..", "..", "conductor", "engine", "agentsteps.json"), append(b, '\n'))
+}
+
+func agentTable(t *testing.T) step.Manifest {
+	t.Helper()
 	m, err := step.Describe(agent.Steps(linux.Machine{}, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := json.Marshal(m.Steps)
-	if err != nil {
-		t.Fatal(err)
+	return m
+}
+
+// golden holds a file to what the code makes, or makes it so.
+func golden(t *testing.T, file string, want []byte) {
+	t.Helper()
+	got, err := os.ReadFile(file)
+	if err == nil && bytes.Equal(got, want) {
+		return
 	}
-	agents, err := engine.ParseAgentSteps(b)
-	if err != nil {
-		t.Fatal(err)
-	}
-	byName := func(steps []engine.AgentStep) map[string]engine.AgentStep {
-		out := map[string]engine.AgentStep{}
-		for _, s := range steps {
-			args := make([]engine.AgentStepArg, 0, len(s.Args))
-			for _, a := range s.Args {
-				a.Description = "" // is for people, who read the manifest's
-				args = append(args, a)
-			}
-			s.Args = args
-			out[s.Interface+"."+s.Name] = s
+	if *update {
+		if err := os.WriteFile(file, want, 0o644); err != nil {
+			t.Fatal(err)
 		}
-		return out
+		return
 	}
-	if diff := cmp.Diff(byName(agents), byName(engine.BuiltinSteps())); diff != "" {
-		t.Errorf("conductor/engine's BuiltinSteps are not the table of agent/steps.go (-agent +conductor):\n%s", diff)
-	}
+	t.Errorf("%s is not what agent/steps.go makes: run go test ./test/arch -run Steps -update and read the difference (-file +code)\n%s", filepath.Base(file), cmp.Diff(string(got), string(want)))
 }

@@ -40,7 +40,7 @@ func main() {
 const usage = `usage: ingot-agent COMMAND
 
   write ...           write an image onto a disk; ingot-agent write --help
-  inventory [--json]  what this machine is
+  inventory ...       what this machine is; ingot-agent inventory --help
   steps [--json]      the steps this agent can run
   worker              the agent proper; the first process of the ramdisk starts it
   version             the version of this program
@@ -55,8 +55,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if len(args) > 1 {
 		command = args[1]
 	}
-	if command == "write" {
+	switch command {
+	case "write":
 		return write(ctx, args[2:], os.Stdin, stdout, stderr)
+	case "inventory":
+		return showInventory(ctx, args[2:], stdout, stderr)
 	}
 	fs := flag.NewFlagSet("ingot-agent "+command, flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -71,8 +74,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 		return worker(ctx, stdout, stderr)
 	case "steps":
 		return printSteps(stdout, *asJSON)
-	case "inventory":
-		return printInventory(ctx, stdout, stderr, *asJSON)
 	case "version":
 		_, err := fmt.Fprintln(stdout, version)
 		return err

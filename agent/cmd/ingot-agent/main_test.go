@@ -1,10 +1,15 @@
 package main
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"errors"
 	"flag"
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -21,6 +26,9 @@ func TestRun(t *testing.T) {
 		{[]string{"ingot-agent", "version"}, "dev\n", "", false},
 		{[]string{"ingot-agent", "steps"}, "write_image", "", false},
 		{[]string{"ingot-agent", "inventory"}, "memory", "", false},
+		{[]string{"ingot-agent", "inventory", "--lldp", "1ms"}, "memory", "", false},
+		{[]string{"ingot-agent", "inventory", "all"}, "", "", true},
+		{[]string{"ingot-agent", "inventory", "--capture", filepath.Join(t.TempDir(), "no", "such", "folder.tar")}, "", "", true},
 		{[]string{"ingot-agent", "dance"}, "", "usage", true},
 		{[]string{"ingot-agent", "steps", "--yaml"}, "", "not defined", true},
 		{[]string{"/sbin/modprobe", "-q", "--", "no-such-module"}, "", "", false},
@@ -45,6 +53,38 @@ func TestStepsJSON(t *testing.T) {
 	var m step.Manifest
 	if err := json.Unmarshal(out.Bytes(), &m); err != nil || len(m.Digest) != 64 || len(m.Steps) < 5 || m.Steps[0].Interface == "" {
 		t.Errorf("manifest %+v, %v", m, err)
+	}
+}
+
+// TestCapture holds that the file is an archive of the files named; what only root may read may be missing.
+func TestCapture(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "machine.tar.gz")
+	var out, errs bytes.Buffer
+	if err := run(t.Context(), []string{"ingot-agent", "inventory", "--capture", file}, &out, &errs); err != nil && !strings.Contains(err.Error(), "only root") {
+		t.Fatal(err)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names[h.Name] = true
+	}
+	if !names["proc/cpuinfo"] || !names["proc/meminfo"] || out.Len() > 0 {
+		t.Errorf("captured %v, printed %q", names, &out)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/linux"
+	"github.com/ingot-metal/ingot/agent/lldp"
 	"github.com/ingot-metal/ingot/agent/netup"
 	pid1 "github.com/ingot-metal/ingot/initramfs/init"
 	"golang.org/x/sync/errgroup"
@@ -61,8 +62,9 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 		Conductor: cfg.Conductor, BootIF: cfg.BootIF, GUID: id.UUID, Log: slog.New(handler), SetHostname: m.SetHostname,
 		Status: func(s string) { status.Line("%s", s) },
 	})
+	ears := lldp.New(m, links, slog.New(handler))
 	a, err := agent.New(agent.Options{
-		Config: cfg, Version: version, Identity: id, MACs: macs, Steps: agent.Steps(m, cfg.BootIF), System: m, Network: network, BuiltCA: ca,
+		Config: cfg, Version: version, Identity: id, MACs: macs, Steps: agent.Steps(heedful{m, ears}, cfg.BootIF), System: m, Network: network, BuiltCA: ca,
 		Log: handler, Status: status, State: agent.StateFile, LogFiles: []string{pid1.LogFile + ".1", pid1.LogFile},
 		Restarts: restarts, Reason: os.Getenv(pid1.EnvReason),
 	})
@@ -71,6 +73,7 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return network.Run(ctx) })
+	group.Go(func() error { return ears.Run(ctx) })
 	group.Go(func() error { return a.Run(ctx) })
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err

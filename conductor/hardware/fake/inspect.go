@@ -129,7 +129,7 @@ func (m *machine) apply(n *node.Node, also *node.Also) error {
 		"system_vendor": object{"manufacturer": m.Vendor, "product_name": m.Product, "serial_number": m.Serial},
 	}
 	var err error
-	also.Inventory, err = json.Marshal(object{"inventory": inventory, "plugin_data": object{"all_interfaces": all, "valid_interfaces": all, "boot_interface": boot}})
+	also.Inventory, err = json.Marshal(object{"inventory": inventory, "all_interfaces": all, "valid_interfaces": all, "boot_interface": boot})
 	if err != nil || !m.described {
 		return err
 	}

@@ -22,7 +22,7 @@ func (f *Fakes) biosSteps(*node.Node) []hardware.Step {
 	when := asked(node.PhaseDeploy, node.PhaseClean, node.PhaseService)
 	return []hardware.Step{
 		f.step("bios", hardware.Step{Interface: "bios", Name: "apply_configuration", Description: "sets BIOS settings; those not named are forgotten", Priority: when,
-			Args: []hardware.Arg{{Name: "settings", Description: "List of BIOS settings, each item needs to contain a dictionary with name/value pairs", Required: true}},
+			Args: []hardware.Arg{{Name: "settings", Type: "array", Description: "List of BIOS settings, each item needs to contain a dictionary with name/value pairs", Required: true}},
 			Check: func(_ *node.Node, args map[string]any) error {
 				_, err := settings(args["settings"])
 				return err
@@ -93,7 +93,7 @@ func (f *Fakes) applyBIOS(c hardware.Call) (hardware.Outcome, error) {
 
 func (f *Fakes) firmwareSteps(*node.Node) []hardware.Step {
 	return []hardware.Step{f.step("firmware", hardware.Step{Interface: "firmware", Name: "update", Description: "records new versions of firmware components", Priority: asked(node.PhaseDeploy, node.PhaseClean, node.PhaseService),
-		Args: []hardware.Arg{{Name: "settings", Description: "List of firmware components, each with component and url, and the version it has", Required: true}},
+		Args: []hardware.Arg{{Name: "settings", Type: "array", Description: "List of firmware components, each with component and url, and the version it has", Required: true}},
 		Check: func(_ *node.Node, args map[string]any) error {
 			_, err := updates(args["settings"])
 			return err
@@ -152,7 +152,9 @@ type raid struct {
 
 func (r raid) Steps(*node.Node) []hardware.Step {
 	f := r.f
-	flag := func(name, text string) hardware.Arg { return hardware.Arg{Name: name, Description: text} }
+	flag := func(name, text string) hardware.Arg {
+		return hardware.Arg{Name: name, Type: "boolean", Description: text}
+	}
 	which := []hardware.Arg{
 		flag("create_root_volume", "Setting this to 'False' indicates not to create root volume that is specified in the node's target_raid_config. Default value is 'True'."),
 		flag("create_nonroot_volumes", "Setting this to 'False' indicates not to create non-root volumes (all except the root volume) in the node's target_raid_config. Default value is 'True'."),
@@ -164,7 +166,7 @@ func (r raid) Steps(*node.Node) []hardware.Step {
 			return r.create(c, c.Node.TargetRAID)
 		}),
 		f.step("raid", hardware.Step{Interface: "raid", Name: "apply_configuration", Description: "makes the logical disks of raid_config, given as an argument",
-			Args: append([]hardware.Arg{{Name: "raid_config", Description: "The RAID configuration to apply.", Required: true}}, which...),
+			Args: append([]hardware.Arg{{Name: "raid_config", Type: "object", Description: "The RAID configuration to apply.", Required: true}}, which...),
 			Check: func(n *node.Node, args map[string]any) error {
 				config, ok := args["raid_config"].(map[string]any)
 				if !ok {

@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"ConfigDrive", configDrive},
 		{"GUIDs", guids},
 		{"Ports", ports},
+		{"PortEdits", portEdits},
 		{"References", references},
 		{"History", history},
 		{"Marks", marks},
@@ -559,5 +560,57 @@ func deleteNode(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 	if h, err := s.History(ctx, n.UUID, 0); err != nil || len(h) != 0 {
 		t.Errorf("history after DeleteNode: %v, %v", h, err)
+	}
+}
+
+// portEdits: what an edit changes is stored over whatever has become of the port since; what can't be is left, and said.
+func portEdits(t *testing.T, ctx context.Context, s *store.Store) {
+	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
+	port := func(of *node.Node, mac, name string) *node.Port {
+		p := &node.Port{NodeUUID: of.UUID, Address: mac, Name: name}
+		if err := s.CreatePort(ctx, p); err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	a, b, foreign, gone := port(n, "52:54:00:00:00:01", "a"), port(n, "52:54:00:00:00:02", "b"), port(other, "52:54:00:00:00:03", "c"), port(n, "52:54:00:00:00:04", "")
+	edit := func(p *node.Port, f func(*node.Port)) node.PortEdit {
+		is := *p
+		f(&is)
+		return node.PortEdit{Was: *p, Is: is}
+	}
+	was := *a
+	if _, err := s.UpdatePort(ctx, a.UUID, func(p *node.Port) error { p.Description = "meanwhile"; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.Change(ctx, n.UUID, func(_ *node.Node, also *node.Also) error {
+		also.PortEdits = []node.PortEdit{
+			edit(&was, func(p *node.Port) { p.PhysicalNetwork, p.Extra = "physnet", map[string]any{"a": "b"} }),
+			edit(b, func(p *node.Port) { p.Name = "a" }), // taken
+			edit(foreign, func(p *node.Port) { p.Name = "stolen" }),
+			edit(&node.Port{UUID: "00000000-0000-4000-8000-000000000000"}, func(p *node.Port) { p.Name = "nobody" }),
+		}
+		also.GonePorts = []string{gone.UUID, foreign.UUID}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ports, err := s.PortsOf(ctx, n.UUID)
+	if err != nil || len(ports) != 2 {
+		t.Fatalf("ports = %v, %v", ports, err)
+	}
+	if p := ports[0]; p.Description != "meanwhile" || p.PhysicalNetwork != "physnet" || p.Extra["a"] != "b" || p.Name != "a" {
+		t.Errorf("edited port is %+v", p)
+	}
+	if p := ports[1]; p.Name != "b" {
+		t.Errorf("port with a name that is taken is %+v", p)
+	}
+	if p, err := s.Port(ctx, foreign.UUID); err != nil || p.Name != "c" {
+		t.Errorf("another node's port is %+v, %v", p, err)
+	}
+	lines, err := s.History(ctx, n.UUID, 0)
+	if err != nil || len(lines) != 1 || lines[0].Severity != "WARNING" || !strings.Contains(lines[0].Event, "52:54:00:00:00:02 is not changed") {
+		t.Errorf("history = %v, %v", lines, err)
 	}
 }

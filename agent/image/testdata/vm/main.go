@@ -19,6 +19,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/erase"
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/linux"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -66,7 +67,7 @@ func work(ctx context.Context) error {
 		}
 		return &step.Call{Args: raw, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Facts: facts, Report: func(step.Progress) {}}
 	}
-	out, err := disk.EraseMetadataStep(m)(ctx, call(&step.Facts{}, map[string]any{"skip_block_devices": []any{map[string]any{"serial": "spare"}}}))
+	out, err := erase.MetadataStep(m)(ctx, call(&step.Facts{}, map[string]any{"skip_block_devices": []any{map[string]any{"serial": "spare"}}}))
 	if err != nil {
 		return err
 	}

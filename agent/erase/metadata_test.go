@@ -1,9 +1,8 @@
-package disk
+package erase
 
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,12 +10,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-func runErase(ctx context.Context, m settling, args string) (string, error) {
-	out, err := EraseMetadataStep(m)(ctx, &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) {}})
+func runErase(ctx context.Context, m machine, args string) (string, error) {
+	out, err := MetadataStep(m)(ctx, &step.Call{Args: json.RawMessage(args), Log: slog.New(slog.DiscardHandler), Facts: &step.Facts{}, Report: func(step.Progress) {}})
 	if err != nil {
 		return "", err
 	}
@@ -28,10 +28,7 @@ func TestEraseMakesADiskForget(t *testing.T) {
 	const size = 96 << 20
 	m := fake.NewDisks(t.TempDir())
 	f := m.Add(fake.DiskSpec{Name: "vda", Size: size, Serial: "one", Fill: 0x11})
-	img := makeGPT(t, size, 512, 1, testPart{"raid", 2048, 20480}, testPart{"btrfs", 24576, 160 << 10})
-	if _, err := f.WriteAt(img, 0); err != nil {
-		t.Fatal(err)
-	}
+	putGPT(f, size, 512, part{0, 2048, 20480}, part{0, 24576, 160 << 10})
 	raid, raidEnd, btrfs := int64(2048*512), int64((2048+20480)*512), int64(24576*512)
 	magics := map[string]struct {
 		off   int64
@@ -48,7 +45,7 @@ func TestEraseMakesADiskForget(t *testing.T) {
 		"ext4":                     {1024 + 56, "\x53\xef"},
 		"zfs label at the end":     {size - 256<<10, "\x0c\xb1\xba\x00"},
 		"firmware raid at the end": {size - 1024, "Intel Raid ISM Cfg Sig. "},
-		"backup gpt":               {size - 512, gptSignature},
+		"backup gpt":               {size - 512, "EFI PART"},
 	}
 	for _, s := range magics {
 		if _, err := f.WriteAt([]byte(s.magic), s.off); err != nil {
@@ -69,10 +66,10 @@ func TestEraseMakesADiskForget(t *testing.T) {
 			t.Errorf("%s is still there", name)
 		}
 	}
-	if !isZero(after[:HeadSize]) || !isZero(after[size-HeadSize:]) {
+	if !zero(after[:disk.HeadSize]) || !zero(after[size-disk.HeadSize:]) {
 		t.Error("the ends of the disk are not zero")
 	}
-	if isZero(after[raid+2<<20 : raidEnd-2<<20]) {
+	if zero(after[raid+2<<20 : raidEnd-2<<20]) {
 		t.Error("data that is no metadata was erased too: this would take hours on a real disk")
 	}
 }
@@ -81,32 +78,16 @@ func TestEraseFollowsLogicalPartitions(t *testing.T) {
 	const size = 32 << 20
 	m := fake.NewDisks(t.TempDir())
 	f := m.Add(fake.DiskSpec{Name: "vda", Size: size, Serial: "one"})
-	img := makeMBR(size, testPart{"", 2048, 4096}, testPart{"", 8192, 32768})
-	img[446+16+4] = 0x05
-	ebr := func(at, start, n, next uint32) {
-		b := img[at*512:]
-		clear(b[:512])
-		b[510], b[511] = 0x55, 0xaa
-		b[446+4] = 0x83
-		binary.LittleEndian.PutUint32(b[446+8:], start)
-		binary.LittleEndian.PutUint32(b[446+12:], n)
-		if next > 0 {
-			b[462+4] = 0x05
-			binary.LittleEndian.PutUint32(b[462+8:], next)
-			binary.LittleEndian.PutUint32(b[462+12:], n)
-		}
-	}
-	ebr(8192, 2048, 8192, 16384)
-	ebr(8192+16384, 2048, 8192, 0)
-	if _, err := f.WriteAt(img, 0); err != nil {
-		t.Fatal(err)
-	}
+	put(f, bytes.Repeat([]byte{0x11}, size), 0)
+	putMBR(f, 0, part{0, 2048, 4096}, part{5, 8192, 32768})
+	putMBR(f, 8192*512, part{0, 2048, 8192}, part{5, 16384, 8192})
+	putMBR(f, (8192+16384)*512, part{0, 2048, 8192})
 	if _, err := runErase(t.Context(), m, ``); err != nil {
 		t.Fatal(err)
 	}
 	after := contents(t, f, size)
 	for _, lba := range []int64{2048, 8192 + 2048, 8192 + 16384 + 2048} {
-		if !isZero(after[lba*512 : lba*512+4096]) {
+		if !zero(after[lba*512 : lba*512+4096]) {
 			t.Errorf("the partition at sector %d keeps its superblock", lba)
 		}
 	}
@@ -126,14 +107,14 @@ func TestEraseNamesTheDiskThatFailed(t *testing.T) {
 		}
 	}
 	_, err := runErase(t.Context(), m, ``)
-	if err == nil || !strings.Contains(err.Error(), "11 of 12 disks erased, not: ") || !strings.Contains(err.Error(), "/dev/vdg") || !strings.Contains(err.Error(), "serial-6") {
+	if err == nil || !strings.Contains(err.Error(), "11 of 12 done, not ") || !strings.Contains(err.Error(), "/dev/vdg") || !strings.Contains(err.Error(), "serial-6") {
 		t.Fatalf("one disk in twelve fails: %v", err)
 	}
 	if strings.Contains(err.Error(), "\n") || step.AsError(err).Remedy == "" {
 		t.Errorf("not one line with a remedy: %q", err)
 	}
 	for i := range 12 {
-		if b := contents(t, m.Disk("vd"+string(rune('a'+i))), HeadSize); i != 6 && !isZero(b) {
+		if b := contents(t, m.Disk("vd"+string(rune('a'+i))), disk.HeadSize); i != 6 && !zero(b) {
 			t.Errorf("disk %d was not tried", i)
 		}
 	}
@@ -193,17 +174,27 @@ func TestEraseRefuses(t *testing.T) {
 // TestEraseSparesWhatWasJustWritten: behind write_image in a plan, before and after the commit, every disk keeps what it holds.
 func TestEraseSparesWhatWasJustWritten(t *testing.T) {
 	const mib = 1 << 20
-	m, f, d := oneDisk(t, fake.DiskSpec{Size: 8 * mib})
+	m := fake.NewDisks(t.TempDir())
+	f := m.Add(fake.DiskSpec{Name: "vda", Serial: "one", Size: 8 * mib, Fill: 0xa5})
 	other := m.Add(fake.DiskSpec{Name: "vdb", Serial: "two", Size: 8 * mib, Fill: 0x11})
-	facts := writeImage(t, m, d, makeGPT(t, 4*mib, 512, 3, testPart{"root", 2048, 4096}))
+	img := fake.NewDisks(t.TempDir()).Add(fake.DiskSpec{Name: "image", Size: 4 * mib})
+	putGPT(img, 4*mib, 512, part{0, 2048, 4096})
+	d := one(t, m, "one")
+	p, err := disk.NewPending(d, contents(t, img, mib), contents(t, img, 4*mib)[4*mib-33*512:], 4*mib-33*512, 4*mib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts := &step.Facts{}
+	disk.SetPending(facts, p)
 	for _, when := range []string{"before", "after"} {
 		if when == "after" {
-			if _, err := Commit(t.Context(), facts, m, nil); err != nil {
+			f.WriteAt(make([]byte, mib), 0)
+			if _, err := disk.Commit(t.Context(), facts, m, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		was := contents(t, f, d.Size)
-		_, err := EraseMetadataStep(m)(t.Context(), &step.Call{Args: json.RawMessage(`{}`), Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}})
+		_, err := MetadataStep(m)(t.Context(), &step.Call{Args: json.RawMessage(`{}`), Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}})
 		if err == nil || !strings.Contains(err.Error(), "just been written to /dev/vda") || !strings.Contains(step.AsError(err).Remedy, "before write_image") {
 			t.Errorf("%s the commit: %v", when, err)
 		}
@@ -212,3 +203,30 @@ func TestEraseSparesWhatWasJustWritten(t *testing.T) {
 		}
 	}
 }
+
+// one finds a disk by its serial number.
+func one(t testing.TB, m machine, serial string) disk.Disk {
+	t.Helper()
+	all, err := disk.All(t.Context(), m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range all {
+		if d.Serial == serial {
+			return d
+		}
+	}
+	t.Fatalf("no disk %s", serial)
+	return disk.Disk{}
+}
+
+func contents(t testing.TB, d *fake.Disk, size int64) []byte {
+	t.Helper()
+	b := make([]byte, size)
+	if _, err := d.ReadAt(b, 0); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func zero(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }

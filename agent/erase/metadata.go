@@ -1,0 +1,211 @@
+package erase
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// MetadataArgs declares the arguments of erase_devices_metadata.
+var MetadataArgs = commonArgs
+
+// MetadataStep makes every disk forget what it was: partition tables, RAID and volume manager superblocks and file system signatures, on
+// the whole disk and in its partitions. All disks are tried; one that could not be wiped fails the step. Stopped half way, some disks are
+// wiped and those in work may still have their tables; run again, the step finishes them.
+func MetadataStep(m machine) step.Func {
+	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
+		var args Common
+		if err := c.Decode(&args); err != nil {
+			return step.Outcome{}, err
+		}
+		disks, err := args.chosen(ctx, m, c, "erase_devices_metadata")
+		if err != nil {
+			return step.Outcome{}, err
+		}
+		if err := step.Each(ctx, c, "erase metadata", args.limit(), disks, disk.Disk.String, func(ctx context.Context, d disk.Disk, report func(done, total int64)) error {
+			if err := args.metadata(ctx, m, d, report); err != nil {
+				return fmt.Errorf("erase metadata: %w", err)
+			}
+			c.Log.Info("metadata erased", "disk", d.Name, "serial", d.Serial)
+			return nil
+		}); err != nil {
+			return step.Outcome{}, advised(err)
+		}
+		wiped := []Erased{}
+		for _, d := range disks {
+			wiped = append(wiped, erasedOf(d))
+		}
+		return step.Outcome{Result: map[string]any{"devices": wiped}}, nil
+	}
+}
+
+// advised gives an error a remedy when it has none.
+func advised(err error) error {
+	if e := step.AsError(err); e.Remedy == "" {
+		return &step.Error{Err: err, Remedy: "replace the disk, or name it in skip_block_devices, and clean again", Retryable: e.Retryable}
+	}
+	return err
+}
+
+func (a Common) metadata(ctx context.Context, m machine, d disk.Disk, report func(done, total int64)) error {
+	dev, inside, err := a.open(ctx, m, d)
+	if err != nil {
+		return err
+	}
+	err = wipe(ctx, dev, inside, report)
+	if cerr := dev.Close(); err == nil {
+		err = cerr
+	}
+	return err
+}
+
+// wipe erases the metadata of an open disk and reads it back as zeros.
+func wipe(ctx context.Context, dev disk.Device, all []region, report func(done, total int64)) error {
+	if dev.Size() < 4*disk.HeadSize {
+		return disk.ZeroVerified(ctx, dev, []disk.Span{{Off: 0, N: dev.Size()}})
+	}
+	// Inside first: the tables that tell where the partitions are go last, so that a step cut short can be run again.
+	order := slices.Clone(all)
+	slices.SortStableFunc(order, func(a, b region) int { return cmp.Compare(b.depth, a.depth) })
+	for i := 0; i < len(order); {
+		var ranges []disk.Span
+		depth := order[i].depth
+		for ; i < len(order) && order[i].depth == depth; i++ {
+			far, err := farSignatures(dev, order[i])
+			if err != nil {
+				return err
+			}
+			ranges = append(append(ranges, ends(order[i])...), far...)
+		}
+		if depth == 0 {
+			if err := disk.Wipe(ctx, dev); err != nil { // knows of backup tables that lie elsewhere
+				return err
+			}
+		}
+		if err := disk.ZeroVerified(ctx, dev, merged(ranges)); err != nil {
+			return err
+		}
+		report(int64(i), int64(len(order)))
+	}
+	// A kernel that still shows old partitions is no fault of the disk.
+	_ = dev.RereadPartitions()
+	return nil
+}
+
+// ends is the first and the last MiB of a region: every known signature but a few copies is there. GPT and its backup, MBR, md 0.90
+// (64 KiB before the end, rounded down), 1.0 (8 KiB before the end), 1.1 (start), 1.2 (4 KiB), LVM (first four sectors), firmware
+// RAID and DDF (last sectors), DRBD (last 4 KiB), ZFS (512 KiB at both ends), ext, XFS, btrfs, F2FS, swap, LUKS, FAT, NTFS, ISO 9660,
+// UDF, bcache, squashfs, Ceph's BlueStore, Stratis (starts).
+func ends(r region) []disk.Span {
+	if r.n <= 2*disk.HeadSize {
+		return []disk.Span{r.span()}
+	}
+	return []disk.Span{{Off: r.off, N: disk.HeadSize}, {Off: r.off + r.n - disk.HeadSize, N: disk.HeadSize}}
+}
+
+// merged joins ranges that touch or overlap: partitions often begin where others end.
+func merged(s []disk.Span) []disk.Span {
+	slices.SortFunc(s, func(a, b disk.Span) int { return cmp.Compare(a.Off, b.Off) })
+	var out []disk.Span
+	for _, x := range s {
+		if l := len(out); l > 0 && x.Off <= out[l-1].Off+out[l-1].N {
+			out[l-1].N = max(out[l-1].N, x.Off+x.N-out[l-1].Off)
+			continue
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// signature is a magic number at a place within a disk or partition; a negative one counts from the end.
+type signature struct {
+	name  string
+	off   int64
+	magic string
+}
+
+// guards are cluster file systems: a disk that holds one may be in use by machines other than this one. Ironic's agent spares them too.
+var guards = []signature{
+	{"VMFS", 1 << 20, "\x0d\xd0\x01\xc0"},
+	{"VMFS", 2 << 20, "\x5e\xf1\xab\x2f"},
+	{"GFS2", 64 << 10, "\x01\x16\x19\x70"},
+}
+
+// guardTypes are the same by partition type.
+var guardTypes = map[string]string{
+	"37AFFC90-EF7D-4E96-91C3-2D7AE055B174": "GPFS",
+	"AA31E02A-400F-11DB-9590-000C2911D1B8": "VMFS",
+	"0xfb":                                 "VMFS",
+}
+
+// copies are superblocks that lie further inside: they go when they are there.
+var copies = []signature{
+	{"btrfs", 64<<20 + 0x40, "_BHRfS_M"},
+	{"btrfs", 256<<30 + 0x40, "_BHRfS_M"},
+	{"btrfs", 1<<50 + 0x40, "_BHRfS_M"},
+	// The second header of LUKS 2, with which the first one is mended; nearer ones are in the first MiB.
+	{"LUKS", 1 << 20, "SKUL\xba\xbe"},
+	{"LUKS", 2 << 20, "SKUL\xba\xbe"},
+	{"LUKS", 4 << 20, "SKUL\xba\xbe"},
+	{"VMFS", 1 << 20, "\x0d\xd0\x01\xc0"},
+	{"VMFS", 2 << 20, "\x5e\xf1\xab\x2f"},
+	{"bcachefs", 2<<20 + 24, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"},
+	{"bcachefs", 2<<20 + 24, "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"},
+	{"bluestore", 1 << 30, "bluestore block device"},
+	{"bluestore", 10 << 30, "bluestore block device"},
+	{"bluestore", 100 << 30, "bluestore block device"},
+	{"bluestore", 1000 << 30, "bluestore block device"},
+	{"promise fasttrack", -3087 * 512, "Promise Technology, Inc."},
+}
+
+func guarded(dev disk.Device, all []region) (string, error) {
+	for _, r := range all {
+		if name := guardTypes[r.kind]; name != "" {
+			return name, nil
+		}
+		for _, g := range guards {
+			if _, found, err := g.in(dev, r); err != nil || found {
+				return g.name, err
+			}
+		}
+	}
+	return "", nil
+}
+
+// farSignatures gives the blocks of copies that are there.
+func farSignatures(dev disk.Device, r region) ([]disk.Span, error) {
+	var far []disk.Span
+	for _, c := range copies {
+		block, found, err := c.in(dev, r)
+		if err != nil {
+			return nil, err
+		}
+		if found {
+			far = append(far, block)
+		}
+	}
+	return far, nil
+}
+
+// in looks for the signature in a region and gives the block in which it begins.
+func (g signature) in(dev disk.Device, r region) (disk.Span, bool, error) {
+	at := g.off
+	if at < 0 {
+		at += r.n
+	}
+	if at < 0 || at+int64(len(g.magic)) > r.n {
+		return disk.Span{}, false, nil
+	}
+	buf := make([]byte, len(g.magic))
+	if _, err := disk.Section(dev, r.off, r.n).ReadAt(buf, at); err != nil {
+		return disk.Span{}, false, fmt.Errorf("look for %s at byte %d: %w", g.name, r.off+at, err)
+	}
+	const block = 4096 // a multiple of every sector's size
+	start := (r.off + at) / block * block
+	return disk.Span{Off: start, N: min(block, dev.Size()-start)}, bytes.Equal(buf, []byte(g.magic)), nil
+}

@@ -1,0 +1,189 @@
+package erase
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"math/big"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+const (
+	sampleSize     = 4096
+	defaultSamples = 128
+	markerText     = "INGOT WROTE THIS BEFORE IT ERASED THE DISK. WHO READS IT AFTERWARDS HAS A DISK THAT WAS NOT ERASED. "
+)
+
+// proof holds what must not be readable on a disk any more: markers, and digests of what was there before.
+type proof struct {
+	dev     disk.Device
+	offsets []int64 // ascending
+	markers map[int64][]byte
+	old     map[int64][sha256.Size]byte
+	block   []byte
+
+	pattern bool // at the last check, only old content was there again, no marker
+}
+
+// newProof chooses count places all over a disk, its first and last blocks among them, remembers what is at half of them and prepares
+// markers for the others.
+func newProof(dev disk.Device, count int) (*proof, error) {
+	p := &proof{dev: dev, markers: map[int64][]byte{}, old: map[int64][sha256.Size]byte{}, block: disk.Aligned(sampleSize)}
+	blocks := dev.Size() / sampleSize
+	if blocks == 0 {
+		return nil, step.Failf("name the disk in skip_block_devices", "the disk of %d bytes is too small to be erased", dev.Size())
+	}
+	last := dev.Size() - sampleSize
+	last -= last % int64(dev.SectorSize())
+	places := map[int64]bool{0: true, last: true}
+	// Some in each part of the disk, at random within it: a disk that erased one half is caught for certain.
+	parts := min(int64(count), blocks)
+	for i := range parts {
+		from, to := blocks*i/parts, blocks*(i+1)/parts
+		if from < to {
+			places[(from+random(to-from))*sampleSize] = true
+		}
+	}
+	for off := range places {
+		p.offsets = append(p.offsets, off)
+	}
+	slices.Sort(p.offsets)
+	for i, off := range p.offsets {
+		if i%2 == 0 || off == last {
+			p.markers[off] = newMarker(off)
+			continue
+		}
+		if _, err := dev.ReadAt(p.block, off); err != nil {
+			continue // a place that can't be read holds nothing that could be found again
+		}
+		if _, one := uniform(p.block); !one {
+			p.old[off] = sha256.Sum256(p.block)
+		}
+	}
+	return p, nil
+}
+
+func random(n int64) int64 {
+	v, err := rand.Int(rand.Reader, big.NewInt(n))
+	if err != nil {
+		panic(err) // crypto/rand never fails
+	}
+	return v.Int64()
+}
+
+// mark writes the markers and sees that they are there: what a disk never kept could not be gone later.
+func (p *proof) mark(ctx context.Context) error {
+	for _, off := range p.offsets {
+		if m := p.markers[off]; m != nil {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if _, err := p.dev.WriteAt(m, off); err != nil {
+				return fmt.Errorf("write a marker at byte %d: %w", off, err)
+			}
+		}
+	}
+	if err := p.dev.Sync(); err != nil {
+		return fmt.Errorf("flush the markers: %w", err)
+	}
+	for _, off := range p.offsets {
+		if m := p.markers[off]; m != nil {
+			if _, err := p.dev.ReadAt(p.block, off); err != nil {
+				return fmt.Errorf("read the marker at byte %d back: %w", off, err)
+			}
+			if !bytes.Equal(p.block, m) {
+				return step.Failf("replace the disk: it does not keep what is written", "the marker at byte %d reads back different from what was written", off)
+			}
+		}
+	}
+	return nil
+}
+
+// again prepares another proof, with markers at all places: for what reads the same before and after because an earlier erase has left it.
+func (p *proof) again(ctx context.Context) error {
+	clear(p.old)
+	for _, off := range p.offsets {
+		p.markers[off] = newMarker(off)
+	}
+	return p.mark(ctx)
+}
+
+func newMarker(off int64) []byte {
+	m := disk.Aligned(sampleSize)
+	rand.Read(m)
+	copy(m, strings.Repeat(markerText, 4))
+	copy(m, fmt.Sprintf("INGOT ERASE MARKER AT %d: ", off))
+	return m
+}
+
+// what a method promises that a disk reads as afterwards.
+type content int
+
+const (
+	anything content = iota // but nothing of before
+	oneByte                 // each block one byte all over
+	zeros
+)
+
+// check reads all places, and fresh ones, and says what it saw. It fails when the disk kept anything, or does not read as promised.
+func (p *proof) check(ctx context.Context, want content) (Samples, error) {
+	s := Samples{Size: sampleSize, Markers: len(p.markers), Old: len(p.old), Kept: []int64{}, Offsets: []int64{}}
+	places := slices.Clone(p.offsets)
+	blocks := p.dev.Size() / sampleSize
+	for range len(p.offsets) / 2 { // which nobody could know of before
+		places = append(places, random(blocks)*sampleSize)
+	}
+	slices.Sort(places)
+	places = slices.Compact(places)
+	var odd []int64
+	p.pattern = true
+	for _, off := range places {
+		if err := ctx.Err(); err != nil {
+			return s, err
+		}
+		if _, err := p.dev.ReadAt(p.block, off); err != nil {
+			return s, fmt.Errorf("read back byte %d: %w", off, err)
+		}
+		s.Read++
+		s.Offsets = append(s.Offsets, off)
+		b, one := uniform(p.block)
+		switch {
+		case one && b == 0:
+			s.Zero++
+		case one:
+			s.Uniform++
+		default:
+			s.Noise++
+		}
+		old, had := p.old[off]
+		switch {
+		case bytes.Contains(p.block, []byte(markerText)) || bytes.Equal(p.block, p.markers[off]):
+			s.Kept, p.pattern = append(s.Kept, off), false
+		case had && old == sha256.Sum256(p.block):
+			s.Kept = append(s.Kept, off)
+		case want == zeros && !(one && b == 0), want == oneByte && !one:
+			odd = append(odd, off)
+		}
+	}
+	const remedy = "take the disk out and destroy it, or have it erased by another method: what it says can't be relied on"
+	if len(s.Kept) > 0 {
+		return s, step.Failf(remedy, "the disk said that it was erased, but %d of %d places still hold what was there before, the first at byte %d",
+			len(s.Kept), s.Read, s.Kept[0])
+	}
+	if len(odd) > 0 {
+		return s, step.Failf(remedy, "the disk said that it was erased, but %d of %d places do not read as promised, the first at byte %d",
+			len(odd), s.Read, odd[0])
+	}
+	return s, nil
+}
+
+// uniform tells whether a block is one byte all over.
+func uniform(b []byte) (byte, bool) {
+	return b[0], bytes.Equal(b[1:], b[:len(b)-1])
+}

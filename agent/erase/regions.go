@@ -1,0 +1,197 @@
+package erase
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+)
+
+// region is a range of a disk that holds, or once held, something of its own: the disk itself, or a partition.
+type region struct {
+	off, n int64
+	kind   string // a partition's type: a GUID in capitals, or "0x83"
+	depth  int    // 0: the disk
+}
+
+func (r region) span() disk.Span { return disk.Span{Off: r.off, N: r.n} }
+
+// Bounds of the search: tables made by hand to keep an eraser busy must not succeed.
+const (
+	maxRegions = 4096
+	maxDepth   = 3 // a partition of a disk of a machine that ran in a partition
+	maxEntries = 1024
+	maxLinks   = 128 // logical partitions
+)
+
+// regions gives the disk and all partitions that its tables name, innermost last. Every table counts, sound or not, for sectors of any size:
+// GPT and its backup, MBR with logical partitions, also those inside of partitions (disks of virtual machines, arrays that were read
+// as disks), and whatever the kernel made out (below root), which knows more kinds of tables.
+func regions(dev disk.Device, root string, d disk.Disk) ([]region, error) {
+	f := finder{dev: dev, found: []region{{off: 0, n: dev.Size()}}}
+	f.kernel(root, d)
+	for i := 0; i < len(f.found); i++ { // it grows meanwhile
+		if f.found[i].depth >= maxDepth {
+			continue
+		}
+		if err := f.look(f.found[i]); err != nil {
+			return nil, err
+		}
+	}
+	return f.found, nil
+}
+
+type finder struct {
+	dev   disk.Device
+	found []region
+	seen  map[region]bool
+}
+
+// add takes in a partition of a region.
+func (f *finder) add(in region, kind string, off, n int64) {
+	sector := int64(f.dev.SectorSize())
+	if off < 0 || n <= 0 || off >= in.n || len(f.found) >= maxRegions {
+		return
+	}
+	n = min(n, in.n-off)
+	// Whole sectors of this disk, though the table may be of one with smaller ones.
+	start, end := (in.off+off)/sector*sector, (in.off+off+n+sector-1)/sector*sector
+	r := region{off: start, n: min(end, f.dev.Size()) - start, kind: kind, depth: in.depth + 1}
+	if r.n <= 0 || r.off == in.off && r.n == in.n {
+		return
+	}
+	key := region{off: r.off, n: r.n, kind: kind}
+	if f.seen == nil {
+		f.seen = map[region]bool{}
+	}
+	if !f.seen[key] {
+		f.seen[key] = true
+		f.found = append(f.found, r)
+	}
+}
+
+// kernel takes in the partitions that the kernel shows.
+func (f *finder) kernel(root string, d disk.Disk) {
+	name := strings.ReplaceAll(strings.TrimPrefix(d.Name, "/dev/"), "/", "!")
+	files, _ := filepath.Glob(filepath.Join(root, "sys/block", name, name+"*", "start"))
+	for _, file := range files {
+		start, err1 := number(file)
+		n, err2 := number(filepath.Join(filepath.Dir(file), "size"))
+		if err1 == nil && err2 == nil && start > 0 && start < 1<<50 && n < 1<<50 {
+			f.add(f.found[0], "", start*512, n*512) // always in 512 bytes
+		}
+	}
+}
+
+func number(file string) (int64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+}
+
+// look reads the tables of a region.
+func (f *finder) look(r region) error {
+	if r.n < 8192 {
+		return nil
+	}
+	in := disk.Section(f.dev, r.off, r.n)
+	read := func(off int64, n int) ([]byte, error) {
+		if off < 0 || off+int64(n) > r.n {
+			return nil, nil
+		}
+		b := make([]byte, n)
+		if _, err := in.ReadAt(b, off); err != nil {
+			return nil, fmt.Errorf("read the partition table at byte %d: %w", r.off+off, err)
+		}
+		return b, nil
+	}
+	for _, sector := range []int64{512, 4096} {
+		for _, header := range []int64{sector, r.n/sector*sector - sector} {
+			if err := f.gpt(r, read, header, sector); err != nil {
+				return err
+			}
+		}
+		if err := f.mbr(r, read, sector); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type reader func(off int64, n int) ([]byte, error)
+
+// gpt reads a table as leniently as can be: a checksum that is wrong does not make partitions go away.
+func (f *finder) gpt(r region, read reader, header, sector int64) error {
+	h, err := read(header, 512)
+	if err != nil || !bytes.HasPrefix(h, []byte("EFI PART")) {
+		return err
+	}
+	le := binary.LittleEndian
+	lba, count, size := le.Uint64(h[72:]), le.Uint32(h[80:]), le.Uint32(h[84:])
+	if size < 128 || size > 4096 || lba > 1<<50 {
+		return nil
+	}
+	b, err := read(int64(lba)*sector, int(min(count, maxEntries))*int(size))
+	if err != nil {
+		return err
+	}
+	for ; len(b) >= int(size); b = b[size:] {
+		first, last := le.Uint64(b[32:]), le.Uint64(b[40:])
+		if first == 0 || last < first || last > 1<<50 {
+			continue
+		}
+		f.add(r, guid(b[:16]), int64(first)*sector, int64(last-first+1)*sector)
+	}
+	return nil
+}
+
+// mbr reads primary and logical partitions.
+func (f *finder) mbr(r region, read reader, sector int64) error {
+	const extended = "\x05\x0f\x85"
+	var base, next int64
+	for link := range maxLinks {
+		at := next
+		if link > 0 && at == 0 {
+			return nil
+		}
+		b, err := read(at*sector, 512)
+		if err != nil || len(b) < 512 || b[510] != 0x55 || b[511] != 0xaa {
+			return err
+		}
+		next = 0
+		for i := range 4 {
+			e := b[446+16*i:]
+			kind, start, n := e[4], int64(binary.LittleEndian.Uint32(e[8:])), int64(binary.LittleEndian.Uint32(e[12:]))
+			switch {
+			case start == 0 || n == 0 || kind == 0 || kind == 0xee:
+			case strings.IndexByte(extended, kind) >= 0 && link == 0:
+				base, next = start, start
+			case strings.IndexByte(extended, kind) >= 0:
+				next = base + start
+			default:
+				f.add(r, fmt.Sprintf("0x%02x", kind), (at+start)*sector, n*sector)
+			}
+		}
+		if next <= at { // a chain that goes back would never end
+			return nil
+		}
+	}
+	return nil
+}
+
+// guid prints a GUID as stored: the first three fields are little-endian.
+func guid(b []byte) string {
+	b = slices.Clone(b)
+	slices.Reverse(b[0:4])
+	slices.Reverse(b[4:6])
+	slices.Reverse(b[6:8])
+	return strings.ToUpper(fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16]))
+}

@@ -1,0 +1,230 @@
+package inventory
+
+import (
+	"archive/tar"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+)
+
+// What of each folder the inventory reads. A file that is not there is left out.
+var (
+	captureFiles = []string{
+		"proc/cpuinfo", "proc/meminfo", "proc/sys/kernel/hostname", "proc/sys/kernel/random/boot_id",
+		"sys/firmware/dmi/tables/DMI", "sys/firmware/efi/fw_platform_size",
+		"sys/firmware/efi/efivars/SecureBoot-" + efiGlobal, "sys/firmware/efi/efivars/SetupMode-" + efiGlobal,
+		"sys/firmware/acpi/tables/TPM2", "sys/firmware/acpi/tables/TCPA",
+		"sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq", "sys/devices/system/memory/block_size_bytes",
+	}
+	// Folders of links to devices, and what is read of each device; a path with a slash leads into a folder or over a link below it.
+	captureDevices = map[string][]string{
+		"sys/class/dmi": {"bios_vendor", "bios_version", "bios_date", "sys_vendor", "product_name", "product_serial", "product_uuid"},
+		"sys/class/net": {"address", "type", "carrier", "speed", "device/vendor", "device/device", "device/numa_node", "device/driver"},
+		"sys/block": {"size", "removable", "ro", "dev", "hidden", "serial", "wwid", "nsid", "queue/rotational", "queue/logical_block_size",
+			"queue/physical_block_size", "device/model", "device/vendor", "device/type", "device/serial", "device/wwid", "device/vpd_pg80",
+			"device/vpd_pg83", "device/firmware_rev", "device/rev", "device/transport", "device/state"},
+		"sys/bus/pci/devices": {"vendor", "device", "class", "revision", "numa_node", "subsystem_vendor", "subsystem_device", "driver",
+			"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"},
+		"sys/bus/usb/devices": {"idVendor", "idProduct", "product", "manufacturer", "serial", "speed", "bDeviceClass", "busnum", "devnum"},
+		"sys/class/tpm":       {"tpm_version_major", "caps", "device/description", "device/caps", "device/driver", "device/firmware_node/hid"},
+	}
+	// What of the folders above a disk says how it is reached; a star stands for one name.
+	captureAbove = []string{"ata_port/*/port_no", "sas_device/*/sas_address", "sas_device/*/phy_identifier", "sas_port/*/num_phys",
+		"fc_remote_ports/*/port_name"}
+)
+
+// Capture writes a tar archive of the files below root that the inventory is made of: unpacked somewhere, it gives the same inventory
+// but for what comes through doors (addresses, the BMC, health of disks, neighbours). It holds serial numbers and hardware addresses. A
+// file that can't be read is left out; what was left out for want of permission is told in the error, and the archive is good without.
+func Capture(root string, w io.Writer) error {
+	c := capture{root: root, entries: map[string]*tar.Header{}, content: map[string][]byte{}}
+	for _, f := range captureFiles {
+		c.file(f)
+	}
+	for dir, names := range captureDevices {
+		entries, err := os.ReadDir(filepath.Join(root, dir))
+		if err != nil {
+			continue
+		}
+		c.dir(dir)
+		for _, e := range entries {
+			link := filepath.Join(dir, e.Name())
+			if dir == "sys/block" && !disk.Candidate(e.Name()) {
+				continue
+			}
+			real := c.link(link)
+			if real == "" {
+				continue
+			}
+			for _, n := range names {
+				c.below(real, n)
+			}
+			if dir == "sys/block" {
+				c.above(real)
+			}
+		}
+	}
+	for _, pattern := range []string{"sys/devices/system/cpu/cpu[0-9]*", "sys/devices/system/node/node[0-9]*/cpu[0-9]*"} {
+		for _, p := range c.glob(pattern) {
+			dir := c.link(p)
+			if dir == "" {
+				dir = p
+			}
+			for _, n := range []string{"online", "topology/physical_package_id", "topology/core_id"} {
+				c.file(filepath.Join(dir, n))
+			}
+		}
+	}
+	for _, p := range c.glob("sys/devices/system/node/node[0-9]*/meminfo") {
+		c.file(p)
+	}
+	// With SMBIOS tables the blocks are not needed, and there are thousands of them in a large machine.
+	if c.content["sys/firmware/dmi/tables/DMI"] == nil {
+		for _, p := range append(c.glob("sys/devices/system/memory/memory[0-9]*/online"), c.glob("sys/devices/system/memory/memory[0-9]*/state")...) {
+			c.file(p)
+		}
+	}
+	if err := c.write(w); err != nil {
+		return fmt.Errorf("write the capture: %w", err)
+	}
+	if len(c.denied) > 0 {
+		return fmt.Errorf("not captured, because only root may read them: %s", strings.Join(c.denied, ", "))
+	}
+	return nil
+}
+
+// CaptureTo writes a capture into a file, packed with gzip when its name says so.
+func CaptureTo(root, file string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("write the capture: %w", err)
+	}
+	var w io.Writer = f
+	var z *gzip.Writer
+	if strings.HasSuffix(file, "gz") {
+		z = gzip.NewWriter(f)
+		w = z
+	}
+	err = Capture(root, w)
+	if z != nil {
+		err = errors.Join(err, z.Close())
+	}
+	return errors.Join(err, f.Close())
+}
+
+type capture struct {
+	root    string
+	entries map[string]*tar.Header
+	content map[string][]byte
+	denied  []string
+}
+
+func (c *capture) glob(pattern string) []string {
+	found, _ := filepath.Glob(filepath.Join(c.root, pattern))
+	for i, p := range found {
+		found[i], _ = filepath.Rel(c.root, p)
+	}
+	return found
+}
+
+func (c *capture) dir(rel string) {
+	if rel != "." && c.entries[rel] == nil {
+		c.entries[rel] = &tar.Header{Typeflag: tar.TypeDir, Name: rel + "/", Mode: 0o755}
+	}
+}
+
+// file takes a file.
+func (c *capture) file(rel string) {
+	path := filepath.Join(c.root, rel)
+	if fi, err := os.Stat(path); err != nil || !fi.Mode().IsRegular() {
+		return
+	}
+	b, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrPermission) {
+		c.denied = append(c.denied, "/"+rel)
+	}
+	if err != nil {
+		return // the kernel has files that give an error, such as the speed of a link that is down
+	}
+	c.content[rel] = b
+	c.entries[rel] = &tar.Header{Typeflag: tar.TypeReg, Name: rel, Mode: 0o644, Size: int64(len(b))}
+}
+
+// link takes a link and gives the folder it leads to, below the root; empty when it is none, or leads to nothing.
+func (c *capture) link(rel string) string {
+	path := filepath.Join(c.root, rel)
+	to, err := os.Readlink(path)
+	if err != nil {
+		if fi, err := os.Stat(path); err == nil && fi.IsDir() {
+			c.dir(rel)
+			return rel
+		}
+		return ""
+	}
+	c.entries[rel] = &tar.Header{Typeflag: tar.TypeSymlink, Name: rel, Linkname: to, Mode: 0o777}
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return ""
+	}
+	base, err := filepath.EvalSymlinks(c.root)
+	if err != nil {
+		return ""
+	}
+	if rel, err = filepath.Rel(base, real); err != nil || strings.HasPrefix(rel, "..") {
+		return ""
+	}
+	c.dir(rel)
+	return rel
+}
+
+// below takes a file, or a link, that a path leads to from a folder.
+func (c *capture) below(dir, name string) {
+	parts := strings.Split(name, "/")
+	for _, p := range parts[:len(parts)-1] {
+		if dir = c.link(filepath.Join(dir, p)); dir == "" {
+			return
+		}
+	}
+	last := filepath.Join(dir, parts[len(parts)-1])
+	if fi, err := os.Lstat(filepath.Join(c.root, last)); err == nil && fi.Mode()&fs.ModeSymlink != 0 {
+		c.link(last)
+		return
+	}
+	c.file(last)
+}
+
+// above takes what the folders above a disk say, and the SCSI hosts beside its own, which are counted.
+func (c *capture) above(dir string) {
+	for ; strings.Contains(dir, "/devices/"); dir = filepath.Dir(dir) {
+		for _, pattern := range captureAbove {
+			for _, p := range c.glob(filepath.Join(dir, pattern)) {
+				c.file(p)
+			}
+		}
+		for _, p := range c.glob(filepath.Join(dir, "host[0-9]*")) {
+			c.dir(p)
+		}
+	}
+}
+
+func (c *capture) write(w io.Writer) error {
+	t := tar.NewWriter(w)
+	for _, name := range slices.Sorted(maps.Keys(c.entries)) {
+		if err := t.WriteHeader(c.entries[name]); err != nil {
+			return err
+		}
+		if _, err := t.Write(c.content[name]); err != nil {
+			return err
+		}
+	}
+	return t.Close()
+}

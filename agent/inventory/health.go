@@ -1,0 +1,71 @@
+package inventory
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/passthru"
+)
+
+// DiskHealth is what a disk says of itself (SMART, or NVMe's health log). A disk that can't tell is not in the list.
+type DiskHealth struct {
+	Name   string `json:"name"`
+	Serial string `json:"serial"`
+	passthru.Health
+}
+
+// healthLimit is all the time a disk gets for its answers: one that hangs must not hold up the inspection.
+const healthLimit = 15 * time.Second
+
+// diskHealth asks all disks at once, and adds the versions of their firmware. On a machine whose disks can't be asked it takes what
+// sysfs says.
+func diskHealth(ctx context.Context, m machine, disks []disk.Disk, firmware *[]FirmwareVersion) ([]DiskHealth, error) {
+	door, ok := m.(passthru.Door)
+	type answer struct {
+		version string
+		health  passthru.Health
+		err     error
+	}
+	answers := make([]answer, len(disks))
+	var wg sync.WaitGroup
+	for i, d := range disks {
+		answers[i] = answer{version: diskFirmware(m.Root(), d.Name), err: errors.ErrUnsupported}
+		if !ok {
+			continue
+		}
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, healthLimit)
+			defer cancel()
+			a := &answers[i]
+			a.err = guard(func() error {
+				dev, err := passthru.Open(ctx, door, d.Name, passthru.Options{})
+				if err != nil {
+					return err
+				}
+				a.version = cmp.Or(dev.Firmware, a.version)
+				a.health, err = dev.Health(ctx)
+				return err
+			})
+		})
+	}
+	wg.Wait()
+	var all []DiskHealth
+	var errs []error
+	for i, a := range answers {
+		if a.version != "" {
+			*firmware = append(*firmware, FirmwareVersion{"disk", disks[i].Name, a.version})
+		}
+		switch {
+		case a.err == nil:
+			all = append(all, DiskHealth{Name: disks[i].Name, Serial: disks[i].Serial, Health: a.health})
+		case !errors.Is(a.err, errors.ErrUnsupported):
+			errs = append(errs, fmt.Errorf("disk %s: %w", disks[i].Name, a.err))
+		}
+	}
+	return all, errors.Join(errs...)
+}

@@ -1,0 +1,62 @@
+package inventory
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+)
+
+// TPM is the machine's trusted platform module.
+type TPM struct {
+	Present bool `json:"present"`
+	// Version is "2.0" or "1.2"; empty when the kernel does not say. A module that the firmware tells of, but that no driver drives,
+	// is present without a device.
+	Version     string `json:"version,omitempty"`
+	Device      string `json:"device,omitempty"`      // "/dev/tpm0"
+	Driver      string `json:"driver,omitempty"`      // "tpm_tis", "tpm_crb"
+	Description string `json:"description,omitempty"` // what the firmware calls it
+	Interface   string `json:"acpi_id,omitempty"`     // "MSFT0101"
+}
+
+// tpm looks for a module the kernel drives, then for what ACPI tells of one.
+func tpm(root string) TPM {
+	entries, _ := os.ReadDir(filepath.Join(root, "sys/class/tpm"))
+	for _, e := range entries {
+		p := filepath.Join(root, "sys/class/tpm", e.Name())
+		t := TPM{Present: true, Device: "/dev/" + e.Name(), Driver: linkName(p, "device/driver"), Description: read(p, "device/description"),
+			Interface: read(p, "device/firmware_node/hid")}
+		switch major := read(p, "tpm_version_major"); {
+		case major == "2":
+			t.Version = "2.0"
+		case major == "1" || read(p, "caps") != "" || read(p, "device/caps") != "":
+			t.Version = "1.2"
+		}
+		return t
+	}
+	for table, version := range map[string]string{"TPM2": "2.0", "TCPA": "1.2"} {
+		if _, err := os.Stat(filepath.Join(root, "sys/firmware/acpi/tables", table)); err == nil {
+			return TPM{Present: true, Version: version}
+		}
+	}
+	return TPM{}
+}
+
+// efiGlobal is the vendor of the variables that the UEFI specification defines.
+const efiGlobal = "8be4df61-93ca-11d2-aa0d-00e098032b8c"
+
+// efiFlag reads a variable of one byte, behind four bytes of attributes; nil when there is none.
+func efiFlag(root, name string) *bool {
+	b, err := os.ReadFile(filepath.Join(root, "sys/firmware/efi/efivars", name+"-"+efiGlobal))
+	if err != nil || len(b) != 5 {
+		return nil
+	}
+	on := b[4] == 1
+	return &on
+}
+
+// firmwareBits gives the width of the firmware's code, 32 or 64; zero on machines without UEFI. A 64-bit kernel on 32-bit firmware needs other
+// loaders.
+func firmwareBits(root string) int {
+	n, _ := strconv.Atoi(read(root, "sys/firmware/efi/fw_platform_size"))
+	return n
+}

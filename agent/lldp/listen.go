@@ -1,0 +1,158 @@
+// Package lldp hears what the switches say about the ports that the machine is plugged into; package proto/lldp reads it.
+//
+// Switches speak every thirty seconds, and some as soon as a link comes up. A Listener keeps raw sockets open from the start of the agent, so
+// that nothing, or little, has to be waited for when the inventory is taken later.
+package lldp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/proto/lldp"
+)
+
+// groups are the addresses that LLDP frames go to: nearest bridge, nearest non-TPMR bridge, nearest customer bridge.
+var groups = []net.HardwareAddr{{1, 0x80, 0xc2, 0, 0, 0x0e}, {1, 0x80, 0xc2, 0, 0, 3}, {1, 0x80, 0xc2, 0, 0, 0}}
+
+// lookEvery is how often the machine's interfaces are looked at anew: their drivers come up one after the other.
+const lookEvery = time.Second
+
+// machine is all that a Listener asks of the machine.
+type machine interface {
+	// ListenFrames opens a raw socket on an interface: each Read gives one Ethernet frame of the type, also of those sent to the
+	// groups. Close ends a Read that waits.
+	ListenFrames(ifname string, etherType uint16, groups []net.HardwareAddr) (io.ReadCloser, error)
+}
+
+// Listener hears the neighbours on a machine's interfaces. Its zero value is not usable; New makes one.
+type Listener struct {
+	m     machine
+	names func() []string
+	log   *slog.Logger
+
+	mu     sync.Mutex
+	heard  map[string][]lldp.TLV
+	change chan struct{} // closed and made anew whenever something is heard
+}
+
+// New makes a listener on the interfaces that names gives, which is asked again and again. A nil log is silent.
+func New(m machine, names func() []string, log *slog.Logger) *Listener {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Listener{m: m, names: names, log: log, heard: map[string][]lldp.TLV{}, change: make(chan struct{})}
+}
+
+// Run listens until ctx ends. An interface that can't be listened on is told once and left alone.
+func (l *Listener) Run(ctx context.Context) error {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var mu sync.Mutex
+	open, refused := map[string]bool{}, map[string]bool{}
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		for _, name := range l.names() {
+			mu.Lock()
+			skip := open[name] || refused[name]
+			open[name] = true
+			mu.Unlock()
+			if skip {
+				continue
+			}
+			conn, err := l.m.ListenFrames(name, lldp.EtherType, groups)
+			if err != nil {
+				l.log.Warn("LLDP is not heard", "link", name, "err", err)
+				mu.Lock()
+				open[name], refused[name] = false, !errors.Is(err, os.ErrNotExist)
+				mu.Unlock()
+				continue
+			}
+			stop := context.AfterFunc(ctx, func() { conn.Close() })
+			wg.Go(func() {
+				l.listen(ctx, name, conn)
+				stop()
+				conn.Close()
+				mu.Lock()
+				open[name] = false
+				mu.Unlock()
+			})
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// listen takes frames of one interface until its socket ends. A network that is down is no end: the link may come back.
+func (l *Listener) listen(ctx context.Context, name string, conn io.Reader) {
+	buf := make([]byte, 9216)
+	for ctx.Err() == nil {
+		n, err := conn.Read(buf)
+		if err != nil {
+			if ctx.Err() == nil {
+				l.log.Debug("LLDP socket ended", "link", name, "err", err)
+			}
+			return
+		}
+		all, err := lldp.Parse(buf[:n])
+		if err != nil {
+			l.log.Debug("frame is not understood", "link", name, "err", err)
+			continue
+		}
+		l.take(name, all)
+	}
+}
+
+func (l *Listener) take(name string, all []lldp.TLV) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lldp.Leaving(all) {
+		delete(l.heard, name)
+		return
+	}
+	if _, known := l.heard[name]; !known {
+		n := lldp.Describe(all)
+		l.log.Info("neighbour heard", "link", name, "switch", n.SystemName, "chassis", n.ChassisID, "port", n.PortID)
+	}
+	l.heard[name] = all
+	close(l.change)
+	l.change = make(chan struct{})
+}
+
+// Neighbours gives the newest frame of each interface, as TLVs. It waits until every one of want has been heard, at most for limit or until
+// ctx ends; a limit of zero gives what has been heard so far.
+func (l *Listener) Neighbours(ctx context.Context, want []string, limit time.Duration) map[string][]lldp.TLV {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for {
+		l.mu.Lock()
+		missing, change := false, l.change
+		for _, name := range want {
+			missing = missing || l.heard[name] == nil
+		}
+		out := maps.Clone(l.heard)
+		l.mu.Unlock()
+		if !missing || limit <= 0 {
+			return out
+		}
+		select {
+		case <-change:
+		case <-timer.C:
+			limit = 0
+		case <-ctx.Done():
+			return out
+		}
+	}
+}

@@ -1,0 +1,325 @@
+package smbios
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// Fields are what one structure says, under dmidecode's names. Values are strings, numbers or lists of strings.
+type Fields map[string]any
+
+// Description is what the tables say. The first three are what ironic-python-agent sends as dmi.
+type Description struct {
+	BIOS       Fields   `json:"bios"`
+	CPU        []Fields `json:"cpu"`
+	Memory     Fields   `json:"memory"` // with "devices", a list of Fields
+	System     Fields   `json:"system"`
+	Baseboard  []Fields `json:"baseboard"`
+	Chassis    []Fields `json:"chassis"`
+	Slots      []Fields `json:"slots"`
+	Onboard    []Fields `json:"onboard"`
+	OEMStrings []string `json:"oem_strings"`
+	IPMI       Fields   `json:"ipmi"`
+}
+
+// put sets a field that says something.
+func (f Fields) put(name, value string) {
+	if value != "" {
+		f[name] = value
+	}
+}
+
+// unit sets a number with its unit, unless it is zero.
+func (f Fields) unit(name string, n int, unit string) {
+	if n != 0 {
+		f[name] = fmt.Sprintf("%d %s", n, unit)
+	}
+}
+
+// name picks one of the names that the specification gives to numbers.
+func name(names []string, n int) string {
+	if n < 0 || n >= len(names) {
+		return ""
+	}
+	return names[n]
+}
+
+var (
+	chassisTypes = []string{"", "Other", "Unknown", "Desktop", "Low Profile Desktop", "Pizza Box", "Mini Tower", "Tower", "Portable", "Laptop",
+		"Notebook", "Hand Held", "Docking Station", "All In One", "Sub Notebook", "Space-saving", "Lunch Box", "Main Server Chassis",
+		"Expansion Chassis", "Sub Chassis", "Bus Expansion Chassis", "Peripheral Chassis", "RAID Chassis", "Rack Mount Chassis",
+		"Sealed-case PC", "Multi-system", "CompactPCI", "AdvancedTCA", "Blade", "Blade Enclosing", "Tablet", "Convertible", "Detachable",
+		"IoT Gateway", "Embedded PC", "Mini PC", "Stick PC"}
+	cpuTypes    = []string{"", "Other", "Unknown", "Central Processor", "Math Processor", "DSP Processor", "Video Processor"}
+	cpuStates   = []string{"Unknown", "Enabled", "Disabled By User", "Disabled By BIOS", "Idle", "", "", "Other"}
+	arrayPlaces = []string{"", "Other", "Unknown", "System Board Or Motherboard", "ISA Add-on Card", "EISA Add-on Card", "PCI Add-on Card",
+		"MCA Add-on Card", "PCMCIA Add-on Card", "Proprietary Add-on Card", "NuBus"}
+	arrayUses = []string{"", "Other", "Unknown", "System Memory", "Video Memory", "Flash Memory", "Non-volatile RAM", "Cache Memory"}
+	arrayECC  = []string{"", "Other", "Unknown", "None", "Parity", "Single-bit ECC", "Multi-bit ECC", "CRC"}
+	memForms  = []string{"", "Other", "Unknown", "SIMM", "SIP", "Chip", "DIP", "ZIP", "Proprietary Card", "DIMM", "TSOP", "Row Of Chips", "RIMM",
+		"SODIMM", "SRIMM", "FB-DIMM", "Die", "CAMM"}
+	memTypes = []string{"", "Other", "Unknown", "DRAM", "EDRAM", "VRAM", "SRAM", "RAM", "ROM", "Flash", "EEPROM", "FEPROM", "EPROM", "CDRAM",
+		"3DRAM", "SDRAM", "SGRAM", "RDRAM", "DDR", "DDR2", "DDR2 FB-DIMM", "", "", "", "DDR3", "FBD2", "DDR4", "LPDDR", "LPDDR2", "LPDDR3",
+		"LPDDR4", "Logical non-volatile device", "HBM", "HBM2", "DDR5", "LPDDR5", "HBM3"}
+	slotUses     = []string{"", "Other", "Unknown", "Available", "In Use", "Unavailable"}
+	onboardTypes = []string{"", "Other", "Unknown", "Video", "SCSI Controller", "Ethernet", "Token Ring", "Sound", "PATA Controller",
+		"SATA Controller", "SAS Controller", "Wireless LAN", "Bluetooth", "WWAN", "eMMC", "NVMe Controller", "UFS Controller"}
+	ipmiTypes = []string{"Unknown", "KCS (Keyboard Control Style)", "SMIC (Server Management Interface Chip)", "BT (Block Transfer)", "SSIF (SMBus System Interface)"}
+)
+
+// Describe says what the structures say.
+func Describe(all []Structure) Description {
+	d := Description{BIOS: Fields{}, CPU: []Fields{}, Memory: Fields{}, System: Fields{}, Baseboard: []Fields{}, Chassis: []Fields{},
+		Slots: []Fields{}, Onboard: []Fields{}, OEMStrings: []string{}, IPMI: Fields{}}
+	devices, places := []Fields{}, 0
+	for _, s := range all {
+		switch s.Type {
+		case typeBIOS:
+			d.BIOS = bios(s)
+		case typeSystem:
+			d.System = system(s)
+		case typeBaseboard:
+			d.Baseboard = append(d.Baseboard, board(s))
+		case typeChassis:
+			d.Chassis = append(d.Chassis, chassis(s))
+		case typeProcessor:
+			d.CPU = append(d.CPU, processor(s))
+		case typeMemoryArray:
+			f := array(s)
+			if len(d.Memory) == 0 {
+				d.Memory = f
+			}
+			places += s.u16(0x0d)
+		case typeMemoryDevice:
+			devices = append(devices, memory(s))
+		case typeSlot:
+			d.Slots = append(d.Slots, slot(s))
+		case typeOnboard:
+			d.Onboard = append(d.Onboard, onboard(s))
+		case typeOEMStrings:
+			for i := range s.Strings {
+				d.OEMStrings = append(d.OEMStrings, clean(s.Strings[i]))
+			}
+		case typeIPMI:
+			d.IPMI.put("Interface Type", name(ipmiTypes, s.u8(0x04)))
+			if v := s.u8(0x05); v != 0 {
+				d.IPMI["Specification Version"] = fmt.Sprintf("%d.%d", v>>4, v&15)
+			}
+		}
+	}
+	if places > 0 {
+		d.Memory["Number Of Devices"] = places
+	}
+	d.Memory["devices"] = devices
+	return d
+}
+
+func bios(s Structure) Fields {
+	f := Fields{}
+	f.put("Vendor", s.text(0x04))
+	f.put("Version", s.text(0x05))
+	f.put("Release Date", s.text(0x08))
+	if len(s.Data) > 0x09 {
+		switch n := s.u8(0x09); {
+		case n != 0xff:
+			f["ROM Size"] = kilobytes(uint64(n+1) * 64)
+		case len(s.Data) >= 0x1a: // extended: 14 bits, then the unit
+			kb := uint64(s.u16(0x18)&0x3fff) << 10
+			if s.u16(0x18)>>14 == 1 {
+				kb <<= 10
+			}
+			f["ROM Size"] = kilobytes(kb)
+		}
+	}
+	for field, off := range map[string]int{"BIOS Revision": 0x14, "Firmware Revision": 0x16} {
+		if off+1 < len(s.Data) && s.u8(off) != 0xff && s.u8(off+1) != 0xff {
+			f[field] = fmt.Sprintf("%d.%d", s.u8(off), s.u8(off+1))
+		}
+	}
+	return f
+}
+
+func system(s Structure) Fields {
+	f := Fields{}
+	f.put("Manufacturer", s.text(0x04))
+	f.put("Product Name", s.text(0x05))
+	f.put("Version", s.text(0x06))
+	f.put("Serial Number", s.text(0x07))
+	f.put("SKU Number", s.text(0x19))
+	f.put("Family", s.text(0x1a))
+	if len(s.Data) >= 0x18 {
+		f.put("UUID", uuid(s.Data[0x08:0x18]))
+	}
+	return f
+}
+
+// uuid prints the first three fields with their bytes turned round, as SMBIOS has been saying since 2.6. All ones or zeros is none.
+func uuid(b []byte) string {
+	if strings.Trim(string(b), "\x00") == "" || strings.Trim(string(b), "\xff") == "" {
+		return ""
+	}
+	h := func(i ...int) string {
+		out := make([]byte, len(i))
+		for k, at := range i {
+			out[k] = b[at]
+		}
+		return hex.EncodeToString(out)
+	}
+	return h(3, 2, 1, 0) + "-" + h(5, 4) + "-" + h(7, 6) + "-" + h(8, 9) + "-" + h(10, 11, 12, 13, 14, 15)
+}
+
+func board(s Structure) Fields {
+	f := Fields{}
+	f.put("Manufacturer", s.text(0x04))
+	f.put("Product Name", s.text(0x05))
+	f.put("Version", s.text(0x06))
+	f.put("Serial Number", s.text(0x07))
+	f.put("Asset Tag", s.text(0x08))
+	f.put("Location In Chassis", s.text(0x0a))
+	return f
+}
+
+func chassis(s Structure) Fields {
+	f := Fields{}
+	f.put("Manufacturer", s.text(0x04))
+	f.put("Type", name(chassisTypes, s.u8(0x05)&0x7f))
+	f.put("Version", s.text(0x06))
+	f.put("Serial Number", s.text(0x07))
+	f.put("Asset Tag", s.text(0x08))
+	f.unit("Height", s.u8(0x11), "U")
+	// Behind the contained elements, whose number and length stand before them.
+	f.put("SKU Number", s.text(0x15+s.u8(0x13)*s.u8(0x14)))
+	return f
+}
+
+func processor(s Structure) Fields {
+	f := Fields{}
+	f.put("Socket Designation", s.text(0x04))
+	f.put("Type", name(cpuTypes, s.u8(0x05)))
+	f.put("Manufacturer", s.text(0x07))
+	if len(s.Data) >= 0x10 {
+		f["ID"] = strings.ToUpper(strings.TrimSpace(fmt.Sprintf("% x", s.Data[0x08:0x10])))
+	}
+	f.put("Version", s.text(0x10))
+	f.unit("External Clock", s.u16(0x12), "MHz")
+	f.unit("Max Speed", s.u16(0x14), "MHz")
+	f.unit("Current Speed", s.u16(0x16), "MHz")
+	if st := s.u8(0x18); len(s.Data) > 0x18 {
+		f["Status"] = "Unpopulated"
+		if st&0x40 != 0 {
+			f["Status"] = "Populated, " + name(cpuStates, st&7)
+		}
+	}
+	f.put("Serial Number", s.text(0x20))
+	f.put("Asset Tag", s.text(0x21))
+	f.put("Part Number", s.text(0x22))
+	// A byte of 255 says that the word further back has it.
+	for field, at := range map[string][2]int{"Core Count": {0x23, 0x2a}, "Core Enabled": {0x24, 0x2c}, "Thread Count": {0x25, 0x2e}} {
+		n := s.u8(at[0])
+		if w := s.u16(at[1]); n == 0xff && w != 0 {
+			n = w
+		}
+		if n != 0 {
+			f[field] = n
+		}
+	}
+	return f
+}
+
+func array(s Structure) Fields {
+	f := Fields{}
+	f.put("Location", name(arrayPlaces, s.u8(0x04)))
+	f.put("Use", name(arrayUses, s.u8(0x05)))
+	f.put("Error Correction Type", name(arrayECC, s.u8(0x06)))
+	kb := s.u32(0x07)
+	if kb == 0x80000000 {
+		kb = s.u64(0x0f) >> 10
+	}
+	if kb != 0 {
+		f["Maximum Capacity"] = kilobytes(kb)
+	}
+	return f
+}
+
+func memory(s Structure) Fields {
+	f := Fields{}
+	f.unit("Total Width", bits(s.u16(0x08)), "bits")
+	f.unit("Data Width", bits(s.u16(0x0a)), "bits")
+	switch kb, known := s.memoryKB(); {
+	case !known:
+	case kb == 0:
+		f["Size"] = "No Module Installed"
+	default:
+		f["Size"] = kilobytes(kb)
+	}
+	f.put("Form Factor", name(memForms, s.u8(0x0e)))
+	f.put("Locator", s.text(0x10))
+	f.put("Bank Locator", s.text(0x11))
+	f.put("Type", name(memTypes, s.u8(0x12)))
+	f.unit("Speed", speed(s, 0x15, 0x54), "MT/s")
+	f.put("Manufacturer", s.text(0x17))
+	f.put("Serial Number", s.text(0x18))
+	f.put("Asset Tag", s.text(0x19))
+	f.put("Part Number", s.text(0x1a))
+	if r := s.u8(0x1b) & 15; r != 0 {
+		f["Rank"] = r
+	}
+	f.unit("Configured Memory Speed", speed(s, 0x20, 0x58), "MT/s")
+	f.put("Firmware Version", s.text(0x2b))
+	return f
+}
+
+// bits is a width; all ones is "not known".
+func bits(n int) int {
+	if n == 0xffff {
+		return 0
+	}
+	return n
+}
+
+// speed is a word, or, when that is full, a double word further back.
+func speed(s Structure, word, double int) int {
+	if n := s.u16(word); n != 0xffff {
+		return n
+	}
+	return int(s.u32(double) &^ (1 << 31))
+}
+
+func slot(s Structure) Fields {
+	f := Fields{}
+	f.put("Designation", s.text(0x04))
+	f.put("Current Usage", name(slotUses, s.u8(0x07)))
+	f["ID"] = s.u16(0x09)
+	place(f, s, 0x0d)
+	return f
+}
+
+func onboard(s Structure) Fields {
+	f := Fields{}
+	f.put("Reference Designation", s.text(0x04))
+	f.put("Type", name(onboardTypes, s.u8(0x05)&0x7f))
+	f["Status"] = "Disabled"
+	if s.u8(0x05)&0x80 != 0 {
+		f["Status"] = "Enabled"
+	}
+	f["Type Instance"] = s.u8(0x06)
+	place(f, s, 0x07)
+	return f
+}
+
+func place(f Fields, s Structure, off int) {
+	if off+4 <= len(s.Data) && s.u16(off) != 0xffff && s.u8(off+2) != 0xff {
+		f["Bus Address"] = fmt.Sprintf("%04x:%02x:%02x.%x", s.u16(off), s.u8(off+2), s.u8(off+3)>>3, s.u8(off+3)&7)
+	}
+}
+
+// kilobytes prints a size in the largest unit that has no remainder, as dmidecode does.
+func kilobytes(kb uint64) string {
+	units := []string{"kB", "MB", "GB", "TB", "PB"}
+	i := 0
+	for kb >= 1024 && kb%1024 == 0 && i < len(units)-1 {
+		kb, i = kb>>10, i+1
+	}
+	return fmt.Sprintf("%d %s", kb, units[i])
+}

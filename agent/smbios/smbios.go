@@ -1,0 +1,177 @@
+// Package smbios reads the tables in which firmware says what a machine is made of (SMBIOS, DSP0134).
+//
+// Parse cuts the structure table, as /sys/firmware/dmi/tables/DMI has it, into structures. Describe tells what the most useful ones say, in
+// the words and under the names that dmidecode prints, because those are what ironic-python-agent's collector dmi-decode sends and what
+// rules are written for. A field that a structure is too short for, or that says "not known", is left out; a table that is cut off or
+// nonsense gives what could be read of it, never an error.
+package smbios
+
+import (
+	"encoding/binary"
+	"strings"
+)
+
+// Structure is one element of the table.
+type Structure struct {
+	Type    byte
+	Handle  uint16
+	Data    []byte   // the formatted part, with its four bytes of header
+	Strings []string // the first has number 1
+}
+
+// Types of structures (DSP0134, section 7).
+const (
+	typeBIOS, typeSystem, typeBaseboard, typeChassis, typeProcessor = 0, 1, 2, 3, 4
+	typeSlot, typeOEMStrings, typeMemoryArray, typeMemoryDevice     = 9, 11, 16, 17
+	typeIPMI, typeOnboard, typeEnd                                  = 38, 41, 127
+)
+
+// Parse cuts a structure table into its structures, up to the end marker.
+func Parse(table []byte) []Structure {
+	var all []Structure
+	for len(table) >= 4 {
+		n := int(table[1])
+		if n < 4 || n > len(table) {
+			break
+		}
+		s := Structure{Type: table[0], Handle: binary.LittleEndian.Uint16(table[2:]), Data: table[:n]}
+		// Behind the formatted part lie strings, each ended by a zero, and one zero more; two zeros when there are no strings.
+		i := n
+		for i+1 < len(table) && (table[i] != 0 || table[i+1] != 0) {
+			i++
+		}
+		if i+2 > len(table) {
+			break
+		}
+		if i > n {
+			s.Strings = strings.Split(string(table[n:i]), "\x00")
+		}
+		all = append(all, s)
+		if s.Type == typeEnd {
+			break
+		}
+		table = table[i+2:]
+	}
+	return all
+}
+
+// text gives the string whose number stands at an offset; empty when there is none, or when it is what vendors forget to fill in.
+func (s Structure) text(off int) string {
+	if off >= len(s.Data) {
+		return ""
+	}
+	n := int(s.Data[off])
+	if n == 0 || n > len(s.Strings) {
+		return ""
+	}
+	return clean(s.Strings[n-1])
+}
+
+// clean makes one line of printable text of what a vendor wrote.
+func clean(t string) string {
+	t = strings.Map(func(r rune) rune {
+		if r < 0x20 || r == 0x7f || r == 0xfffd {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(t, " "))
+	return strings.Join(strings.Fields(t), " ")
+}
+
+func (s Structure) u8(off int) int {
+	if off >= len(s.Data) {
+		return 0
+	}
+	return int(s.Data[off])
+}
+
+func (s Structure) u16(off int) int {
+	if off+2 > len(s.Data) {
+		return 0
+	}
+	return int(binary.LittleEndian.Uint16(s.Data[off:]))
+}
+
+func (s Structure) u32(off int) uint64 {
+	if off+4 > len(s.Data) {
+		return 0
+	}
+	return uint64(binary.LittleEndian.Uint32(s.Data[off:]))
+}
+
+func (s Structure) u64(off int) uint64 {
+	if off+8 > len(s.Data) {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(s.Data[off:])
+}
+
+// InstalledMB adds up the memory devices, in MiB.
+func InstalledMB(all []Structure) uint64 {
+	var sum uint64
+	for _, s := range all {
+		if s.Type == typeMemoryDevice {
+			kb, _ := s.memoryKB()
+			sum += kb >> 10
+		}
+	}
+	return sum
+}
+
+// memoryKB is the size of a memory device in KiB; known is false for one that does not say. An empty slot has zero.
+func (s Structure) memoryKB() (kb uint64, known bool) {
+	if len(s.Data) < 0x0e {
+		return 0, false
+	}
+	size := uint64(s.u16(0x0c))
+	switch {
+	case size == 0xffff:
+		return 0, false
+	case size == 0x7fff:
+		if len(s.Data) < 0x20 {
+			return 0, false
+		}
+		return (s.u32(0x1c) &^ (1 << 31)) << 10, true
+	case size&0x8000 != 0:
+		return size &^ 0x8000, true
+	}
+	return size << 10, true
+}
+
+// Port is a place for network cards and the like that the firmware knows by a number: a slot, or a device on the board.
+type Port struct {
+	Onboard  bool
+	Number   int    // of the slot, or the instance of its kind of onboard device
+	Kind     int    // of an onboard device: 5 is Ethernet
+	Label    string // what is printed on it
+	Segment  int
+	Bus      int
+	Device   int
+	Function int
+}
+
+// Ports lists slots and onboard devices that say which PCI function they are.
+func Ports(all []Structure) []Port {
+	var out []Port
+	for _, s := range all {
+		var p Port
+		var off int
+		switch {
+		case s.Type == typeSlot && len(s.Data) >= 0x11:
+			p, off = Port{Number: s.u16(0x09), Label: s.text(0x04)}, 0x0d
+		case s.Type == typeOnboard && len(s.Data) >= 0x0b:
+			p, off = Port{Onboard: true, Kind: s.u8(0x05) & 0x7f, Number: s.u8(0x06), Label: s.text(0x04)}, 0x07
+			if s.u8(0x05)&0x80 == 0 {
+				continue // disabled
+			}
+		default:
+			continue
+		}
+		p.Segment, p.Bus, p.Device, p.Function = s.u16(off), s.u8(off+2), s.u8(off+3)>>3, s.u8(off+3)&7
+		if p.Segment == 0xffff || p.Bus == 0xff && s.u8(off+3) == 0xff {
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}

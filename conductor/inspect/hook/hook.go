@@ -1,0 +1,236 @@
+// Package hook makes of what an inspection found what follows for the node and its ports.
+//
+// A hook is a function over Found: it reads the inventory and the plugin data (the names and shapes are ironic-python-agent's) and changes
+// the node, its ports and the plugin data that Found holds. It has no I/O; whoever calls stores what came of it, all or nothing. The one
+// table of hooks is in table.go; names, order and meaning are Ironic's.
+//
+// What an operator set is not overwritten: Found.Wrote remembers what earlier inspections set, so a value that is still theirs may follow the
+// hardware, and any other is left alone with a note, unless the configuration says overwrite_existing.
+package hook
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Found is what an inspection found, and what follows from it.
+type Found struct {
+	Node       *node.Node     // changed in place; a clone of the one in the store
+	Ports      []*node.Port   // of the node, clones too; new ones have no UUID yet
+	Gone       []string       // UUIDs of ports to be removed; they are no longer in Ports
+	Inventory  map[string]any // not changed
+	PluginData map[string]any // changed in place
+	// Foreign tells which of the machine's addresses are ports of other nodes, by address.
+	Foreign map[string]string
+	// LastSerials are those of the disks that the inspection before this one found; nil: there was none.
+	LastSerials []string
+	// Wrote is what inspections set, by place ("properties/cpus", "capabilities/boot_mode", "ports/52:54:.../physical_network"): at the
+	// beginning that of the ones before, at the end that of all.
+	Wrote map[string]any
+
+	Notes []Note // for the node's history, in order
+}
+
+// Note is a sentence for a node's history.
+type Note struct {
+	Severity string // "INFO", "WARNING"
+	Text     string
+}
+
+func (f *Found) note(severity, format string, args ...any) {
+	f.Notes = append(f.Notes, Note{severity, fmt.Sprintf(format, args...)})
+}
+
+// Port returns the node's port with an address or a UUID, or nil.
+func (f *Found) Port(id string) *node.Port {
+	id = strings.ToLower(id)
+	for _, p := range f.Ports {
+		if p.Address == id || id != "" && p.UUID == id {
+			return p
+		}
+	}
+	return nil
+}
+
+// may tells whether a value at a place may become to, from what it is now (nil, "" and the like: nothing). Doing so is noted, and so is
+// that somebody else's value is left alone.
+func (f *Found) may(s *Settings, place string, now, to any) bool {
+	if same(now, to) {
+		return false
+	}
+	was, ours := f.Wrote[place]
+	if ours = ours && same(was, now); !ours {
+		delete(f.Wrote, place) // if it was ours, it is not any more
+	}
+	if !blank(now) && !ours && !s.Overwrite {
+		f.note("INFO", "%s stays %s as it was set, although the inspection found %s", place, show(now), show(to))
+		return false
+	}
+	if f.Wrote == nil {
+		f.Wrote = map[string]any{}
+	}
+	f.Wrote[place] = to
+	return true
+}
+
+// setProperty sets one of the node's properties, unless it is somebody else's.
+func (f *Found) setProperty(s *Settings, key string, v any) {
+	if !f.may(s, "properties/"+key, f.Node.Properties[key], v) {
+		return
+	}
+	f.Node.Properties = maps.Clone(f.Node.Properties)
+	if f.Node.Properties == nil {
+		f.Node.Properties = map[string]any{}
+	}
+	f.Node.Properties[key] = v
+}
+
+// setCapability sets one of the capabilities in the node's properties, unless it is somebody else's. Capabilities that can't be read fail.
+func (f *Found) setCapability(s *Settings, name, v string) error {
+	list, err := Capabilities(f.Node)
+	if err != nil {
+		return err
+	}
+	var now any
+	if i := list.index(name); i >= 0 {
+		now = list[i][1]
+	}
+	if f.may(s, "capabilities/"+name, now, v) {
+		list.Set(name, v).Store(f.Node)
+	}
+	return nil
+}
+
+// CapabilityList is a node's capabilities in their order.
+type CapabilityList [][2]string
+
+// Capabilities reads the capabilities of a node: "boot_mode:uefi,cpu_vt:true", or an object.
+func Capabilities(n *node.Node) (CapabilityList, error) {
+	var list CapabilityList
+	switch v := n.Properties["capabilities"].(type) {
+	case nil:
+	case string:
+		for part := range strings.SplitSeq(v, ",") {
+			if v == "" {
+				break
+			}
+			name, value, ok := strings.Cut(part, ":")
+			if !ok {
+				return nil, fmt.Errorf("invalid capabilities string %q in the node's properties: %q is not name:value", v, part)
+			}
+			list = append(list, [2]string{name, value})
+		}
+	case map[string]any:
+		for _, name := range slices.Sorted(maps.Keys(v)) {
+			list = append(list, [2]string{name, fmt.Sprint(v[name])})
+		}
+	default:
+		return nil, fmt.Errorf("the capabilities in the node's properties are neither a text nor an object")
+	}
+	return list, nil
+}
+
+func (l CapabilityList) index(name string) int {
+	return slices.IndexFunc(l, func(c [2]string) bool { return c[0] == name })
+}
+
+// Set returns the list with a capability set: in its place, or at the end.
+func (l CapabilityList) Set(name, value string) CapabilityList {
+	l = slices.Clone(l)
+	if i := l.index(name); i >= 0 {
+		l[i][1] = value
+		return l
+	}
+	return append(l, [2]string{name, value})
+}
+
+// Unset returns the list without a capability.
+func (l CapabilityList) Unset(name string) CapabilityList {
+	return slices.DeleteFunc(slices.Clone(l), func(c [2]string) bool { return c[0] == name })
+}
+
+// Store puts the capabilities into the node's properties.
+func (l CapabilityList) Store(n *node.Node) {
+	n.Properties = maps.Clone(n.Properties)
+	if n.Properties == nil {
+		n.Properties = map[string]any{}
+	}
+	parts := make([]string, len(l))
+	for i, c := range l {
+		parts[i] = c[0] + ":" + c[1]
+	}
+	n.Properties["capabilities"] = strings.Join(parts, ",")
+}
+
+// same compares values as JSON has them: a number is a number whatever its Go type.
+func same(a, b any) bool { return reflect.DeepEqual(plain(a), plain(b)) }
+
+// plain is a value as it comes out of JSON.
+func plain(v any) any {
+	switch v.(type) {
+	case nil, string, bool, float64:
+		return v
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return v
+	}
+	var out any
+	if json.Unmarshal(b, &out) != nil {
+		return v
+	}
+	return out
+}
+
+func blank(v any) bool {
+	switch v := plain(v).(type) {
+	case nil:
+		return true
+	case string:
+		return v == ""
+	case []any:
+		return len(v) == 0
+	case map[string]any:
+		return len(v) == 0
+	}
+	return false
+}
+
+func show(v any) string {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	if len(b) > 200 {
+		return string(b[:200]) + "..."
+	}
+	return string(b)
+}
+
+// Of JSON values: what is not there, or of another kind, is the zero value.
+
+func object(v any) map[string]any { m, _ := v.(map[string]any); return m }
+func list(v any) []any            { l, _ := v.([]any); return l }
+func text(v any) string           { s, _ := v.(string); return s }
+
+// number is a count: what is not a whole number above zero is zero.
+func number(v any) int64 {
+	switch v := plain(v).(type) {
+	case float64:
+		if v > 0 && v < 1<<62 {
+			return int64(v)
+		}
+	case string:
+		var n int64
+		if _, err := fmt.Sscanf(v, "%d", &n); err == nil && n > 0 {
+			return n
+		}
+	}
+	return 0
+}

@@ -1,0 +1,349 @@
+package inspect
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/inspect/hook"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// scope is what places in a rule's texts can refer to.
+type scope struct {
+	found *hook.Found
+	item  any // of a loop
+	loops bool
+	mask  bool // secrets are shown as stars
+	// lacking is told of places that could not be filled in.
+	lacking func(text string, err error)
+}
+
+// masked stands for a secret.
+const masked = "***"
+
+// secrets are the keys of inventory and plugin data that Ironic keeps from rules.
+var secrets = []string{"password", "auth_token", "bmc_password"}
+
+func secret(key string) bool { return slices.Contains(secrets, key) }
+
+// nodeSecret tells whether a key of the node's own maps has a secret: those are told to no rule.
+func nodeSecret(key string) bool {
+	return strings.Contains(strings.ToLower(key), "password") || key == "configdrive" || key == "image_pull_secret" || key == "auth_token"
+}
+
+// attributes are what {node.NAME} can be.
+func attributes(n *node.Node) map[string]any {
+	text := func(s string) any {
+		if s == "" {
+			return nil
+		}
+		return s
+	}
+	traits := make([]any, len(n.Traits))
+	for i, t := range n.Traits {
+		traits[i] = t
+	}
+	object := func(m map[string]any) any {
+		out := make(map[string]any, len(m))
+		for k, v := range m {
+			if out[k] = v; nodeSecret(k) {
+				out[k] = masked
+			}
+		}
+		return out
+	}
+	out := map[string]any{
+		"uuid": n.UUID, "name": text(n.Name), "driver": n.Driver, "driver_info": object(n.DriverInfo), "properties": object(n.Properties),
+		"extra": object(n.Extra), "instance_info": object(n.InstanceInfo), "instance_uuid": text(n.InstanceUUID), "resource_class": text(n.ResourceClass),
+		"provision_state": string(n.Provision), "power_state": text(n.Power), "owner": text(n.Owner), "lessee": text(n.Lessee),
+		"description": text(n.Description), "conductor_group": n.ConductorGroup, "chassis_uuid": text(n.ChassisUUID), "shard": text(n.Shard),
+		"parent_node": text(n.ParentNode), "maintenance": n.Maintenance, "retired": n.Retired, "protected": n.Protected, "traits": traits,
+		"boot_mode": text(n.BootMode), "raid_config": object(n.RAIDConfig), "target_raid_config": object(n.TargetRAID), "network_data": object(n.NetworkData),
+		"auto_discovered": !n.DiscoveredAt.IsZero(),
+	}
+	for _, kind := range interfaceKinds {
+		out[kind+"_interface"] = text(n.Interfaces[kind])
+	}
+	return out
+}
+
+var interfaceKinds = []string{"bios", "boot", "console", "deploy", "firmware", "inspect", "management", "network", "power", "raid", "rescue", "storage", "vendor"}
+
+// place is one replacement field of a text, as Python's str.format has it: a name, and how to go on from it.
+type place struct {
+	root  string
+	steps []placeStep
+	repr  bool // !r
+}
+
+type placeStep struct {
+	key string
+	dot bool // .key rather than [key]
+}
+
+var (
+	placeRoot = regexp.MustCompile(`^[a-z_]+`)
+	dotKey    = regexp.MustCompile(`^\.([A-Za-z_][A-Za-z0-9_]*)`)
+	itemKey   = regexp.MustCompile(`^\[([^][]+)\]`)
+)
+
+func parsePlace(s string) (place, error) {
+	var p place
+	body := s
+	if rest, ok := strings.CutSuffix(body, "!r"); ok {
+		body, p.repr = rest, true
+	} else if rest, ok := strings.CutSuffix(body, "!s"); ok {
+		body = rest
+	}
+	p.root = placeRoot.FindString(body)
+	if p.root == "" {
+		return p, fmt.Errorf("{%s} does not begin with the name of something", s)
+	}
+	for body = body[len(p.root):]; body != ""; {
+		if m := dotKey.FindStringSubmatch(body); m != nil {
+			p.steps, body = append(p.steps, placeStep{m[1], true}), body[len(m[0]):]
+		} else if m := itemKey.FindStringSubmatch(body); m != nil {
+			p.steps, body = append(p.steps, placeStep{m[1], false}), body[len(m[0]):]
+		} else {
+			return p, fmt.Errorf("{%s} can't be read from %q on; format specifications are not supported", s, body)
+		}
+	}
+	return p, nil
+}
+
+// missingError says that there is nothing at a place.
+type missingError struct{ place, what string }
+
+func (e *missingError) Error() string { return fmt.Sprintf("%s: there is no %s", e.place, e.what) }
+
+// value looks up what is at a place.
+func (sc *scope) value(text string) (any, error) {
+	p, err := parsePlace(text)
+	if err != nil {
+		return nil, err
+	}
+	name := "{" + text + "}"
+	var v any
+	steps, mask := p.steps, sc.mask
+	switch p.root {
+	case "inventory":
+		v = sc.found.Inventory
+	case "plugin_data":
+		v = sc.found.PluginData
+	case "node":
+		// As in Python: attributes of an object, so a dot.
+		if len(steps) == 0 || !steps[0].dot {
+			return nil, fmt.Errorf("%s: write {node.ATTRIBUTE}", name)
+		}
+		all := attributes(sc.found.Node)
+		got, ok := all[steps[0].key]
+		if !ok {
+			return nil, &missingError{name, "attribute " + steps[0].key}
+		}
+		v, steps, mask = got, steps[1:], false // it has been masked
+	case "item":
+		if !sc.loops {
+			return nil, fmt.Errorf("%s: there is no loop", name)
+		}
+		v, mask = sc.item, false // the rule's own, or masked when it was filled in
+	default:
+		return nil, &missingError{name, p.root}
+	}
+	for _, s := range steps {
+		if s.dot {
+			return nil, fmt.Errorf("%s: inside of it write [%s] instead of .%s", name, s.key, s.key)
+		}
+		switch in := v.(type) {
+		case map[string]any:
+			got, ok := in[s.key]
+			if !ok {
+				return nil, &missingError{name, s.key}
+			}
+			if v = got; mask && secret(s.key) {
+				v = masked
+			}
+		case []any:
+			i, err := strconv.Atoi(s.key)
+			if err != nil || i < 0 || i >= len(in) {
+				return nil, &missingError{name, "item " + s.key}
+			}
+			v = in[i]
+		default:
+			return nil, &missingError{name, s.key}
+		}
+	}
+	if mask {
+		v = hide(v)
+	}
+	if p.repr {
+		v = pyRepr(v)
+	}
+	return v, nil
+}
+
+// hide is a copy of a value without its secrets.
+func hide(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for k, in := range v {
+			if secret(k) {
+				out[k] = masked
+				continue
+			}
+			out[k] = hide(in)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = hide(v[i])
+		}
+		return out
+	}
+	return v
+}
+
+// piece is a part of a text: literal, or a place.
+type piece struct {
+	text  string
+	place bool
+}
+
+// pieces cuts a text at its places. Doubled braces stand for themselves.
+func pieces(s string) ([]piece, error) {
+	var out []piece
+	var lit strings.Builder
+	for i := 0; i < len(s); {
+		switch c := s[i]; {
+		case (c == '{' || c == '}') && i+1 < len(s) && s[i+1] == c:
+			lit.WriteByte(c)
+			i += 2
+		case c == '{':
+			end := strings.IndexByte(s[i:], '}')
+			if end < 0 {
+				return nil, fmt.Errorf("%q has a { without }", s)
+			}
+			if lit.Len() > 0 {
+				out = append(out, piece{text: lit.String()})
+				lit.Reset()
+			}
+			out = append(out, piece{s[i+1 : i+end], true})
+			i += end + 1
+		case c == '}':
+			return nil, fmt.Errorf("%q has a } without {", s)
+		default:
+			lit.WriteByte(c)
+			i++
+		}
+	}
+	if lit.Len() > 0 {
+		out = append(out, piece{text: lit.String()})
+	}
+	return out, nil
+}
+
+// format fills in the places of a text and gives a text, as Python's str.format does.
+func (sc *scope) format(s string) (string, error) {
+	all, err := pieces(s)
+	if err != nil {
+		return "", err
+	}
+	var out strings.Builder
+	for _, p := range all {
+		if !p.place {
+			out.WriteString(p.text)
+			continue
+		}
+		v, err := sc.value(p.text)
+		if err != nil {
+			return "", err
+		}
+		out.WriteString(pyString(v))
+	}
+	return out.String(), nil
+}
+
+// fill fills in the places of all texts in a value. A text whose places can't be filled in stays as it is, which lacking is told; with typed
+// a text that is nothing but a place becomes what is there, of whatever kind, and with none what is not there becomes nil.
+func (sc *scope) fill(v any, typed, none bool) any {
+	switch v := v.(type) {
+	case string:
+		if !strings.ContainsAny(v, "{}") {
+			return v
+		}
+		var out any
+		all, err := pieces(v)
+		if err == nil && typed && len(all) == 1 && all[0].place {
+			out, err = sc.value(all[0].text)
+		} else if err == nil {
+			out, err = sc.format(v)
+		}
+		if err == nil {
+			return out
+		}
+		if _, missing := err.(*missingError); missing && none {
+			return nil
+		}
+		if sc.lacking != nil {
+			sc.lacking(v, err)
+		}
+		return v
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			out[pyString(sc.fill(k, false, false))] = sc.fill(v[k], typed, none)
+		}
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = sc.fill(v[i], typed, none)
+		}
+		return out
+	}
+	return v
+}
+
+// pyString is how Python's str shows a value: rules were written with that in mind.
+func pyString(v any) string {
+	if s, ok := v.(string); ok {
+		return s
+	}
+	return pyRepr(v)
+}
+
+func pyRepr(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "None"
+	case bool:
+		return map[bool]string{true: "True", false: "False"}[v]
+	case string:
+		q := "'"
+		if strings.Contains(v, "'") && !strings.Contains(v, `"`) {
+			q = `"`
+		}
+		return q + strings.NewReplacer(`\`, `\\`, q, `\`+q, "\n", `\n`, "\r", `\r`, "\t", `\t`).Replace(v) + q
+	case float64:
+		// JSON does not tell whole numbers from others, and inventories have whole ones.
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	case map[string]any:
+		parts := make([]string, 0, len(v))
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			parts = append(parts, pyRepr(k)+": "+pyRepr(v[k]))
+		}
+		return "{" + strings.Join(parts, ", ") + "}"
+	case []any:
+		parts := make([]string, len(v))
+		for i := range v {
+			parts[i] = pyRepr(v[i])
+		}
+		return "[" + strings.Join(parts, ", ") + "]"
+	}
+	return fmt.Sprint(v)
+}
