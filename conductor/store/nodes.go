@@ -27,7 +27,7 @@ type sealedPart struct {
 	Job          *node.Job      `json:"job,omitempty"`
 }
 
-// row is a node as the tables hold it, not yet sealed. Version and time of the last change are not in doc: they have columns.
+// row is a node as the tables hold it, not yet sealed. UUID, version and time of the last change are not in doc: they have columns.
 type row struct {
 	doc, secret, drive []byte
 	columns            []any // values of nodeColumns
@@ -48,7 +48,8 @@ func encode(n *node.Node) (row, error) {
 		r.drive = b
 	}
 	c := *n
-	c.DriverInfo, c.InstanceInfo, c.Job, c.Version, c.UpdatedAt = nil, nil, nil, 0, time.Time{}
+	c.DriverInfo, c.InstanceInfo, c.Job = nil, nil, nil
+	c.UUID, c.Version, c.UpdatedAt = "", 0, time.Time{}
 	r.columns, r.guids = columns(n), slices.Clone(n.SystemGUIDs)
 	var err error
 	if r.doc, err = json.Marshal(&c); err != nil {
