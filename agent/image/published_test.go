@@ -45,6 +45,7 @@ type published struct {
 	server *httptest.Server
 	sent   atomic.Int64 // bytes of objects
 	before func(w http.ResponseWriter, r *http.Request) bool
+	lz4    bool
 	object atomic.Pointer[func()] // called for every object that is asked for; may be changed while another process asks
 }
 
@@ -59,7 +60,7 @@ func publishImage(t testing.TB, img []byte) *published {
 // replace publishes another image under the same name.
 func (p *published) replace(t testing.TB, img []byte) {
 	t.Helper()
-	r, err := publish.Image(t.Context(), images.Input{Stream: bytes.NewReader(img), Size: int64(len(img))}, publish.Dir(p.dir), publish.Options{Name: "disk", Level: 1})
+	r, err := publish.Image(t.Context(), images.Input{Stream: bytes.NewReader(img), Size: int64(len(img))}, publish.Dir(p.dir), publish.Options{Name: "disk", Level: 1, LZ4: p.lz4})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,6 +111,39 @@ func TestPublishedImage(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestPublishedImageInLZ4: written, read back, and rebuilt with the next version, which is packed with zstd.
+func TestPublishedImageInLZ4(t *testing.T) {
+	img := mbrImage(9*mib + 1536)
+	p := &published{dir: t.TempDir(), lz4: true}
+	p.serve(t)
+	p.replace(t, img)
+	if !p.x.LZ4 {
+		t.Fatal("the index does not say that there is lz4")
+	}
+	b := newBench(t, fake.DiskSpec{Size: 24 * mib})
+	args := map[string]any{"image_source": p.url, "image_os_hash_algo": "sha256", "image_os_hash_value": p.sum, "verify": true}
+	if _, err := b.write(t.Context(), args); err != nil {
+		t.Fatal(err)
+	}
+	b.commit(t)
+	b.mustHold(t, img)
+
+	next := bytes.Clone(img)
+	copy(next[5*mib:], "the next version")
+	p.lz4 = false
+	p.replace(t, next)
+	args["image_os_hash_value"] = p.sum
+	r, err := b.write(t.Context(), args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.BytesKept == 0 {
+		t.Errorf("nothing was kept: %+v", r)
+	}
+	b.commit(t)
+	b.mustHold(t, next)
 }
 
 // TestTrustInPublishedImages: an index is believed by what the node was given, and by nothing else; and nothing is touched before.

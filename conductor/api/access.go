@@ -222,6 +222,9 @@ func (s *Server) authenticate(r *http.Request) (*access.Actor, *call.Reply, *res
 			{Name: "message", Value: refusal.Message}, {Name: "code", Value: refusal.Status},
 		}}}}, nil
 	}
+	if gone(r) {
+		return nil, nil, rest.Fault(http.StatusServiceUnavailable, "The request was given up.")
+	}
 	s.log.Error("authentication failed for a reason of the server's own", "path", r.URL.Path, "err", err)
 	return nil, nil, rest.Fault(http.StatusInternalServerError, "It could not be found out who you are; the server's log says why.")
 }

@@ -2,7 +2,9 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"log/slog"
 	"net/http"
@@ -11,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/fake"
@@ -269,6 +273,34 @@ func TestPanicIsAnAnswer(t *testing.T) {
 	code, out := f.call("GET", "/ingot/v1/nodes/n/logs", "")
 	if code != 500 || !strings.Contains(out["error_message"].(string), "req-") || !strings.Contains(log.String(), "bug") {
 		t.Errorf("a panic = %d %v, log %s", code, out, log.String())
+	}
+}
+
+// TestGivenUpRequestIsNoFault: what goes wrong because the client is gone is not the server's fault, whatever a database calls it.
+func TestGivenUpRequestIsNoFault(t *testing.T) {
+	f := newFixture(t, Config{Authenticate: func(r *http.Request) (*access.Actor, error) {
+		if r.Context().Err() != nil {
+			return nil, errors.New("read: connection reset")
+		}
+		return &access.Actor{All: true}, nil
+	}}, node.Node{Name: "n"})
+	var log bytes.Buffer
+	f.srv.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelInfo}))
+	ctx, stop := context.WithCancel(t.Context())
+	r := httptest.NewRequestWithContext(ctx, "GET", "/v1/nodes/n", nil)
+	interrupted := errors.New("interrupted (9)")
+	if e := f.srv.translate(interrupted, &call.Call{Request: r}, "req-1"); e.Status != 500 || !strings.Contains(log.String(), "interrupted") {
+		t.Errorf("a database's error = %d, log %q", e.Status, log.String())
+	}
+	log.Reset()
+	stop()
+	if e := f.srv.translate(interrupted, &call.Call{Request: r}, "req-2"); e.Status != 503 {
+		t.Errorf("the same after the client went = %d", e.Status)
+	}
+	w := httptest.NewRecorder()
+	f.srv.ServeHTTP(w, r)
+	if w.Code != 503 || log.Len() > 0 {
+		t.Errorf("a request of a client that is gone = %d, log %s", w.Code, log.String())
 	}
 }
 

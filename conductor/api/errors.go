@@ -76,9 +76,17 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return rest.Fault(http.StatusServiceUnavailable, "The request took too long or was given up; try again.")
 	}
+	if gone(c.Request) {
+		s.log.Debug("a request was given up by whoever sent it", "method", c.Request.Method, "path", c.Request.URL.Path, "request", id, "err", err)
+		return rest.Fault(http.StatusServiceUnavailable, "The request was given up.")
+	}
 	s.log.Error("a request failed", "method", c.Request.Method, "path", c.Request.URL.Path, "request", id, "err", err)
 	return rest.Fault(http.StatusInternalServerError, "The server has a fault; its log has details under request %s.", id)
 }
+
+// gone tells whether nobody waits for the answer any more. What goes wrong then does so because of it, and databases have words of their
+// own for that.
+func gone(r *http.Request) bool { return r.Context().Err() != nil }
 
 // duplicated words a unique value that is taken the way clients expect.
 func duplicated(e *store.DuplicateError) *rest.Error {

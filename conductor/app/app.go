@@ -34,7 +34,7 @@ const lockWait = 3 * time.Second
 
 // gcPercent lets less garbage gather than Go's 100: with thousands of nodes that saves a tenth of the memory and costs a few per cent of the
 // processor time (make bench-api). GOGC overrides it.
-const gcPercent = 60
+const gcPercent = 50
 
 // stopLimit is how long connections may take to end by themselves when the conductor stops.
 const stopLimit = 10 * time.Second

@@ -26,22 +26,22 @@ func RequesterOf(ctx context.Context) Requester {
 
 // Event is a change that was stored: of a node, or of another resource.
 type Event struct {
-	ID   int64 // rises by one from event to event
-	At   time.Time
-	Type string // "baremetal.node.power_set.end"; names beginning with "ingot." are those that Ironic has no notification for
-	Kind string // "node", "port", "portgroup", ...
-	UUID string // of what changed
-	Name string // of what changed; empty when it has none
+	ID   int64     `json:",omitzero"` // rises by one from event to event
+	At   time.Time `json:",omitzero"`
+	Type string    `json:",omitzero"` // "baremetal.node.power_set.end"; names beginning with "ingot." are those that Ironic has no notification for
+	Kind string    `json:",omitzero"` // "node", "port", "portgroup", ...
+	UUID string    `json:",omitzero"` // of what changed
+	Name string    `json:",omitzero"` // of what changed; empty when it has none
 	// The node that it belongs to, or is; empty for what belongs to none.
-	NodeUUID, NodeName string
+	NodeUUID, NodeName string `json:",omitzero"`
 	Requester
 	// Owner and Lessee are the projects that may see the event, beside the system's readers.
-	Owner, Lessee string
+	Owner, Lessee string `json:",omitzero"`
 	// Changed has old and new value of what was changed, of states and flags only.
-	Changed map[string]FromTo
+	Changed map[string]FromTo `json:",omitzero"`
 	// Fields are the other attributes that changed, by the API's names. Values are left out: they can be large, or secret.
-	Fields []string
-	Error  string // the node's last_error when something failed
+	Fields []string `json:",omitzero"`
+	Error  string   `json:",omitzero"` // the node's last_error when something failed
 }
 
 // FromTo is a value before and after a change.

@@ -15,88 +15,89 @@ import (
 var ErrNotFound = errors.New("not found")
 
 // Node is one machine. The fields that the API shows have Ironic's meaning; those of Job, Boot and Identity are ours.
+// What is zero is left out where a node is stored, which is two thirds of a new one.
 type Node struct {
-	UUID         string
-	Name         string // unique when not empty
-	Driver       string // hardware type: "ipmi", "fake-hardware", "manual-management"
-	DriverInfo   map[string]any
-	Properties   map[string]any
-	Extra        map[string]any
-	InstanceInfo map[string]any // may hold "configdrive": encrypted at rest, masked on the API
-	InstanceUUID string         // unique when not empty
-	InstanceName string
+	UUID         string         `json:",omitzero"`
+	Name         string         `json:",omitzero"` // unique when not empty
+	Driver       string         `json:",omitzero"` // hardware type: "ipmi", "fake-hardware", "manual-management"
+	DriverInfo   map[string]any `json:",omitzero"`
+	Properties   map[string]any `json:",omitzero"`
+	Extra        map[string]any `json:",omitzero"`
+	InstanceInfo map[string]any `json:",omitzero"` // may hold "configdrive": encrypted at rest, masked on the API
+	InstanceUUID string         `json:",omitzero"` // unique when not empty
+	InstanceName string         `json:",omitzero"`
 	// DeployedBy is who asked for the deployment that is on the node, as histories name people; empty when there is none.
-	DeployedBy string
+	DeployedBy string `json:",omitzero"`
 
-	Provision          State
-	TargetProvision    State // None when nothing is under way
-	ProvisionUpdatedAt time.Time
-	Power              string // power.State's words; "" is unknown (null on the API)
-	TargetPower        string // "power on", "power off", "rebooting", "soft rebooting", "soft power off", or ""
-	LastError          string
-	Reservation        string // who holds the short lock, "" when nobody
-	ReservedAt         time.Time
-	Maintenance        bool
-	MaintenanceReason  string
-	Fault              string // "power failure", "clean failure", ... ; apart from the operator's maintenance
-	ConsoleEnabled     bool
+	Provision          State     `json:",omitzero"`
+	TargetProvision    State     `json:",omitzero"` // None when nothing is under way
+	ProvisionUpdatedAt time.Time `json:",omitzero"`
+	Power              string    `json:",omitzero"` // power.State's words; "" is unknown (null on the API)
+	TargetPower        string    `json:",omitzero"` // "power on", "power off", "rebooting", "soft rebooting", "soft power off", or ""
+	LastError          string    `json:",omitzero"`
+	Reservation        string    `json:",omitzero"` // who holds the short lock, "" when nobody
+	ReservedAt         time.Time `json:",omitzero"`
+	Maintenance        bool      `json:",omitzero"`
+	MaintenanceReason  string    `json:",omitzero"`
+	Fault              string    `json:",omitzero"` // "power failure", "clean failure", ... ; apart from the operator's maintenance
+	ConsoleEnabled     bool      `json:",omitzero"`
 
-	InspectionStartedAt  time.Time
-	InspectionFinishedAt time.Time
+	InspectionStartedAt  time.Time `json:",omitzero"`
+	InspectionFinishedAt time.Time `json:",omitzero"`
 	// DiscoveredAt is when the node enrolled itself: a machine that nobody had told of booted the agent. Zero: somebody made the node.
-	DiscoveredAt time.Time
+	DiscoveredAt time.Time `json:",omitzero"`
 
-	ResourceClass   string
-	ConductorGroup  string
-	Owner           string
-	Lessee          string
-	Description     string
-	Protected       bool
-	ProtectedReason string
-	Retired         bool
-	RetiredReason   string
-	AutomatedClean  *bool // nil: the configuration's choice
-	DisablePowerOff bool
-	Quarantine      *Quarantine // nil: none
-	ChassisUUID     string
-	ParentNode      string
-	Shard           string
-	AllocationUUID  string
-	NetworkData     map[string]any
-	Traits          []string
-	RAIDConfig      map[string]any
-	TargetRAID      map[string]any
-	Interfaces      map[string]string // "boot", "power", ... -> name; missing ones take the hardware type's default
-	BootMode        string            // observed: "bios", "uefi" or ""
-	SecureBoot      *bool             // observed; nil: not known
-	Health          string            // as the controller says: "ok", "warning", "critical" or ""
-	BIOS            []BIOSSetting     // as they were last read, by name
-	Firmware        []FirmwareComponent
+	ResourceClass   string              `json:",omitzero"`
+	ConductorGroup  string              `json:",omitzero"`
+	Owner           string              `json:",omitzero"`
+	Lessee          string              `json:",omitzero"`
+	Description     string              `json:",omitzero"`
+	Protected       bool                `json:",omitzero"`
+	ProtectedReason string              `json:",omitzero"`
+	Retired         bool                `json:",omitzero"`
+	RetiredReason   string              `json:",omitzero"`
+	AutomatedClean  *bool               `json:",omitzero"` // nil: the configuration's choice
+	DisablePowerOff bool                `json:",omitzero"`
+	Quarantine      *Quarantine         `json:",omitzero"` // nil: none
+	ChassisUUID     string              `json:",omitzero"`
+	ParentNode      string              `json:",omitzero"`
+	Shard           string              `json:",omitzero"`
+	AllocationUUID  string              `json:",omitzero"`
+	NetworkData     map[string]any      `json:",omitzero"`
+	Traits          []string            `json:",omitzero"`
+	RAIDConfig      map[string]any      `json:",omitzero"`
+	TargetRAID      map[string]any      `json:",omitzero"`
+	Interfaces      map[string]string   `json:",omitzero"` // "boot", "power", ... -> name; missing ones take the hardware type's default
+	BootMode        string              `json:",omitzero"` // observed: "bios", "uefi" or ""
+	SecureBoot      *bool               `json:",omitzero"` // observed; nil: not known
+	Health          string              `json:",omitzero"` // as the controller says: "ok", "warning", "critical" or ""
+	BIOS            []BIOSSetting       `json:",omitzero"` // as they were last read, by name
+	Firmware        []FirmwareComponent `json:",omitzero"`
 
 	// Owner conductor, its lease and fencing number (DESIGN: ownership is apart from the short lock).
-	Conductor  string
-	LeaseUntil time.Time
-	Fence      uint64
+	Conductor  string    `json:",omitzero"`
+	LeaseUntil time.Time `json:",omitzero"`
+	Fence      uint64    `json:",omitzero"`
 
 	// SystemGUIDs is the machine's identity as its BMC told it at manage, in the byte orders that firmware uses; it admits the
 	// machine to network boot.
-	SystemGUIDs []string
+	SystemGUIDs []string `json:",omitzero"`
 
-	Job  *Job  // work in progress; nil when there is none
-	Boot *Boot // the newest boot of the agent on this machine; nil before the first
+	Job  *Job  `json:",omitzero"` // work in progress; nil when there is none
+	Boot *Boot `json:",omitzero"` // the newest boot of the agent on this machine; nil before the first
 
 	// Generation rises with every boot that the conductor starts and every plan it sends; it fences off older agents.
-	Generation uint64
+	Generation uint64 `json:",omitzero"`
 
 	// AgentTokenHash is the SHA-256 (hex) of the token that a stock agent was given by lookup, AgentURL what it said it can be called
 	// back at. Both are empty for Ingot's own agent.
-	AgentTokenHash string
-	AgentURL       string
+	AgentTokenHash string `json:",omitzero"`
+	AgentURL       string `json:",omitzero"`
 
-	CreatedAt time.Time
-	UpdatedAt time.Time
+	CreatedAt time.Time `json:",omitzero"`
+	UpdatedAt time.Time `json:",omitzero"`
 	// Version rises with every update; the store refuses an update of an older one.
-	Version uint64
+	Version uint64 `json:",omitzero"`
 }
 
 // BIOSSetting is one setting of a node's firmware; what its registry tells of it is zero or nil when there is none.
@@ -117,23 +118,23 @@ type BIOSSetting struct {
 
 // Port is one Ethernet interface of a node.
 type Port struct {
-	UUID                string
-	NodeUUID            string
-	Address             string // MAC, lower case with colons; unique
-	Name                string
-	Description         string
-	PXEEnabled          bool
-	PhysicalNetwork     string
-	PortgroupUUID       string
-	Vendor              string
-	Category            string
-	NoDynamicPortgroup  bool // may not become a member of a port group that is made for one attachment
-	IsSmartNIC          bool
-	LocalLinkConnection map[string]any
-	Extra               map[string]any
-	InternalInfo        map[string]any
-	CreatedAt           time.Time
-	UpdatedAt           time.Time
+	UUID                string         `json:",omitzero"`
+	NodeUUID            string         `json:",omitzero"`
+	Address             string         `json:",omitzero"` // MAC, lower case with colons; unique
+	Name                string         `json:",omitzero"`
+	Description         string         `json:",omitzero"`
+	PXEEnabled          bool           `json:",omitzero"`
+	PhysicalNetwork     string         `json:",omitzero"`
+	PortgroupUUID       string         `json:",omitzero"`
+	Vendor              string         `json:",omitzero"`
+	Category            string         `json:",omitzero"`
+	NoDynamicPortgroup  bool           `json:",omitzero"` // may not become a member of a port group that is made for one attachment
+	IsSmartNIC          bool           `json:",omitzero"`
+	LocalLinkConnection map[string]any `json:",omitzero"`
+	Extra               map[string]any `json:",omitzero"`
+	InternalInfo        map[string]any `json:",omitzero"`
+	CreatedAt           time.Time      `json:",omitzero"`
+	UpdatedAt           time.Time      `json:",omitzero"`
 }
 
 // Phase says what a job is for.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -69,7 +70,9 @@ func (s *Store) storeNotes(tx *txn) error {
 		for i := range chunk {
 			id++
 			chunk[i].ID, chunk[i].At = id, s.now()
-			doc, err := json.Marshal(&chunk[i])
+			stored := chunk[i]
+			stored.ID, stored.At = 0, time.Time{} // they have columns
+			doc, err := json.Marshal(&stored)
 			if err != nil {
 				return fmt.Errorf("encode event: %w", err)
 			}

@@ -13,6 +13,7 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store/prepared"
 )
 
 // earlier makes a database with the schema of an earlier version and these rows.
@@ -188,11 +189,11 @@ func statements(t *testing.T, db *sql.DB) (all []string) {
 	}
 	defer c.Close()
 	err = c.Raw(func(c any) error {
-		p, ok := c.(*preparingConn)
+		p, ok := c.(*prepared.Conn)
 		if !ok {
 			return fmt.Errorf("a connection is %T", c)
 		}
-		for query := range p.stmts {
+		for _, query := range p.Statements() {
 			if strings.HasPrefix(query, "SELECT") || strings.HasPrefix(query, "UPDATE") || strings.HasPrefix(query, "DELETE") {
 				all = append(all, query)
 			}
@@ -202,7 +203,6 @@ func statements(t *testing.T, db *sql.DB) (all []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	slices.Sort(all)
 	return all
 }
 

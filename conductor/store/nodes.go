@@ -27,7 +27,7 @@ type sealedPart struct {
 	Job          *node.Job      `json:"job,omitempty"`
 }
 
-// row is a node as the tables hold it, not yet sealed. Version and time of the last change are not in doc: they have columns.
+// row is a node as the tables hold it, not yet sealed. UUID, version and time of the last change are not in doc: they have columns.
 type row struct {
 	doc, secret, drive []byte
 	columns            []any // values of nodeColumns
@@ -48,7 +48,8 @@ func encode(n *node.Node) (row, error) {
 		r.drive = b
 	}
 	c := *n
-	c.DriverInfo, c.InstanceInfo, c.Job, c.Version, c.UpdatedAt = nil, nil, nil, 0, time.Time{}
+	c.DriverInfo, c.InstanceInfo, c.Job = nil, nil, nil
+	c.UUID, c.Version, c.UpdatedAt = "", 0, time.Time{}
 	r.columns, r.guids = columns(n), slices.Clone(n.SystemGUIDs)
 	var err error
 	if r.doc, err = json.Marshal(&c); err != nil {
@@ -109,7 +110,7 @@ func (s *Store) scanNode(scan func(...any) error) (*node.Node, error) {
 	}
 	r := row{doc: doc}
 	var err error
-	if r.secret, err = s.seal.open("node "+id, sealed); err != nil {
+	if r.secret, err = s.sealer.Open("node "+id, sealed); err != nil {
 		return nil, err
 	}
 	switch {
@@ -117,7 +118,7 @@ func (s *Store) scanNode(scan func(...any) error) (*node.Node, error) {
 	case len(sealedCD) == 0:
 		r.drive = []byte(`"` + HiddenConfigDrive + `"`)
 	default:
-		if r.drive, err = s.seal.open("config drive "+id, sealedCD); err != nil {
+		if r.drive, err = s.sealer.Open("config drive "+id, sealedCD); err != nil {
 			return nil, err
 		}
 	}
@@ -349,7 +350,7 @@ var insertStatement = `INSERT INTO nodes (uuid, version, created_at, updated_at,
 	`) VALUES (?, ?, ?, ?, ?, ?` + strings.Repeat(", ?", len(nodeColumns)) + `) ON CONFLICT DO NOTHING`
 
 func (s *Store) insertNode(tx *txn, n *node.Node, r row) error {
-	sealed, err := s.seal.seal("node "+n.UUID, r.secret)
+	sealed, err := s.sealer.Seal("node "+n.UUID, r.secret)
 	if err != nil {
 		return err
 	}
@@ -372,7 +373,7 @@ func (s *Store) updateNode(tx *txn, n *node.Node, r row, before *row) error {
 	set := "UPDATE nodes SET version = ?, updated_at = ?, doc = ?"
 	args := []any{n.Version, micros(n.UpdatedAt), string(r.doc)}
 	if !bytes.Equal(r.secret, before.secret) {
-		sealed, err := s.seal.seal("node "+n.UUID, r.secret)
+		sealed, err := s.sealer.Seal("node "+n.UUID, r.secret)
 		if err != nil {
 			return err
 		}
@@ -392,7 +393,7 @@ func (s *Store) putDrive(tx *txn, id string, drive []byte) error {
 		_, err := tx.Exec(`DELETE FROM config_drives WHERE node_uuid = ?`, id)
 		return err
 	}
-	sealed, err := s.seal.seal("config drive "+id, drive)
+	sealed, err := s.sealer.Seal("config drive "+id, drive)
 	if err != nil {
 		return err
 	}

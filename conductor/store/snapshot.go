@@ -8,6 +8,8 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+
+	"github.com/ingot-metal/ingot/conductor/store/seal"
 )
 
 // DatabaseFile is the database in a data directory, KeyFile the key that its secrets are sealed with.
@@ -73,33 +75,33 @@ func Verify(ctx context.Context, file string, key []byte) (err error) {
 	if err := db.QueryRowContext(ctx, `SELECT sealed FROM key_check WHERE id = 1`).Scan(&check); err != nil {
 		return fmt.Errorf("check database: read key check: %w", err)
 	}
-	s, err := newSealer(key)
+	s, err := seal.New(key)
 	if err != nil {
 		return err
 	}
-	if _, err := s.open("key check", check); err != nil {
+	if _, err := s.Open("key check", check); err != nil {
 		return ErrKey
 	}
 	return nil
 }
 
 // ReadKey reads a key file.
-func ReadKey(path string) ([]byte, error) { return keyFile(path, false) }
+func ReadKey(path string) ([]byte, error) { return seal.KeyFile(path, false) }
 
 // Seal encrypts data that is kept outside of the database with the database's key. purpose is what Unseal must be told again.
 func Seal(key []byte, purpose string, data []byte) ([]byte, error) {
-	s, err := newSealer(key)
+	s, err := seal.New(key)
 	if err != nil {
 		return nil, err
 	}
-	return s.seal(purpose, data)
+	return s.Seal(purpose, data)
 }
 
 // Unseal undoes Seal.
 func Unseal(key []byte, purpose string, sealed []byte) ([]byte, error) {
-	s, err := newSealer(key)
+	s, err := seal.New(key)
 	if err != nil {
 		return nil, err
 	}
-	return s.open(purpose, sealed)
+	return s.Open(purpose, sealed)
 }

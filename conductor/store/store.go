@@ -30,6 +30,8 @@ import (
 	"github.com/pressly/goose/v3"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/store/prepared"
+	"github.com/ingot-metal/ingot/conductor/store/seal"
 
 	"modernc.org/sqlite"
 )
@@ -52,11 +54,11 @@ type Options struct {
 
 // Store is the conductor's memory. Safe for concurrent use.
 type Store struct {
-	w, r  *sql.DB
-	cache *cache
-	seal  *sealer
-	log   *slog.Logger
-	now   func() time.Time
+	w, r   *sql.DB
+	cache  *cache
+	sealer *seal.Sealer
+	log    *slog.Logger
+	now    func() time.Time
 
 	fresh []written // nodes of the transaction under way; the leader's alone
 
@@ -179,15 +181,15 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 	}
 	key := o.Key
 	if key == nil {
-		if key, err = keyFile(filepath.Join(o.Dir, "key"), fresh); err != nil {
+		if key, err = seal.KeyFile(filepath.Join(o.Dir, "key"), fresh); err != nil {
 			return err
 		}
 	}
-	if s.seal, err = newSealer(key); err != nil {
+	if s.sealer, err = seal.New(key); err != nil {
 		return err
 	}
 	if fresh {
-		sealed, err := s.seal.seal("key check", []byte("ingot"))
+		sealed, err := s.sealer.Seal("key check", []byte("ingot"))
 		if err != nil {
 			return err
 		}
@@ -196,7 +198,7 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 		}
 		return nil
 	}
-	if _, err := s.seal.open("key check", check); err != nil {
+	if _, err := s.sealer.Open("key check", check); err != nil {
 		return fmt.Errorf("the key does not fit the database in %s: give the key that it was made with: %w", o.Dir, err)
 	}
 	return nil
@@ -242,7 +244,7 @@ func openDB(dsn string) (*sql.DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	return sql.OpenDB(preparing{c}), nil
+	return sql.OpenDB(prepared.Connector{Connector: c}), nil
 }
 
 func dsn(path string, write bool) string {

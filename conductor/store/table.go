@@ -77,7 +77,7 @@ func (t *Table[T]) scan(scan func(...any) error) (*T, error) {
 	}
 	if t.sealed {
 		var err error
-		if doc, err = t.s.seal.open(t.kind+" "+id, doc); err != nil {
+		if doc, err = t.s.sealer.Open(t.kind+" "+id, doc); err != nil {
 			return nil, err
 		}
 	}
@@ -154,7 +154,7 @@ func (t *Table[T]) put(tx *txn, v *T) error {
 		return fmt.Errorf("encode %s: %w", t.kind, err)
 	}
 	if t.sealed {
-		if doc, err = t.s.seal.seal(t.kind+" "+h.UUID, doc); err != nil {
+		if doc, err = t.s.sealer.Seal(t.kind+" "+h.UUID, doc); err != nil {
 			return err
 		}
 	}

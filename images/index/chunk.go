@@ -18,12 +18,18 @@ var decoders = sync.Pool{New: func() any {
 	return d
 }}
 
-// DecodeChunk unpacks a stored chunk into dst, which must be exactly as long as what is packed. Stored must be one zstd frame that
-// says its size, without a dictionary, and nothing else. It may be called from any number of goroutines; memory is bounded, and dst
+// DecodeChunk unpacks a stored chunk into dst, which must be exactly as long as what is packed. Stored must be one frame that says its size,
+// of zstd without a dictionary or of LZ4 as EncodeLZ4 makes it, and nothing else. It may be called from any number of goroutines; memory is bounded, and dst
 // is garbage after an error.
 func DecodeChunk(stored, dst []byte) error {
 	if len(dst) > ChunkSize {
 		panic("index: DecodeChunk of more than a chunk")
+	}
+	if IsLZ4(stored) {
+		if err := decodeLZ4(stored, dst); err != nil {
+			return refuse(remedyObject, "a chunk is not packed as it must be: %w", err)
+		}
+		return nil
 	}
 	if err := oneFrame(stored, len(dst)); err != nil {
 		return refuse(remedyObject, "a chunk is not packed as it must be: %w", err)

@@ -46,6 +46,7 @@ const (
 	version    = 1
 	headerSize = 8 + 4*6 + 8 + sha256.Size
 	entrySize  = sha256.Size + 4
+	flagLZ4    = 1
 	maxText    = 1024
 )
 
@@ -87,6 +88,7 @@ type Index struct {
 	Sector int               // size of the sectors that the disk's GPT is made for, 512 or 4096; 0: not known
 	Head   images.Content    // what the disk begins with: images.GPT, images.MBR, or a file system's name
 	Source string            // what it was made from, for people
+	LZ4    bool              // chunks may be LZ4 frames; else all are of zstd
 }
 
 const (
@@ -144,7 +146,11 @@ func (x *Index) Marshal() []byte {
 	b := make([]byte, 0, headerSize+8+len(x.Head)+len(x.Source)+entrySize*(len(x.Chunks)+len(x.Lists))+sha256.Size)
 	le := binary.LittleEndian
 	b = append(b, magic...)
-	for _, v := range []int{version, ChunkSize, BlockSize, ListChunks, x.Sector, 0} {
+	flags := 0
+	if x.LZ4 {
+		flags |= flagLZ4
+	}
+	for _, v := range []int{version, ChunkSize, BlockSize, ListChunks, x.Sector, flags} {
 		b = le.AppendUint32(b, uint32(v))
 	}
 	b = le.AppendUint64(b, uint64(x.Size))
@@ -188,7 +194,7 @@ func Parse(b []byte) (*Index, error) {
 	if sum := sha256.Sum256(body); !bytes.Equal(sum[:], b[len(body):]) {
 		return nil, refuse(remedyIndex, "the index is damaged or truncated: its own checksum is wrong")
 	}
-	if field(1) != ChunkSize || field(2) != BlockSize || field(3) != ListChunks || field(5) != 0 {
+	if field(1) != ChunkSize || field(2) != BlockSize || field(3) != ListChunks || field(5)&^flagLZ4 != 0 {
 		return nil, refuse(remedyIndex, "the index has chunks of %d bytes, blocks of %d, %d chunks to a list and flags %#x, which version %d does not allow",
 			field(1), field(2), field(3), field(5), version)
 	}
@@ -200,7 +206,7 @@ func Parse(b []byte) (*Index, error) {
 	if size == 0 || size > MaxSize {
 		return nil, refuse(remedyIndex, "the index claims a disk of %d bytes; 1 to %d are possible", size, int64(MaxSize))
 	}
-	x := &Index{Size: int64(size), Sector: int(sector)}
+	x := &Index{Size: int64(size), Sector: int(sector), LZ4: field(5)&flagLZ4 != 0}
 	copy(x.SHA256[:], b[len(magic)+32:])
 	rest := body[headerSize:]
 	var head string

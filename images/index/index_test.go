@@ -94,7 +94,7 @@ func TestParseRefuses(t *testing.T) {
 		{"other blocks", put32(16, 4096), "blocks of 4096"},
 		{"other lists", put32(20, 7), "7 chunks to a list"},
 		{"sector", put32(24, 520), "sectors of 520"},
-		{"flags", put32(28, 1), "flags 0x1"},
+		{"flags", put32(28, 2), "flags 0x2"},
 		{"no disk", put64(32, 0), "disk of 0 bytes"},
 		{"a huge disk", put64(32, 1<<63), "disk of 9223372036854775808 bytes"},
 		{"a smaller disk", put64(32, ChunkSize), "bytes of entries"},
@@ -260,6 +260,9 @@ func FuzzDecodeChunk(f *testing.F) {
 	f.Add(encode(f, noise(1000, 1)), 1000)
 	f.Add(encode(f, make([]byte, 70000)), 70000)
 	f.Add(encode(f, bytes.Repeat([]byte("abcd"), 5000)), 20000)
+	f.Add(packLZ4(f, noise(1000, 1)), 1000)
+	f.Add(packLZ4(f, bytes.Repeat([]byte("abcd"), 5000)), 20000)
+	f.Add(packLZ4(f, append(noise(300, 2), noise(300, 2)...)), 600)
 	f.Fuzz(func(t *testing.T, stored []byte, n int) {
 		if n < 0 || n > 1<<20 {
 			return

@@ -53,6 +53,7 @@ type Published struct {
 	ZeroChunks  int    `json:"zero_chunks"`
 	Objects     int    `json:"objects"`
 	StoredBytes int64  `json:"stored_bytes"`
+	Compression string `json:"compression"` // zstd or lz4
 	DiskSHA256  string `json:"disk_sha256"`
 	Source      string `json:"source,omitempty"`
 }
@@ -260,7 +261,10 @@ func (r *Report) published(stream io.Reader, o Options) error {
 		return err
 	}
 	r.Deployable, r.VirtualSize, r.DataSize, r.Content = true, x.Size, x.Data(), string(x.Head)
-	p := &Published{Chunks: len(x.Chunks), DiskSHA256: hex.EncodeToString(x.SHA256[:]), Source: x.Source}
+	p := &Published{Chunks: len(x.Chunks), DiskSHA256: hex.EncodeToString(x.SHA256[:]), Source: x.Source, Compression: "zstd"}
+	if x.LZ4 {
+		p.Compression = "lz4"
+	}
 	p.StoredBytes, p.Objects = x.Stored()
 	for _, c := range x.Chunks {
 		if c.Len == 0 {

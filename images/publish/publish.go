@@ -33,7 +33,9 @@ import (
 type Options struct {
 	Name   string // of the index, without its suffix
 	Source string // what the image is made from, for people: it is kept in the index
-	Level  int    // of compression, as zstd counts them, 1 to MaxLevel; 0: 3
+	// LZ4 packs chunks with lz4, which has one level here: half as large again as with zstd, and more than twice as fast to unpack.
+	LZ4   bool
+	Level int // of zstd, 1 to MaxLevel; 0: 3
 	// Compress packs a chunk instead of the encoder that is built in: into one zstd frame that tells its size, without a checksum.
 	Compress func(ctx context.Context, raw []byte) ([]byte, error)
 	Sign     []Signer
@@ -92,6 +94,9 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 	if o.Meter == nil {
 		o.Meter = new(Meter)
 	}
+	if o.LZ4 {
+		o.Compress = func(_ context.Context, raw []byte) ([]byte, error) { return index.EncodeLZ4(raw) }
+	}
 	if o.Compress == nil {
 		if o.Level < 1 || o.Level > MaxLevel {
 			return nil, refuse("give another level", "compression level %d is not one of 1 to %d", o.Level, MaxLevel)
@@ -112,7 +117,7 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 	if err != nil {
 		return nil, err
 	}
-	x.Source, x.Head, x.Sector = clean(o.Source), info.Head, sectorOf(info.Start)
+	x.Source, x.Head, x.Sector, x.LZ4 = clean(o.Source), info.Head, sectorOf(info.Start), o.LZ4
 	b := x.Marshal()
 	r := &Result{Path: dir.index(o.Name), SHA256: sha256.Sum256(b), Index: x, Written: stored.bytes.Load(), New: int(stored.objects.Load())}
 	signatures := map[string][]byte{}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
 
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
@@ -86,6 +88,11 @@ func referenceRead(t *testing.T, dir, name string) []byte {
 		must(err)
 		if sum := sha256.Sum256(stored); len(stored) != n || !bytes.Equal(sum[:], entry[:32]) {
 			t.Fatalf("object %s is damaged", h)
+		}
+		if le.Uint32(stored) == 0x184d2204 {
+			raw, err := io.ReadAll(lz4.NewReader(bytes.NewReader(stored)))
+			must(err)
+			return raw
 		}
 		z, err := zstd.NewReader(bytes.NewReader(stored))
 		must(err)
@@ -380,6 +387,35 @@ func TestSameBytes(t *testing.T) {
 				t.Errorf("%d workers: %s is different", workers, name)
 			}
 		}
+	}
+}
+
+// TestLZ4: packed with lz4, an image says so, and the rest is as with zstd.
+func TestLZ4(t *testing.T) {
+	img := disk(9*mib+777, 5)
+	var want map[string]string
+	for _, workers := range []int{1, 3, 3} {
+		dir := t.TempDir()
+		r := publish(t, img, dir, Options{Workers: workers, LZ4: true})
+		if !r.Index.LZ4 {
+			t.Error("the index does not say that there is lz4")
+		}
+		if got := referenceRead(t, dir, "test"); !bytes.Equal(got, img) {
+			t.Fatal("not the same disk")
+		}
+		if err := Verify(t.Context(), r.Index, Dir(dir), nil); err != nil {
+			t.Error(err)
+		}
+		lie := *r.Index
+		lie.LZ4 = false
+		if err := Verify(t.Context(), &lie, Dir(dir), nil); err == nil || !strings.Contains(err.Error(), "packed with lz4") {
+			t.Errorf("an index that hides lz4: %v", err)
+		}
+		got := files(t, dir)
+		if want != nil && !maps.Equal(got, want) {
+			t.Error("not the same bytes again")
+		}
+		want = got
 	}
 }
 

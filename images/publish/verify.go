@@ -105,6 +105,9 @@ func load(ctx context.Context, x *index.Index, i int, from Objects) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
+	if index.IsLZ4(b) && !x.LZ4 {
+		return nil, refuse("publish the image again", "it is packed with lz4, and the index does not say so")
+	}
 	raw := make([]byte, x.ChunkLen(i))
 	return raw, index.DecodeChunk(b, raw)
 }

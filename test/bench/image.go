@@ -159,6 +159,7 @@ func (im *image) pack(ingot, base string) error {
 		{"qcow2", []string{"qemu-img", "convert", "-f", "raw", "-O", "qcow2", "-c", "-o", "compression_type=zstd", im.raw, filepath.Join(im.dir, base+".qcow2")}},
 		{"zst", []string{"zstd", "-q", "-3", "-T0", "-f", im.raw, "-o", filepath.Join(im.dir, base+".zst")}},
 		{"ingot", []string{ingot, "image", "publish", im.raw, "-o", im.dir, "--name", base}},
+		{"lz4.ingot", []string{ingot, "image", "publish", im.raw, "-o", im.dir, "--name", base + ".lz4", "--compression", "lz4"}},
 	} {
 		if err := run(form.cmd[0], form.cmd[1:]...); err != nil {
 			return err

@@ -32,6 +32,7 @@ const keyPassword = "INGOT_KEY_PASSWORD"
 
 type publishOptions struct {
 	out, name, signKey, cosignKey, passwordFile string
+	compression                                 string
 	level                                       int
 	quiet                                       bool
 }
@@ -64,13 +65,21 @@ docs/images.md has the format.`,
 	// Here -o is where to write. A flag of the same name covers the global one together with its letter.
 	f.StringVar(&p.output, "output", "table", "how to print: table or json")
 	f.StringVar(&o.name, "name", "", "name of the published image (default: the file's, without endings)")
-	f.IntVar(&o.level, "level", 3, fmt.Sprintf("of compression, 1 to %d; 19 makes images a fifth smaller than 3 and takes many times as long", bestLevel))
+	f.StringVar(&o.compression, "compression", "zstd", "zstd, or lz4: half as large again, for links and disks that are faster than zstd unpacks")
+	f.IntVar(&o.level, "level", 3, fmt.Sprintf("of zstd, 1 to %d; 19 makes images a fifth smaller than 3 and takes many times as long", bestLevel))
 	f.StringVar(&o.signKey, "sign-key", "", "file with the minisign secret key to sign with")
 	f.StringVar(&o.cosignKey, "cosign-key", "", "file with the cosign secret key to sign with")
 	f.StringVar(&o.passwordFile, "password-file", "", "file with the key's password (default: $"+keyPassword+", or it is asked for)")
 	f.BoolVarP(&o.quiet, "quiet", "q", false, "only the result")
 	complete(cmd, "output", "table", "json")
+	complete(cmd, "compression", "zstd", "lz4")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case o.compression != "zstd" && o.compression != "lz4":
+			return usage("--compression %s is neither zstd nor lz4", o.compression)
+		case o.compression == "lz4" && f.Changed("level"):
+			return usage("--level is for zstd; lz4 has none")
+		}
 		return remedied(p.publish(cmd.Context(), args[0], o))
 	}
 	return cmd
@@ -108,7 +117,7 @@ func (p *program) publish(ctx context.Context, source string, o publishOptions) 
 	if o.out == "" {
 		return usage("say where to publish to: -o FOLDER or -o oci://REGISTRY/REPOSITORY:TAG")
 	}
-	po := publish.Options{Name: o.name, Level: o.level, Meter: new(publish.Meter)}
+	po := publish.Options{Name: o.name, LZ4: o.compression == "lz4", Level: o.level, Meter: new(publish.Meter)}
 	if o.level < 1 || o.level > bestLevel {
 		return usage("--level %d is not one of 1 to %d", o.level, bestLevel)
 	}

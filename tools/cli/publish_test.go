@@ -143,6 +143,15 @@ func TestImagePublish(t *testing.T) {
 		t.Errorf("%d bytes at level 19, %d at level 3", small, large)
 	}
 
+	// lz4 packs less.
+	ok(t, "image", "publish", in("disk.raw"), "-o", in("fast"), "--compression", "lz4", "-q")
+	ok(t, "image", "verify", in("fast/disk.ingot"))
+	if x := indexOf(t, in("fast/disk.ingot")); !x.LZ4 || x.SHA256 != want.SHA256 {
+		t.Errorf("published with lz4: %+v", x)
+	}
+	fails(t, "neither zstd nor lz4", "image", "publish", in("disk.raw"), "-o", dir, "--compression", "xz")
+	fails(t, "lz4 has none", "image", "publish", in("disk.raw"), "-o", dir, "--compression", "lz4", "--level", "9")
+
 	if out := ok(t, "image", "verify", in("raw/disk.ingot")); !strings.Contains(out, "is complete and right") {
 		t.Errorf("verify: %s", out)
 	}

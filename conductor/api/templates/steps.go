@@ -2,6 +2,7 @@ package templates
 
 import (
 	"encoding/json"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -101,7 +102,11 @@ func stepsIn(d map[string]any, order string, was []node.TemplateStep) ([]node.Te
 			args = rest.Clone(args)
 			for _, w := range was {
 				if w.Interface == st.Interface && w.Step == st.Step {
-					rest.Unmask(args, argsOf(w))
+					stored, err := argsOf(w)
+					if err != nil {
+						return nil, rest.BadRequest("%v; delete what it belongs to and make it anew.", err)
+					}
+					rest.Unmask(args, stored)
 				}
 			}
 			b, err := json.Marshal(args)
@@ -116,19 +121,31 @@ func stepsIn(d map[string]any, order string, was []node.TemplateStep) ([]node.Te
 }
 
 // argsOf gives a step's arguments, which are the caller's own.
-func argsOf(st node.TemplateStep) map[string]any {
+func argsOf(st node.TemplateStep) (map[string]any, error) {
 	args := map[string]any{}
 	if len(st.Args) > 0 {
-		_ = json.Unmarshal(st.Args, &args) // it was made by Marshal
+		if err := json.Unmarshal(st.Args, &args); err != nil {
+			return nil, fmt.Errorf("read stored arguments of step %s.%s: %w", st.Interface, st.Step, err)
+		}
 	}
-	return args
+	return args, nil
+}
+
+// showArgs gives a step's arguments, or null where what is stored can't be read: not an empty object, which would say that there are none,
+// and which a PATCH of something else would store. The schema refuses null.
+func showArgs(st node.TemplateStep, show func(map[string]any) map[string]any) any {
+	args, err := argsOf(st)
+	if err != nil {
+		return nil
+	}
+	return show(args)
 }
 
 // stepDocuments are steps as a client would send them.
 func stepDocuments(steps []node.TemplateStep, order string) []any {
 	out := make([]any, len(steps))
 	for i, st := range steps {
-		o := map[string]any{"interface": st.Interface, "step": st.Step, "args": argsOf(st), order: float64(st.Priority)}
+		o := map[string]any{"interface": st.Interface, "step": st.Step, "args": showArgs(st, rest.Clone), order: float64(st.Priority)}
 		if order == "order" {
 			o[order] = float64(st.Order)
 		}
@@ -145,7 +162,7 @@ func showSteps(steps []node.TemplateStep, order string) []rest.Object {
 		if order == "order" {
 			at = st.Order
 		}
-		out[i] = rest.Object{{Name: "interface", Value: st.Interface}, {Name: "step", Value: st.Step}, {Name: "args", Value: rest.Mask(argsOf(st))}, {Name: order, Value: at}}
+		out[i] = rest.Object{{Name: "interface", Value: st.Interface}, {Name: "step", Value: st.Step}, {Name: "args", Value: showArgs(st, func(args map[string]any) map[string]any { return rest.Mask(args) })}, {Name: order, Value: at}}
 	}
 	return out
 }

@@ -73,14 +73,12 @@ func number(v float64) string {
 type report struct {
 	At      time.Time `json:"at"`
 	Machine string    `json:"machine"`
-	// Sync is the median time in milliseconds that a write of 8 KiB takes to be on disk, where the databases were.
-	Sync float64 `json:"sync_ms"`
-	Rows []row   `json:"rows"`
+	Rows    []row     `json:"rows"`
 }
 
 func (r *report) table() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s; a write of 8 KiB and fdatasync takes %s ms (median) where the data is.\n\n", r.Machine, number(r.Sync))
+	fmt.Fprintf(&b, "%s\n\n", r.Machine)
 	b.WriteString("| | ingotd | | p50 / p99 ms | CPU ms each | Ironic | times | goal | |\n|---|---|---|---|---|---|---|---|---|\n")
 	for _, x := range r.Rows {
 		times, spread := "", ""

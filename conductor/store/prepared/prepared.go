@@ -1,21 +1,25 @@
-package store
+// Package prepared has connections to a database keep the statements that they have prepared: with SQLite, parsing one costs more than
+// running it.
+package prepared
 
 import (
 	"context"
 	"database/sql/driver"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 )
 
-// maxStatements is how many prepared statements a connection keeps. There are some three hundred in this package (events are written in
+// maxStatements is how many prepared statements a connection keeps. There are some three hundred in the store (events are written in
 // groups of one to a hundred); lists with filters make more of their own, of which those that come too late are prepared each time.
 const maxStatements = 500
 
-// preparing is a connector whose connections keep the statements they have prepared: parsing SQL costs more than running it here.
-type preparing struct{ driver.Connector }
+// Connector is a connector whose connections keep the statements they have prepared.
+type Connector struct{ driver.Connector }
 
 // Connect implements driver.Connector.
-func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
+func (p Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	c, err := p.Connector.Connect(ctx)
 	if err != nil {
 		return nil, err
@@ -24,7 +28,7 @@ func (p preparing) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, errors.Join(errors.New("the SQL driver lacks what is needed to prepare statements"), c.Close())
 	}
-	return &preparingConn{fullConn: f, stmts: map[string]*keptStmt{}}, nil
+	return &Conn{fullConn: f, stmts: map[string]*keptStmt{}}, nil
 }
 
 // fullConn is what the SQL driver's connections can do. database/sql asks for each of these by itself.
@@ -39,8 +43,8 @@ type fullConn interface {
 	driver.Validator
 }
 
-// preparingConn is used by one goroutine at a time, as database/sql promises.
-type preparingConn struct {
+// Conn is a connection of a Connector. It is used by one goroutine at a time, as database/sql promises.
+type Conn struct {
 	fullConn
 	stmts map[string]*keptStmt
 }
@@ -58,7 +62,7 @@ type fullStmt interface {
 }
 
 // stmt returns the prepared statement for a query, or nil when there is to be none: it is in use further up, or there are too many.
-func (c *preparingConn) stmt(ctx context.Context, query string) (*keptStmt, error) {
+func (c *Conn) stmt(ctx context.Context, query string) (*keptStmt, error) {
 	if st := c.stmts[query]; st != nil {
 		if st.busy {
 			return nil, nil
@@ -81,6 +85,9 @@ func (c *preparingConn) stmt(ctx context.Context, query string) (*keptStmt, erro
 	return st, nil
 }
 
+// Statements are the texts of the statements that are kept.
+func (c *Conn) Statements() []string { return slices.Sorted(maps.Keys(c.stmts)) }
+
 // keep tells whether a statement comes again and again. What makes or changes tables does not.
 func keep(query string) bool {
 	switch query[:min(len(query), 6)] {
@@ -91,7 +98,7 @@ func keep(query string) bool {
 }
 
 // ExecContext implements driver.ExecerContext.
-func (c *preparingConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	st, err := c.stmt(ctx, query)
 	if err != nil {
 		return nil, err
@@ -103,7 +110,7 @@ func (c *preparingConn) ExecContext(ctx context.Context, query string, args []dr
 }
 
 // QueryContext implements driver.QueryerContext.
-func (c *preparingConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	st, err := c.stmt(ctx, query)
 	if err != nil {
 		return nil, err
@@ -120,7 +127,7 @@ func (c *preparingConn) QueryContext(ctx context.Context, query string, args []d
 }
 
 // Close implements driver.Conn.
-func (c *preparingConn) Close() error {
+func (c *Conn) Close() error {
 	var errs []error
 	for _, st := range c.stmts {
 		errs = append(errs, st.Close())

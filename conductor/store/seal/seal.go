@@ -1,4 +1,8 @@
-package store
+// Package seal encrypts what must not be readable in the database's files, with AES-256-GCM and a key of 32 bytes.
+//
+// A seal is a version byte, a random nonce and the ciphertext. The purpose ("driver_info of node X") is authenticated with it, so that
+// seals can't be moved from row to row.
+package seal
 
 import (
 	"crypto/aes"
@@ -12,13 +16,13 @@ import (
 	"strings"
 )
 
-// sealer encrypts what must not be readable in the files. A seal is a version byte, a random nonce and the ciphertext; the
-// purpose ("driver_info of node X") is authenticated with it, so that seals can't be moved from row to row.
-type sealer struct{ aead cipher.AEAD }
+// Sealer seals and opens with one key. Safe for concurrent use.
+type Sealer struct{ aead cipher.AEAD }
 
-const sealVersion = 1
+const version = 1
 
-func newSealer(key []byte) (*sealer, error) {
+// New returns the sealer of a key of 32 bytes.
+func New(key []byte) (*Sealer, error) {
 	if len(key) != 32 {
 		return nil, fmt.Errorf("the encryption key has %d bytes, want 32", len(key))
 	}
@@ -30,21 +34,23 @@ func newSealer(key []byte) (*sealer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("use encryption key: %w", err)
 	}
-	return &sealer{aead}, nil
+	return &Sealer{aead}, nil
 }
 
-func (s *sealer) seal(purpose string, plain []byte) ([]byte, error) {
+// Seal encrypts plain for a purpose.
+func (s *Sealer) Seal(purpose string, plain []byte) ([]byte, error) {
 	out := make([]byte, 1+s.aead.NonceSize(), 1+s.aead.NonceSize()+len(plain)+s.aead.Overhead())
-	out[0] = sealVersion
+	out[0] = version
 	if _, err := rand.Read(out[1:]); err != nil {
 		return nil, fmt.Errorf("make nonce: %w", err)
 	}
 	return s.aead.Seal(out, out[1:], plain, []byte(purpose)), nil
 }
 
-func (s *sealer) open(purpose string, sealed []byte) ([]byte, error) {
+// Open decrypts what Seal made for the same purpose with the same key.
+func (s *Sealer) Open(purpose string, sealed []byte) ([]byte, error) {
 	n := 1 + s.aead.NonceSize()
-	if len(sealed) < n || sealed[0] != sealVersion {
+	if len(sealed) < n || sealed[0] != version {
 		return nil, fmt.Errorf("open seal of %s: not a seal", purpose)
 	}
 	plain, err := s.aead.Open(nil, sealed[1:n], sealed[n:], []byte(purpose))
@@ -54,8 +60,8 @@ func (s *sealer) open(purpose string, sealed []byte) ([]byte, error) {
 	return plain, nil
 }
 
-// keyFile reads the key, or makes it when the database is fresh. With data but without its key there is nothing to make.
-func keyFile(path string, fresh bool) ([]byte, error) {
+// KeyFile reads the key, or makes it when the database is fresh. With data but without its key there is nothing to make.
+func KeyFile(path string, fresh bool) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err == nil {
 		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(b)))
