@@ -24,6 +24,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/netboot"
+	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -250,6 +251,12 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	}
 	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
 		c.ImageBase = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort)) + "/images/"
+	}
+	if all, err := cfg.Steps.Priorities(); err == nil { // Validate has seen to it
+		c.Priorities = map[node.Phase]map[string]int{}
+		for phase, steps := range all {
+			c.Priorities[node.Phase(phase)] = steps
+		}
 	}
 	if m != nil {
 		c.AgentSteps, c.StepsDigest = m.Steps, m.StepsDigest
