@@ -21,6 +21,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/erasure"
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -45,6 +46,7 @@ type nodes interface {
 	Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
+	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
 	tables
 	allocations
 }
@@ -111,6 +113,8 @@ type Config struct {
 	Progresses func() map[string]node.Progress
 	// Hardware is what stands behind the nodes' interfaces; with nil none can do anything but power and boot devices.
 	Hardware *hardware.Set
+	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
+	ErasureKey string
 	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 }

@@ -58,7 +58,8 @@ var may = map[string][]string{
 	"conductor/config":       {},
 	"conductor/node":         {},
 	"conductor/engine":       {"conductor/node", "conductor/inspect", "conductor/inspect/hook", "conductor/power", "conductor/hardware", "proto/rootdevice", "proto/steparg"},
-	"conductor/store":        {"conductor/node"},
+	"conductor/erasure":      {},
+	"conductor/store":        {"conductor/erasure", "conductor/node"},
 	"conductor/backup":       {"conductor/store"},
 	"conductor/importer":     {"conductor/driver", "conductor/node", "conductor/rest", "conductor/store"},
 	"conductor/store/...":    {"conductor/node", "conductor/store"},
@@ -78,14 +79,14 @@ var may = map[string][]string{
 	"conductor/inspect":      {"conductor/node", "conductor/inspect/hook"},
 	"conductor/inspect/hook": {"conductor/node", "proto/rootdevice", "proto/lldp"},
 	"conductor/access/...":   {}, // keystonetest: a Keystone for tests
-	"conductor/api":          {"conductor/hardware", "conductor/events", "conductor/access", "conductor/alloc", "conductor/inspect", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
+	"conductor/api":          {"conductor/erasure", "conductor/hardware", "conductor/events", "conductor/access", "conductor/alloc", "conductor/inspect", "conductor/rest", "conductor/node", "conductor/engine", "conductor/store", "conductor/driver", "conductor/power"},
 	"conductor/client":       {"conductor/rest"},
 
 	"initramfs/archive": {},
 	"initramfs/build":   {"initramfs/archive", "initramfs/kernel"},
 	"initramfs/kernel":  {},
 
-	"tools/cli":       {"conductor/client", "conductor/rest", "images/...", "initramfs/build", "proto/rootdevice", "tools/lab", "tools/demo"},
+	"tools/cli":       {"conductor/client", "conductor/erasure", "conductor/rest", "images/...", "initramfs/build", "proto/rootdevice", "tools/lab", "tools/demo"},
 	"tools/demo":      {"conductor/client", "conductor/rest", "images/...", "initramfs/build", "tools/lab"},
 	"tools/cmd/ingot": {"tools/cli"},
 	"tools/lab":       {"tools/lab/bmc"},
