@@ -56,6 +56,7 @@ func (a *Agent) startLocked(p *agentv1.Plan) {
 		a.facts = &step.Facts{}
 	}
 	swarm.Offer(a.facts, a.swarm)
+	a.facts.Set(step.Node{}, a.st.NodeUUID)
 	facts := a.facts
 	a.carry, a.phase = false, p.Phase
 	// A plan does not end with the session, so its context comes from none.
@@ -85,7 +86,8 @@ func (a *Agent) runPlan(ctx context.Context, facts *step.Facts, p *agentv1.Plan)
 	a.swarm.Leave()
 
 	a.mu.Lock()
-	a.running, a.carry = nil, end.Done
+	// A machine that is held stays as it is, and so does what its steps left for each other.
+	a.running, a.carry = nil, end.Done || end.Halted == step.Hold
 	a.st.Plan.Running = false
 	next := a.next
 	a.next = nil
@@ -186,6 +188,11 @@ func (r *planReporter) StepFinished(i int, s step.Planned, res step.Result) {
 		}
 	}
 	if res.Err != nil {
+		f.Result = nil
+		if res.Err.Result != nil {
+			// That it can't be told is the lesser evil: the failure is what counts.
+			f.Result, _ = json.Marshal(res.Err.Result)
+		}
 		f.Outcome, f.Error, f.Remedy, f.Retryable = agentv1.Outcome_OUTCOME_FAILED, res.Err.Error(), res.Err.Remedy, res.Err.Retryable
 		f.Result = nil
 	}

@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// List reads the machine's disks from sysfs below root, ordered by name. Left out is what no operating system is installed on:
+// List reads the machine's disks from sysfs below root, ordered by name. A disk that is reached over several paths is listed once. Left out is what no operating system is installed on:
 // loop, RAM, compressed RAM, optical, floppy and device-mapper devices, arrays, boot areas of flash chips, hidden paths of
 // multipath NVMe, empty card readers, and drives that a BMC plugs in.
 func List(ctx context.Context, root string) ([]Disk, error) {
@@ -44,6 +44,7 @@ func List(ctx context.Context, root string) ([]Disk, error) {
 			disks = append(disks, d)
 		}
 	}
+	disks = joinPaths(root, disks)
 	sort.Slice(disks, func(i, j int) bool { return nameLess(disks[i].Name, disks[j].Name) })
 	return disks, nil
 }

@@ -16,6 +16,7 @@ const stopGrace = time.Minute
 // Causes with which a step's context ends.
 var (
 	errStalled   = errors.New("no progress")
+	errTooLong   = errors.New("out of time")
 	errCancelled = errors.New("cancelled")
 )
 
@@ -76,8 +77,10 @@ func (r *Runner) Run(ctx context.Context, facts *Facts, steps []Planned, rep Rep
 
 // runOne runs a step, and again for as long as it asks to, and the steps it asks for. It tells whether the plan goes on.
 func (r *Runner) runOne(ctx context.Context, log *slog.Logger, facts *Facts, i int, p Planned, rep Reporter) (End, bool) {
+	// A step that must not be stopped and asks to run again has not come to its end: what it has begun it may finish.
+	unfinished := false
 	for {
-		if ctx.Err() != nil {
+		if ctx.Err() != nil && !unfinished {
 			return End{Cancelled: true}, false
 		}
 		rep.StepStarted(i, p)
@@ -88,9 +91,15 @@ func (r *Runner) runOne(ctx context.Context, log *slog.Logger, facts *Facts, i i
 		}
 		switch res.Outcome.Kind {
 		case Rerun:
+			s, _ := Find(r.Table, p.Interface, p.Name)
+			unfinished = !s.Abortable
+			stop := ctx.Done()
+			if unfinished {
+				stop = nil
+			}
 			select {
 			case <-time.After(res.Outcome.After):
-			case <-ctx.Done():
+			case <-stop:
 			}
 			continue
 		case RunNext:
@@ -156,7 +165,7 @@ func (r *Runner) supervise(ctx context.Context, log *slog.Logger, facts *Facts, 
 			watch.alive()
 		}
 		rep.Progress(i, p, pr)
-	}}
+	}, Alive: watch.alive}
 
 	type ended struct {
 		out Outcome
@@ -168,7 +177,12 @@ func (r *Runner) supervise(ctx context.Context, log *slog.Logger, facts *Facts, 
 		done <- ended{out, err}
 	}()
 
-	var giveUp <-chan time.Time
+	var giveUp, over <-chan time.Time
+	if s.Timeout > 0 {
+		timer := time.NewTimer(s.Timeout)
+		defer timer.Stop()
+		over = timer.C
+	}
 	var cancelled <-chan struct{}
 	if s.Abortable {
 		cancelled = ctx.Done()
@@ -177,7 +191,7 @@ func (r *Runner) supervise(ctx context.Context, log *slog.Logger, facts *Facts, 
 		select {
 		case e := <-done:
 			if e.err != nil {
-				return Outcome{}, explain(sctx, e.err, p, limit)
+				return Outcome{}, explain(sctx, e.err, p, limit, s.Timeout)
 			}
 			return e.out, nil
 		case <-watch.c():
@@ -186,6 +200,11 @@ func (r *Runner) supervise(ctx context.Context, log *slog.Logger, facts *Facts, 
 				continue
 			}
 			stop(errStalled)
+			watch.off()
+			giveUp = time.After(stopGrace)
+		case <-over:
+			over = nil
+			stop(errTooLong)
 			watch.off()
 			giveUp = time.After(stopGrace)
 		case <-cancelled:
@@ -216,13 +235,17 @@ func guard(ctx context.Context, log *slog.Logger, s Step, c *Call) (out Outcome,
 }
 
 // explain says why the step was stopped, when it was: a step itself only knows that its context ended.
-func explain(ctx context.Context, err error, p Planned, limit time.Duration) error {
+func explain(ctx context.Context, err error, p Planned, limit, timeout time.Duration) error {
+	result := AsError(err).Result
 	switch cause := context.Cause(ctx); {
+	case errors.Is(cause, errTooLong):
+		return &Error{Err: fmt.Errorf("step %s took longer than %s and was stopped: %w", p.Name, timeout, err), Result: result,
+			Remedy: "see the step's log for what it was doing, or give it more time in its manifest"}
 	case errors.Is(cause, errStalled):
 		return &Error{Err: fmt.Errorf("step %s made no progress for %s and was stopped: %w", p.Name, limit, err),
-			Remedy: "look at the disk and the network path of what the step was doing, then try again", Retryable: true}
+			Remedy: "look at the disk and the network path of what the step was doing, then try again", Retryable: true, Result: result}
 	case errors.Is(cause, errCancelled), errors.Is(cause, context.Canceled):
-		return &Error{Err: fmt.Errorf("step %s was cancelled: %w", p.Name, err)}
+		return &Error{Err: fmt.Errorf("step %s was cancelled: %w", p.Name, err), Result: result}
 	}
 	return err
 }

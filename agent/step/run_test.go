@@ -261,3 +261,75 @@ func TestCheckArgs(t *testing.T) {
 		}
 	}
 }
+
+// TestRerunIsFinished: a step that must not be stopped and asks to run again is run to its end when the plan is cancelled meanwhile; one
+// that may be stopped is not.
+func TestRerunIsFinished(t *testing.T) {
+	for name, want := range map[string]string{"flash": "start 0 flash,done 0 flash,start 0 flash,done 0 flash,start 0 flash,done 0 flash",
+		"abortable poll": "start 0 abortable poll,done 0 abortable poll"} {
+		synctest.Test(t, func(t *testing.T) {
+			runs := 0
+			steps := table(map[string]Func{name: func(context.Context, *Call) (Outcome, error) {
+				if runs++; runs < 3 {
+					return Outcome{Kind: Rerun, After: time.Hour}, nil
+				}
+				return Outcome{}, nil
+			}, "ok": ok})
+			ctx, cancel := context.WithCancel(t.Context())
+			time.AfterFunc(time.Minute, cancel)
+			var tp tape
+			end := (&Runner{Table: steps}).Run(ctx, nil, plan(name, "ok"), &tp)
+			if got := strings.Join(tp.lines, ","); got != want || !end.Cancelled || end.Done {
+				t.Errorf("reported %s, ended with %+v; want %s", got, end, want)
+			}
+		})
+	}
+}
+
+// TestTimeout: progress does not save a step from its limit, and what it found out is kept.
+func TestTimeout(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		busy := func(ctx context.Context, c *Call) (Outcome, error) {
+			for i := uint64(0); ; i++ {
+				select {
+				case <-time.After(time.Second):
+					c.Report(Progress{Phase: "dig", Bytes: i})
+				case <-ctx.Done():
+					return Outcome{}, &Error{Err: ctx.Err(), Result: map[string]int{"found": 3}}
+				}
+			}
+		}
+		steps := table(map[string]Func{"busy": busy})
+		steps[0].Timeout = 10 * time.Minute
+		begin := time.Now()
+		var tp tape
+		end := (&Runner{Table: steps}).Run(t.Context(), nil, plan("busy"), &tp)
+		if end.Err == nil || !strings.Contains(end.Err.Error(), "took longer than 10m0s and was stopped") || end.Err.Retryable || fmt.Sprint(end.Err.Result) != "map[found:3]" {
+			t.Errorf("ended with %+v", end.Err)
+		}
+		if took := time.Since(begin); took != 10*time.Minute {
+			t.Errorf("stopped after %s", took)
+		}
+	})
+}
+
+// TestAlive: a sign of life without progress puts the stall off.
+func TestAlive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		steps := table(map[string]Func{"talks": func(ctx context.Context, c *Call) (Outcome, error) {
+			for range 10 {
+				select {
+				case <-time.After(50 * time.Second):
+					c.Alive()
+				case <-ctx.Done():
+					return Outcome{}, ctx.Err()
+				}
+			}
+			return Outcome{}, nil
+		}})
+		var tp tape
+		if end := (&Runner{Table: steps}).Run(t.Context(), nil, plan("talks"), &tp); !end.Done {
+			t.Errorf("ended with %+v", end)
+		}
+	})
+}

@@ -29,6 +29,10 @@ const (
 	Rescue  Phase = "rescue"
 )
 
+// Asked is the priority of a step that is not part of a phase by itself, but may be asked for in it. In deployment and cleaning every step
+// may be, zero or not; on a machine with an instance (service) only what says so.
+const Asked = -1
+
 // In holds a step's default priority per phase; zero means that the step is not part of the phase unless asked for.
 // Steps run highest priority first.
 type In struct {
@@ -50,14 +54,20 @@ type Func func(ctx context.Context, c *Call) (Outcome, error)
 
 // Step is one entry of the agent's table of steps.
 type Step struct {
-	Interface string        `json:"interface"` // Ironic's word: deploy, raid, inspect, ...
-	Name      string        `json:"step"`
-	Args      []Arg         `json:"args,omitempty"`
-	Priority  In            `json:"priority"`
-	Abortable bool          `json:"abortable,omitempty"` // stops at once when cancelled; else runs to its end
-	Stall     time.Duration `json:"stall,omitempty"`     // nanoseconds in JSON; fails when it shows no progress for this long
-	Run       Func          `json:"-"`
+	Interface string `json:"interface"` // Ironic's word: deploy, raid, inspect, ...
+	Name      string `json:"step"`
+	// Description says in a sentence what the step does, for people.
+	Description string        `json:"description,omitempty"`
+	Args        []Arg         `json:"args,omitempty"`
+	Priority    In            `json:"priority"`
+	Abortable   bool          `json:"abortable,omitempty"` // stops at once when cancelled; else runs to its end
+	Stall       time.Duration `json:"stall,omitempty"`     // nanoseconds in JSON; fails when it shows no progress for this long
+	Timeout     time.Duration `json:"timeout,omitempty"`   // nanoseconds in JSON; fails when one run takes longer, progress or not; zero: no limit
+	Run         Func          `json:"-"`
 }
+
+// Node is the key of Facts under which the agent leaves the UUID of the node that it works for, a string.
+type Node struct{}
 
 // Kind says how a step ended, apart from failure, which is an error.
 type Kind int
@@ -107,6 +117,8 @@ type Call struct {
 	// Report takes progress; any report, even of unchanged bytes under another phase, counts as a sign of life only when
 	// Bytes or Phase changed. Never blocks.
 	Report func(Progress)
+	// Alive gives a sign of life where there is no progress to tell; nil outside of a Runner.
+	Alive func()
 }
 
 // Decode reads the arguments into v, a pointer to a struct. An unknown argument is an error, not ignored.

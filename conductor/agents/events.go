@@ -92,6 +92,11 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 		}
 		return false
 	}
+	if f := e.GetStepFinished(); f != nil && s.cfg.Erased != nil {
+		if err := s.cfg.Erased(ss.ctx, ss.id.node, f.Result); err != nil {
+			return stop("keep what a step tells of erased disks", err)
+		}
+	}
 	if b := e.GetLogBundle(); b != nil {
 		s.keepBundle(ss, b)
 	} else if ev, ok := agentEvent(ss.id, e); !ok {

@@ -64,6 +64,9 @@ type Config struct {
 	Now func() time.Time
 	// Keepalive is how long a connection may be silent before it is probed, and then how long the answer may take; zero is 10 s.
 	Keepalive time.Duration
+	// Erased, unless nil, is handed the result of every step, failed ones too, before the engine is: it keeps the reports of erased disks.
+	// It is called again when a result comes again.
+	Erased func(ctx context.Context, nodeUUID string, result []byte) error
 	// Swarm, unless nil, introduces agents that write the same image to each other.
 	Swarm *Swarm
 }

@@ -68,6 +68,8 @@ var rulings = map[string]ruling{
 	"GET /v1/nodes/{node}/history":                          {rule: access.NodeHistory},
 	"GET /v1/nodes/{node}/history/{event}":                  {rule: access.NodeHistory},
 	"GET /v1/nodes/{node}/inventory":                        {rule: access.NodeInventory},
+	"GET /ingot/v1/nodes/{node}/erasures":                   {rule: access.NodeHistory},
+	"GET /ingot/v1/nodes/{node}/erasures/{erasure}":         {rule: access.NodeHistory},
 	"GET /v1/nodes/{node}/vendor_passthru/methods":          {rule: access.NodeVendorPassthru},
 	"GET /v1/nodes/{node}/vendor_passthru":                  {rule: access.NodeVendorPassthru},
 	"GET /v1/nodes/{node}/vendor_passthru/{method}":         {rule: access.NodeVendorPassthru},

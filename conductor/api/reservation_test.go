@@ -275,7 +275,7 @@ func TestStepsOfFakeHardware(t *testing.T) {
 		{`[{"interface":"raid","step":"apply_configuration_of_bios"}]`, "raid.apply_configuration_of_bios"},
 		{`[{"interface":"bios","step":"apply_configuration"}]`, "needs the argument settings"},
 		{`[{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"a","value":"b"}],"x":1}}]`, "has no argument x"},
-		{`[{"interface":"bios","step":"apply_configuration","args":{"settings":"a=b"}}]`, "settings is not a list"},
+		{`[{"interface":"bios","step":"apply_configuration","args":{"settings":"a=b"}}]`, "argument settings of step bios.apply_configuration is a string, but has to be an array"},
 		{`[{"interface":"bios","step":"factory_reset"},{"interface":"bios","step":"factory_reset","args":{"hard":true}}]`, "has no argument hard"},
 		{`[{"interface":"nose","step":"x"}]`, "'nose' is not one of ['power'"},
 	} {

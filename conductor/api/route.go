@@ -52,7 +52,7 @@ func (s *Server) table() []call.Route {
 		rules.New(st).Routes(),
 		s.openToRamdisks(ramdisk.New(st, s.find, ns, cfg.Hostname).Routes()),
 		own.New(st, en, s.find, own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
-			Progresses: cfg.Progresses, Logs: cfg.Logs}, log).Routes(),
+			Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey}, log).Routes(),
 	)
 }
 

@@ -26,6 +26,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/volumes"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/erasure"
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -52,6 +53,7 @@ type keeper interface {
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
 	Backfill(ctx context.Context, a *node.Allocation, nodeUUID string, fits func(a *node.Allocation, n *node.Node) error) error
 	DeleteAllocation(ctx context.Context, uuid, user string, removable func(a *node.Allocation, n *node.Node) error) error
+	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
 	tables
 }
 
@@ -107,6 +109,8 @@ type Config struct {
 	Progresses func() map[string]node.Progress
 	// Hardware is what stands behind the nodes' interfaces; with nil none can do anything but power and boot devices.
 	Hardware *hardware.Set
+	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
+	ErasureKey string
 	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/netboot"
+	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -91,6 +92,10 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
+	book, err := erasureBook(cfg, st)
+	if err != nil {
+		return err
+	}
 	addr, err := provisioningAddress(cfg)
 	if err != nil {
 		return err
@@ -119,7 +124,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return fmt.Errorf("agents.advertise: %w", err)
 	}
 	ag, err := agents.New(st, en, ca, agents.Config{
-		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Names: []string{reachHost, cfg.Name()}, Hostname: cfg.Name(),
+		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Names: []string{reachHost, cfg.Name()}, Hostname: cfg.Name(), Erased: erased(book, st),
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 	}, log)
 	if err != nil {
@@ -145,7 +150,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), LockWait: lockWait, Drivers: types, Events: hub, Progresses: en.Progresses, Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
+	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), LockWait: lockWait, Drivers: types, Events: hub, Progresses: en.Progresses, ErasureKey: string(book.Key.PEM()), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
 		var out []rest.LogLine
 		for _, l := range ag.Logs(node, after) {
 			out = append(out, logLine(l))
@@ -250,6 +255,12 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	}
 	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
 		c.ImageBase = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort)) + "/images/"
+	}
+	if all, err := cfg.Steps.Priorities(); err == nil { // Validate has seen to it
+		c.Priorities = map[node.Phase]map[string]int{}
+		for phase, steps := range all {
+			c.Priorities[node.Phase(phase)] = steps
+		}
 	}
 	if m != nil {
 		c.AgentSteps, c.StepsDigest = m.Steps, m.StepsDigest

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -36,7 +37,51 @@ type Config struct {
 	Power    Power    `yaml:"power"`
 	Hardware Hardware `yaml:"hardware"`
 	Swarm    Swarm    `yaml:"swarm"`
+	Steps    Steps    `yaml:"steps"`
 }
+
+// Steps says which steps are run by themselves, and when. Each list has entries INTERFACE.STEP:PRIORITY, such as
+// deploy.erase_devices:10; the highest priority runs first, 0 leaves a step out. What a request, a template or a runbook asks for goes
+// before it. The names are those of Ironic's options.
+type Steps struct {
+	// CleanStepPriorityOverride is for the automated cleaning before a node becomes available.
+	CleanStepPriorityOverride []string `yaml:"clean_step_priority_override"`
+	// DeployStepPriorityOverride is for deployments.
+	DeployStepPriorityOverride []string `yaml:"deploy_step_priority_override"`
+	// InspectStepPriorityOverride is for inspection.
+	InspectStepPriorityOverride []string `yaml:"inspect_step_priority_override"`
+	// VerifyStepPriorityOverride is for what is done when a node is taken under management.
+	VerifyStepPriorityOverride []string `yaml:"verify_step_priority_override"`
+}
+
+// Priorities are the overrides by phase ("clean", "deploy", ...) and step ("deploy.erase_devices").
+func (s Steps) Priorities() (map[string]map[string]int, error) {
+	out := map[string]map[string]int{}
+	var faults []error
+	for phase, list := range map[string][]string{"clean": s.CleanStepPriorityOverride, "deploy": s.DeployStepPriorityOverride,
+		"inspect": s.InspectStepPriorityOverride, "verify": s.VerifyStepPriorityOverride} {
+		for _, entry := range list {
+			name, text, _ := strings.Cut(entry, ":")
+			iface, step, ok := strings.Cut(name, ".")
+			p, err := strconv.Atoi(text)
+			if !ok || iface == "" || step == "" || err != nil || p < 0 || p > maxPriority {
+				faults = append(faults, fmt.Errorf("steps.%s_step_priority_override: %q is not INTERFACE.STEP:PRIORITY with a priority from 0 to %d", phase, entry, maxPriority))
+				continue
+			}
+			if out[phase] == nil {
+				out[phase] = map[string]int{}
+			}
+			if _, twice := out[phase][name]; twice {
+				faults = append(faults, fmt.Errorf("steps.%s_step_priority_override: %s stands there twice", phase, name))
+			}
+			out[phase][name] = p
+		}
+	}
+	return out, errors.Join(faults...)
+}
+
+// maxPriority keeps steps of the agent behind its boot, which has 1000.
+const maxPriority = 999
 
 // Swarm is what agents that write the same published image do for each other.
 type Swarm struct {
@@ -344,6 +389,9 @@ func (c Config) Validate() error {
 	const leastUpload = 1_000_000
 	if l := c.Swarm.UploadLimit; l != 0 && l < leastUpload {
 		bad("swarm.upload_limit", "%d is less than %d bytes per second, with which nobody is served in time; 0 means no limit", l, leastUpload)
+	}
+	if _, err := c.Steps.Priorities(); err != nil {
+		faults = append(faults, err)
 	}
 	return errors.Join(faults...)
 }

@@ -202,3 +202,27 @@ func TestSecretsAreNotShown(t *testing.T) {
 		t.Errorf("shown: %s", out.String())
 	}
 }
+
+// TestStepPriorities: the form of each entry, and where it may come from.
+func TestStepPriorities(t *testing.T) {
+	c := Default()
+	c.Steps.CleanStepPriorityOverride = []string{"deploy.erase_devices:10", "deploy.erase_devices_metadata:0"}
+	c.Steps.VerifyStepPriorityOverride = []string{"power.x:7"}
+	got, err := c.Steps.Priorities()
+	if err != nil || got["clean"]["deploy.erase_devices"] != 10 || got["verify"]["power.x"] != 7 || got["deploy"] != nil {
+		t.Errorf("priorities %v, %v", got, err)
+	}
+	if p, ok := got["clean"]["deploy.erase_devices_metadata"]; !ok || p != 0 {
+		t.Errorf("a step that is left out: %v", got)
+	}
+	for _, bad := range []string{"erase_devices:10", "deploy.erase_devices", "deploy.erase_devices:-1", "deploy.erase_devices:1000", "deploy.:5", "deploy.a:x"} {
+		c.Steps.CleanStepPriorityOverride = []string{bad}
+		if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "steps.clean_step_priority_override: \""+bad) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	c.Steps.CleanStepPriorityOverride = []string{"deploy.a:1", "deploy.a:2"}
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("twice: %v", err)
+	}
+}

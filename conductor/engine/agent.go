@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -67,6 +68,9 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 func (e *Engine) planLost(n *node.Node, also *node.Also, why string) error {
 	if n.Job.Attempt >= e.cfg.PlanTries {
 		return e.fail(n, also, withRemedy(why, "look at the agent's log and the node's console"))
+	}
+	if s := n.Job.Current(); s != nil && s.RunsAgain.After(n.Job.NotBefore) {
+		n.Job.NotBefore = s.RunsAgain // it wanted to be left alone until then
 	}
 	e.planAnew(n.Job, why)
 	e.history(n, also, "provisioning", "WARNING", "the steps are run again: "+why, "")
@@ -179,6 +183,9 @@ func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 			over = true
 			return nil
 		}
+		if ev.Seq > 0 && ev.Seq <= b.AckedSeq {
+			return nil // it came before, and is stored
+		}
 		b.AckedSeq = max(b.AckedSeq, ev.Seq)
 		return e.event(ctx, n, also, ev)
 	})
@@ -204,20 +211,13 @@ func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev node.AgentEvent) error {
 	j := n.Job
 	mine := func(planID string) bool { return j != nil && j.Failure == "" && j.PlanID != "" && j.PlanID == planID }
-	step := func(r node.StepRef) (*node.JobStep, int) {
-		from, to := planRange(j)
-		if i := from + r.Index; r.Index >= 0 && i < to {
-			return &j.Steps[i], i
-		}
-		return nil, 0
-	}
 	switch {
 	case ev.StepStarted != nil:
 		r := *ev.StepStarted
 		if !mine(r.PlanID) {
 			return nil
 		}
-		s, i := step(r)
+		s, i := planStep(j, r)
 		if s == nil {
 			return nil
 		}
@@ -225,13 +225,14 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 		if j.PlanSent.IsZero() {
 			j.PlanSent = time.Now().UTC()
 		}
-		if s.Status != node.StepPending && r.Name == s.Name || i < j.Index {
+		if !s.RunsAgain.IsZero() { // its time has come
+			s.RunsAgain, j.Detail = time.Time{}, ""
+		}
+		if s.Status != node.StepPending || i < j.Index {
 			return nil
 		}
 		e.mark(n, also, node.MarkStepBegan, r.Name)
-		if r.Name == s.Name {
-			s.Status, s.StartedAt, j.Index = node.StepRunning, time.Now().UTC(), i
-		}
+		s.Status, s.StartedAt, j.Index = node.StepRunning, time.Now().UTC(), i
 		return nil
 
 	case ev.StepFinished != nil:
@@ -239,7 +240,7 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 		if !mine(r.PlanID) {
 			return nil
 		}
-		s, i := step(r.StepRef)
+		s, i := planStep(j, r.StepRef)
 		if s == nil {
 			return nil
 		}
@@ -274,6 +275,7 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 	now := time.Now().UTC()
 	switch r.Outcome {
 	case node.OutcomeFailed:
+		s.Result = r.Result // a step may have found out something all the same
 		if j.Abort {
 			return nil // the end of the plan follows
 		}
@@ -286,32 +288,90 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 		return e.fail(n, also, withRemedy(fmt.Sprintf("%s step %s failed: %s", j.Phase, r.Name, r.Error), r.Remedy))
 
 	case node.OutcomeRerun:
+		s.RunsAgain = now.Add(max(r.After, 0))
+		s.Result = r.Result
 		j.Detail = fmt.Sprintf("step %s runs again after %s", r.Name, r.After)
 		return nil
 
 	case node.OutcomeRunNext, node.OutcomeDone, node.OutcomeReboot, node.OutcomeHold:
 		e.mark(n, also, node.MarkStepDone, r.Name)
-		if r.Name != "" && r.Name != s.Name || s.Status == node.StepDone {
-			return nil // a step that this one asked for, or a result that came before
+		if s.Status == node.StepDone {
+			return nil
 		}
-		s.Status, s.EndedAt, s.Result = node.StepDone, now, r.Result
+		s.Status, s.EndedAt, s.Result, s.RunsAgain = node.StepDone, now, r.Result, time.Time{}
 		j.Index = max(j.Index, i+1)
-		if r.Outcome == node.OutcomeDone {
-			if err := e.useResult(ctx, n, also, s); err != nil {
-				return err
-			}
-		}
+		name := s.Name
 		switch r.Outcome {
+		case node.OutcomeDone:
+			return e.useResult(ctx, n, also, s)
+		case node.OutcomeRunNext:
+			e.insertAsked(j, i+1, r.Next)
 		case node.OutcomeReboot:
-			return e.rebootThenGoOn(n, also, s.Name)
+			return e.rebootThenGoOn(n, also, name)
 		case node.OutcomeHold:
+			if _, _, err := node.Next(n.Provision, n.TargetProvision, node.Hold); err != nil {
+				return e.fail(n, also, fmt.Sprintf("step %s asks to hold the node, which is not possible in phase %s", name, j.Phase))
+			}
 			e.toNext(j)
-			j.Detail = "held by step " + s.Name
+			j.Detail = "held by step " + name + "; unhold goes on, abort ends it"
 			return e.leave(n, also, node.Hold)
 		}
 		return nil
 	}
 	return e.fail(n, also, fmt.Sprintf("step %s ended with an outcome that this version of Ingot does not know (%q); use the ramdisk that belongs to it", r.Name, r.Outcome))
+}
+
+// planStep finds the step of a job that a result of the present plan is about: the plan's step of that index, or one that it asked for.
+func planStep(j *node.Job, r node.StepRef) (*node.JobStep, int) {
+	from, to := planRange(j)
+	at, k := -1, -1
+	for i := from; i < to; i++ {
+		if j.Steps[i].Under {
+			continue
+		}
+		if k++; k == r.Index {
+			at = i
+			break
+		}
+	}
+	if at < 0 {
+		return nil, 0
+	}
+	if s := &j.Steps[at]; s.Status != node.StepDone && (r.Name == "" || r.Name == s.Name) {
+		return s, at
+	}
+	last := -1
+	for i := at + 1; i < to && j.Steps[i].Under; i++ {
+		if j.Steps[i].Name != r.Name {
+			continue
+		}
+		if last = i; j.Steps[i].Status != node.StepDone {
+			break
+		}
+	}
+	switch {
+	case last >= 0:
+		return &j.Steps[last], last
+	case r.Name == j.Steps[at].Name:
+		return &j.Steps[at], at // once more
+	}
+	return nil, 0
+}
+
+// insertAsked puts the steps that a step asked for behind it: the agent runs them before it goes on with its plan.
+func (e *Engine) insertAsked(j *node.Job, at int, next []node.PlanStep) {
+	var asked []node.JobStep
+	for _, a := range next {
+		s, _ := e.agentTable(a.Interface, a.Name) // the agent itself refuses what it has not
+		s.Interface, s.Name = a.Interface, a.Name
+		st := inBand(s, a.Args, j.Steps[at-1].Priority)
+		if a.Stall > 0 {
+			st.Stall = a.Stall
+		}
+		st.Under = true
+		asked = append(asked, st)
+	}
+	j.Steps = slices.Insert(j.Steps, at, asked...)
 }
 
 // rebootThenGoOn boots the agent again for the steps behind one that asked for it.

@@ -8,6 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
 
+	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
@@ -47,18 +48,40 @@ type Config struct {
 	// by itself, and agents are not compared.
 	AgentSteps  []AgentStep
 	StepsDigest string
+	// Priorities are those of steps ("interface.step") that are not to run, or to run at another place than by themselves, by phase; 0
+	// leaves a step out.
+	Priorities map[node.Phase]map[string]int
 }
 
 // AgentStep is one entry of the agent's table of steps, in the JSON of the ramdisk's manifest.
 type AgentStep struct {
-	Interface string         `json:"interface"`
-	Name      string         `json:"step"`
-	Args      []AgentStepArg `json:"args"`
-	Priority  struct {
+	Interface   string         `json:"interface"`
+	Name        string         `json:"step"`
+	Description string         `json:"description"`
+	Args        []AgentStepArg `json:"args"`
+	Priority    struct {
 		Deploy, Clean, Inspect, Service, Rescue int
 	} `json:"priority"`
 	Abortable bool          `json:"abortable"`
 	Stall     time.Duration `json:"stall"`
+	Timeout   time.Duration `json:"timeout"`
+}
+
+// priority is the step's own priority in a phase.
+func (s AgentStep) priority(phase node.Phase) int {
+	switch phase {
+	case node.PhaseDeploy:
+		return s.Priority.Deploy
+	case node.PhaseClean:
+		return s.Priority.Clean
+	case node.PhaseInspect:
+		return s.Priority.Inspect
+	case node.PhaseService:
+		return s.Priority.Service
+	case node.PhaseRescue:
+		return s.Priority.Rescue
+	}
+	return 0
 }
 
 // AgentStepArg declares an argument of a step.

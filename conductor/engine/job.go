@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"slices"
@@ -28,7 +29,7 @@ func (e *Engine) newJob(ctx context.Context, n *node.Node, r Request) (*node.Job
 			return nil, invalidf("inspection is not supported by the inspect interface no-inspect of node %s", n.UUID)
 		}
 		job.Phase, job.Target = node.PhaseInspect, node.Manageable
-		job.Steps = e.agentPhase(n, "inspect", node.PhaseInspect, func(s AgentStep) int { return s.Priority.Inspect })
+		job.Steps = e.agentPhase(n, "inspect", node.PhaseInspect)
 	case node.Provide:
 		job.Phase, job.Target = node.PhaseClean, node.Available
 		job.Steps = e.cleanSteps(n)
@@ -59,7 +60,7 @@ func (e *Engine) newJob(ctx context.Context, n *node.Node, r Request) (*node.Job
 	if err != nil {
 		return nil, err
 	}
-	return job, nil
+	return job, e.checkPlan(n, job.Steps)
 }
 
 // cleanJob makes the cleaning that follows a tear-down.
@@ -76,24 +77,18 @@ func (e *Engine) cleanSteps(n *node.Node) []node.JobStep {
 	if !on {
 		return nil
 	}
-	// Of the agent's clean steps only this one runs by itself: full erasure takes hours and wears disks out, so it is asked for.
-	return e.agentPhase(n, "deploy", node.PhaseClean, func(s AgentStep) int {
-		if s.Name == "erase_devices_metadata" {
-			return s.Priority.Clean
-		}
-		return 0
-	})
+	return e.agentPhase(n, "deploy", node.PhaseClean)
 }
 
 // agentPhase is a phase in which the agent is booted, does the steps that have a priority, and is turned off. A node whose interface
 // of that kind is a fake has no agent, and only the steps that its interfaces bring.
-func (e *Engine) agentPhase(n *node.Node, kind string, phase node.Phase, priority func(AgentStep) int) []node.JobStep {
+func (e *Engine) agentPhase(n *node.Node, kind string, phase node.Phase) []node.JobStep {
 	if e.drivers.Interface(n, kind) == "fake" {
 		return ordered(e.plugSteps(n, phase))
 	}
 	steps := append(conductorPhase(phase), e.plugSteps(n, phase)...)
 	for _, s := range e.cfg.AgentSteps {
-		if p := priority(s); p > 0 {
+		if p := e.priority(phase, s.Interface, s.Name, s.priority(phase)); p > 0 {
 			steps = append(steps, inBand(s, nil, p))
 		}
 	}
@@ -117,10 +112,27 @@ func inBand(s AgentStep, args json.RawMessage, priority int) node.JobStep {
 		Abortable: s.Abortable, Stall: s.Stall}
 }
 
-// ordered sorts by priority, highest first, conductor steps before the agent's of the same priority.
+// interfaceOrder is the order in which steps of the same priority run, which is Ironic's; interfaces that it does not name come last.
+var interfaceOrder = []string{"network", "vendor", "power", "management", "firmware", "deploy", "bios", "raid"}
+
+// ordered sorts by priority, highest first, then by interface, and conductor steps before the agent's of the same priority and interface.
 func ordered(steps []node.JobStep) []node.JobStep {
-	slices.SortStableFunc(steps, func(a, b node.JobStep) int { return b.Priority - a.Priority })
+	rank := func(s node.JobStep) int {
+		if i := slices.Index(interfaceOrder, s.Interface); i >= 0 {
+			return i
+		}
+		return len(interfaceOrder)
+	}
+	slices.SortStableFunc(steps, func(a, b node.JobStep) int { return cmp.Or(b.Priority-a.Priority, rank(a)-rank(b)) })
 	return steps
+}
+
+// priority is a step's priority in a phase: the configuration's, else its own.
+func (e *Engine) priority(phase node.Phase, iface, name string, own int) int {
+	if p, ok := e.cfg.Priorities[phase][iface+"."+name]; ok {
+		return p
+	}
+	return own
 }
 
 // listedSteps is the client's own list for cleaning or service, in the client's order, with the agent booted around it unless the node
@@ -154,10 +166,10 @@ func (e *Engine) listedSteps(n *node.Node, phase node.Phase, asked []node.JobSte
 			return nil, invalidf("step %s.%s runs in the agent, so it can't run with disable_ramdisk", a.Interface, a.Name)
 		case agentless:
 			return nil, invalidf("step %s.%s runs in the agent, which a node with deploy interface fake has not", a.Interface, a.Name)
-		case phase == node.PhaseService && s.Priority.Service == 0:
+		case phase == node.PhaseService && s.Priority.Service == 0: // negative: when asked for
 			return nil, invalidf("step %s.%s can't run on a node with an instance: the agent has no step of that name for service", a.Interface, a.Name)
 		}
-		steps = append(steps, inBand(s, a.Args, max(s.Priority.Clean, s.Priority.Service)))
+		steps = append(steps, inBand(s, a.Args, max(s.priority(phase), 0)))
 	}
 	if agentless {
 		return steps, nil
@@ -213,10 +225,11 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 			return nil, err
 		}
 		for _, s := range e.cfg.AgentSteps {
-			if s.Priority.Deploy == 0 || s.Name == "write_configdrive" && !hasConfigDrive(n) {
+			p := e.priority(node.PhaseDeploy, s.Interface, s.Name, s.Priority.Deploy)
+			if p <= 0 || s.Name == "write_configdrive" && !hasConfigDrive(n) {
 				continue
 			}
-			steps = append(steps, inBand(s, nil, s.Priority.Deploy))
+			steps = append(steps, inBand(s, nil, p))
 		}
 	}
 	for _, a := range asked {

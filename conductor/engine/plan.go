@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -33,6 +34,9 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
 			j := n.Job
 			n.Generation++
+			for i := j.Index; i < len(j.Steps); i++ {
+				j.Steps[i].Under = false // what steps of an earlier plan asked for has its own place now
+			}
 			j.PlanID, j.PlanGen, j.PlanFirst, j.PlanSent = uuid.NewString(), n.Generation, j.Index, time.Time{}
 			j.Attempt++
 			j.NotBefore, j.Detail = time.Time{}, ""
@@ -76,7 +80,11 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 	if n.Maintenance {
 		return never, nil
 	}
-	if left := time.Until(e.lastSign(n.UUID, j.PlanSent).Add(e.cfg.Silence)); left > 0 {
+	since := j.PlanSent
+	if again := j.Current().RunsAgain; again.After(since) {
+		since = again // until then there is nothing to say
+	}
+	if left := time.Until(e.lastSign(n.UUID, since).Add(e.cfg.Silence)); left > 0 {
 		return left, nil
 	}
 	return 0, p.bootAnew(ctx, fmt.Sprintf("the agent is connected but said nothing about step %s for %s", j.Current().Name, e.cfg.Silence))
@@ -114,6 +122,8 @@ func computed(step, arg string) bool {
 		return arg == "image_source" || arg == "root_device" || strings.HasPrefix(arg, "image_")
 	case "write_configdrive":
 		return arg == "configdrive"
+	case "create_configuration":
+		return arg == "target_raid_config"
 	}
 	return false
 }
@@ -228,15 +238,30 @@ func (e *Engine) imageMirrors(n *node.Node) ([]string, error) {
 	return urls, nil
 }
 
-// planAnew gives up the present plan; the next look makes a new one of the same steps. What the old one's steps left for each
-// other is gone with it, so all of them run again.
+// planAnew gives up the present plan; the next look makes a new one. What the old one's steps left for each other in the agent is gone with
+// it, so where they leave anything (the image that is written, and not committed yet) all of them run again; else those that are done, which
+// may have taken hours, stay done.
 func (e *Engine) planAnew(j *node.Job, why string) {
 	from, to := planRange(j)
-	for i := from; i < to; i++ {
-		s := &j.Steps[i]
-		s.Status, s.Result, s.StartedAt, s.EndedAt = node.StepPending, nil, time.Time{}, time.Time{}
+	all := slices.ContainsFunc(j.Steps[from:to], func(s node.JobStep) bool { return s.Interface == "deploy" && s.Name == "write_image" })
+	kept := slices.Clone(j.Steps[:from])
+	j.Index = -1
+	for _, s := range j.Steps[from:to] {
+		if all && s.Under {
+			continue // who asked for it will ask again
+		}
+		if all || s.Status != node.StepDone {
+			s.Status, s.Result, s.StartedAt, s.EndedAt, s.RunsAgain = node.StepPending, nil, time.Time{}, time.Time{}, time.Time{}
+			if j.Index < 0 {
+				j.Index = len(kept)
+			}
+		}
+		kept = append(kept, s)
 	}
-	j.Index = from
+	if j.Index < 0 {
+		j.Index = len(kept) // only the plan's end was not heard of
+	}
+	j.Steps = append(kept, j.Steps[to:]...)
 	j.PlanID, j.PlanSent, j.Detail = "", time.Time{}, why
 }
 

@@ -27,7 +27,11 @@ func (e *Engine) plugSteps(n *node.Node, phase node.Phase) []node.JobStep {
 	}
 	var steps []node.JobStep
 	for _, s := range e.plugs.Steps(n) {
-		if p := s.Priority[phase]; p > 0 {
+		own, may := s.Priority[phase]
+		if !may {
+			continue
+		}
+		if p := e.priority(phase, s.Interface, s.Name, own); p > 0 {
 			steps = append(steps, node.JobStep{Interface: s.Interface, Name: s.Name, Priority: p, Abortable: s.Abortable, Plug: true})
 		}
 	}

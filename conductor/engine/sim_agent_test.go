@@ -229,27 +229,50 @@ func (a *agent) run(ctx context.Context, p node.Plan) {
 		a.emit(node.AgentEvent{PlanFinished: &r})
 	}
 	for i, s := range p.Steps {
-		if ctx.Err() != nil {
-			end(node.PlanResult{Cancelled: true})
-			return
-		}
 		a.mu.Lock()
 		a.index = i
 		a.mu.Unlock()
-		ref := node.StepRef{PlanID: p.ID, Index: i, Name: s.Name}
-		a.emit(node.AgentEvent{StepStarted: &ref})
-		r := a.step(ctx, s)
-		if a.ctx.Err() != nil {
-			return // no power
-		}
-		r.StepRef = ref
-		a.emit(node.AgentEvent{StepFinished: &r})
-		if r.Outcome == node.OutcomeFailed || r.Outcome == node.OutcomeReboot || r.Outcome == node.OutcomeHold {
+		if goesOn, power := a.runOne(ctx, p.ID, i, s); !power {
+			return
+		} else if !goesOn {
 			end(node.PlanResult{Cancelled: ctx.Err() != nil})
 			return
 		}
 	}
 	end(node.PlanResult{Done: true})
+}
+
+// runOne runs a step, and again for as long as it asks to, and what it asks for. It tells whether the plan goes on, and whether there
+// still is power.
+func (a *agent) runOne(ctx context.Context, plan string, i int, s node.PlanStep) (goesOn, power bool) {
+	for ctx.Err() == nil {
+		ref := node.StepRef{PlanID: plan, Index: i, Name: s.Name}
+		a.emit(node.AgentEvent{StepStarted: &ref})
+		r := a.step(ctx, s)
+		if a.ctx.Err() != nil {
+			return false, false
+		}
+		r.StepRef = ref
+		a.emit(node.AgentEvent{StepFinished: &r})
+		switch r.Outcome {
+		case node.OutcomeRerun:
+			select {
+			case <-time.After(r.After):
+			case <-ctx.Done():
+			}
+			continue
+		case node.OutcomeRunNext:
+			for _, next := range r.Next {
+				if goesOn, power := a.runOne(ctx, plan, i, next); !goesOn {
+					return false, power
+				}
+			}
+		case node.OutcomeFailed, node.OutcomeReboot, node.OutcomeHold:
+			return false, true
+		}
+		return true, true
+	}
+	return false, a.ctx.Err() == nil
 }
 
 const simInventory = `{"inventory":{"interfaces":[{"name":"eth0","mac_address":"52:54:00:%[1]s"},{"name":"eth1","mac_address":"52:54:01:%[1]s"},{"name":"ib0"}],

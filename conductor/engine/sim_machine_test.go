@@ -63,6 +63,7 @@ type machine struct {
 	mostInUse  int
 	agent      *agent
 	plansTaken []node.Plan
+	runs       []string // steps of script that ran
 }
 
 // bmc is the machine's controller as one conductor reaches it.

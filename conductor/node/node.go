@@ -86,6 +86,9 @@ type Node struct {
 	Job  *Job  `json:",omitzero"` // work in progress; nil when there is none
 	Boot *Boot `json:",omitzero"` // the newest boot of the agent on this machine; nil before the first
 
+	// Past has the newest job of each phase that is over, with what came out of its steps, but without their arguments.
+	Past map[Phase]*Job `json:",omitzero"`
+
 	// Generation rises with every boot that the conductor starts and every plan it sends; it fences off older agents.
 	Generation uint64 `json:",omitzero"`
 
@@ -179,6 +182,7 @@ type Job struct {
 	Abort     bool      `json:"abort,omitempty"`      // asked for; takes effect when the step allows it
 	Failure   string    `json:"failure,omitempty"`    // why the job failed; what is left of it cleans up behind it
 	Detail    string    `json:"detail,omitempty"`     // for humans: "waiting for the agent since ..."
+	EndedAt   time.Time `json:"ended_at,omitzero"`    // of a job that is over, see Node.Past
 }
 
 // JobStep is one step of a job.
@@ -195,6 +199,11 @@ type JobStep struct {
 	Result    json.RawMessage `json:"result,omitempty"`
 	StartedAt time.Time       `json:"started_at,omitzero"`
 	EndedAt   time.Time       `json:"ended_at,omitzero"`
+	// Under tells that the agent runs the step as part of the present plan's step before it, which asked for it: it has no place of its own
+	// in that plan.
+	Under bool `json:"under,omitempty"`
+	// RunsAgain is when a step that asked to be run again will be; zero while it runs, and else.
+	RunsAgain time.Time `json:"runs_again,omitzero"`
 }
 
 // StepStatus is how far one step is.

@@ -25,6 +25,8 @@ type sealedPart struct {
 	DriverInfo   map[string]any `json:"driver_info,omitempty"`
 	InstanceInfo map[string]any `json:"instance_info,omitempty"`
 	Job          *node.Job      `json:"job,omitempty"`
+	// Past is sealed with it: what came out of steps is nobody's to read in a stolen database.
+	Past map[node.Phase]*node.Job `json:"past,omitempty"`
 }
 
 // row is a node as the tables hold it, not yet sealed. UUID, version and time of the last change are not in doc: they have columns.
@@ -37,7 +39,7 @@ type row struct {
 // encode splits a node. The drive is nil when there is none.
 func encode(n *node.Node) (row, error) {
 	var r row
-	part := sealedPart{n.DriverInfo, n.InstanceInfo, n.Job}
+	part := sealedPart{n.DriverInfo, n.InstanceInfo, n.Job, n.Past}
 	if d, ok := n.InstanceInfo["configdrive"]; ok && d != nil {
 		part.InstanceInfo = maps.Clone(n.InstanceInfo)
 		delete(part.InstanceInfo, "configdrive")
@@ -48,7 +50,7 @@ func encode(n *node.Node) (row, error) {
 		r.drive = b
 	}
 	c := *n
-	c.DriverInfo, c.InstanceInfo, c.Job = nil, nil, nil
+	c.DriverInfo, c.InstanceInfo, c.Job, c.Past = nil, nil, nil, nil
 	c.UUID, c.Version, c.UpdatedAt = "", 0, time.Time{}
 	r.columns, r.guids = columns(n), slices.Clone(n.SystemGUIDs)
 	var err error
@@ -69,7 +71,7 @@ func decode(r row, n *node.Node) error {
 	if err := json.Unmarshal(r.secret, &part); err != nil {
 		return fmt.Errorf("decode node: %w", err)
 	}
-	n.DriverInfo, n.InstanceInfo, n.Job = part.DriverInfo, part.InstanceInfo, part.Job
+	n.DriverInfo, n.InstanceInfo, n.Job, n.Past = part.DriverInfo, part.InstanceInfo, part.Job, part.Past
 	if r.drive != nil {
 		var d any
 		if err := json.Unmarshal(r.drive, &d); err != nil {

@@ -38,8 +38,20 @@ type Disk struct {
 	ReadOnly   bool     // as the kernel says
 	Removable  bool
 
+	// Paths are the ways to a disk that has more than one: it is in the list once, by the name of the path that is used. The first is
+	// that one.
+	Paths []Path
+
 	// Number is the device's, "254:0": it is of this boot alone, and not in JSON.
 	Number string
+}
+
+// Path is one of several ways to the same disk.
+type Path struct {
+	Name   string `json:"name"` // "/dev/sdb"
+	ByPath string `json:"by_path"`
+	HCTL   string `json:"hctl"`
+	State  string `json:"state"` // the kernel's words: "running", "running, active/optimized", "offline"; empty when it has none
 }
 
 type diskJSON struct {
@@ -60,6 +72,7 @@ type diskJSON struct {
 	ByPathAlso         []string `json:"by_path_also,omitempty"`
 	ReadOnly           bool     `json:"read_only,omitempty"`
 	Removable          bool     `json:"removable,omitempty"`
+	Paths              []Path   `json:"paths,omitempty"`
 }
 
 func (d Disk) json() diskJSON {
@@ -73,7 +86,7 @@ func (d Disk) json() diskJSON {
 		Name: d.Name, Model: null(d.Model), Size: d.Size, Rotational: d.Rotational, WWN: null(d.WWN), Serial: null(d.Serial),
 		Vendor: null(d.Vendor), WWNWithExtension: null(d.WWNWithExtension), WWNVendorExtension: null(d.WWNVendorExtension),
 		HCTL: null(d.HCTL), ByPath: null(d.ByPath), LogicalSectors: d.LogicalSectors, PhysicalSectors: d.PhysicalSectors,
-		Tran: null(d.Tran), ByPathAlso: d.ByPathAlso, ReadOnly: d.ReadOnly, Removable: d.Removable,
+		Tran: null(d.Tran), ByPathAlso: d.ByPathAlso, ReadOnly: d.ReadOnly, Removable: d.Removable, Paths: d.Paths,
 	}
 }
 
@@ -96,7 +109,7 @@ func (d *Disk) UnmarshalJSON(b []byte) error {
 		Name: j.Name, Model: text(j.Model), Size: j.Size, Rotational: j.Rotational, WWN: text(j.WWN), Serial: text(j.Serial),
 		Vendor: text(j.Vendor), WWNWithExtension: text(j.WWNWithExtension), WWNVendorExtension: text(j.WWNVendorExtension),
 		HCTL: text(j.HCTL), ByPath: text(j.ByPath), LogicalSectors: j.LogicalSectors, PhysicalSectors: j.PhysicalSectors,
-		Tran: text(j.Tran), ByPathAlso: j.ByPathAlso, ReadOnly: j.ReadOnly, Removable: j.Removable,
+		Tran: text(j.Tran), ByPathAlso: j.ByPathAlso, ReadOnly: j.ReadOnly, Removable: j.Removable, Paths: j.Paths,
 	}
 	return nil
 }
@@ -127,7 +140,8 @@ func HumanSize(n int64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// Identity is what makes a disk this disk. At least one of WWN, Serial and ByPath is set.
+// Identity is what makes a disk this disk. At least one of WWN, Serial and ByPath is set. A disk with several paths has no ByPath: which of
+// them is used may change.
 type Identity struct {
 	Name   string `json:"name"` // where it was; not part of the comparison
 	Serial string `json:"serial"`
@@ -142,7 +156,11 @@ func (d Disk) Identity() Identity {
 	if wwn == "" {
 		wwn = d.WWN
 	}
-	return Identity{Name: d.Name, Serial: d.Serial, WWN: wwn, Size: d.Size, ByPath: d.ByPath}
+	id := Identity{Name: d.Name, Serial: d.Serial, WWN: wwn, Size: d.Size, ByPath: d.ByPath}
+	if len(d.Paths) > 0 {
+		id.ByPath = ""
+	}
+	return id
 }
 
 // Differs says what is not the same about two identities, or "".
@@ -151,6 +169,9 @@ func (id Identity) Differs(other Identity) string {
 	for _, f := range []struct{ what, want, is string }{
 		{"wwn", id.WWN, other.WWN}, {"serial", id.Serial, other.Serial}, {"path", id.ByPath, other.ByPath},
 	} {
+		if f.what == "path" && f.want == "" && id.WWN != "" {
+			continue // it had several, and may have one left
+		}
 		if f.want != f.is {
 			diffs = append(diffs, fmt.Sprintf("%s is %q, not %q", f.what, f.is, f.want))
 		}

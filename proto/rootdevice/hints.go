@@ -222,8 +222,14 @@ func (d Disk) values(key string) []string {
 		v = []string{d.WWNVendorExtension}
 	case "name":
 		v = []string{d.Name}
+		for _, p := range d.Paths[min(1, len(d.Paths)):] {
+			v = append(v, p.Name)
+		}
 	case "hctl":
 		v = []string{d.HCTL}
+		for _, p := range d.Paths[min(1, len(d.Paths)):] {
+			v = append(v, p.HCTL)
+		}
 	case "by_path":
 		v = append([]string{d.ByPath}, d.ByPathAlso...)
 	case "tran":

@@ -13,6 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/erasure"
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -24,6 +25,7 @@ type keeper interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
+	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
 }
 
 // machines does the work.
@@ -47,6 +49,8 @@ type Config struct {
 	Progresses func() map[string]node.Progress
 	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
+	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
+	ErasureKey string
 }
 
 // Handlers answer the requests.
@@ -67,7 +71,7 @@ func New(st keeper, en machines, find *finder.Finder, cfg Config, log *slog.Logg
 // events, the log, and what the hardware types really do.
 func (s *Handlers) Routes() []call.Route {
 	const quarantine, lock = "/ingot/v1/nodes/{node}/quarantine", "/ingot/v1/nodes/{node}/lock"
-	return []call.Route{
+	return append(s.erasureRoutes(), []call.Route{
 		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Handle: s.getQuarantine},
 		{Method: http.MethodPost, Path: quarantine, Access: call.Write, Handle: s.postQuarantine},
 		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Handle: s.deleteQuarantine},
@@ -79,7 +83,7 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read, Handle: s.getProgress},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Handle: s.getTimeline},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Handle: s.getLogs},
-	}
+	}...)
 }
 
 func showQuarantine(n *node.Node) rest.Quarantine {

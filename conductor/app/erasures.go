@@ -1,0 +1,29 @@
+package app
+
+import (
+	"context"
+
+	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/erasure"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// erasureBook is what signs the reports of erased disks and keeps them.
+func erasureBook(cfg config.Config, st *store.Store) (*erasure.Book, error) {
+	key, err := erasure.OpenKey(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	return &erasure.Book{Key: key, Store: st, Conductor: cfg.Name()}, nil
+}
+
+// erased gives the reports in the results of steps to the book, with the names of their nodes.
+func erased(b *erasure.Book, st *store.Store) func(ctx context.Context, nodeUUID string, result []byte) error {
+	return func(ctx context.Context, nodeUUID string, result []byte) error {
+		n, err := st.Node(ctx, nodeUUID)
+		if err != nil {
+			return err
+		}
+		return b.Take(ctx, nodeUUID, n.Name, result)
+	}
+}

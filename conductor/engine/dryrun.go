@@ -1,0 +1,94 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Dry is what a request would begin.
+type Dry struct {
+	Job *node.Job // nil when the request is a change of state only; the arguments of its steps are those they would run with
+	// Refused is why the request would be refused now although its steps make sense, such as the node's state; nil: it would be taken.
+	Refused error
+}
+
+// DryRun tells what a request would do, and does nothing. What is wrong with the steps themselves is an *InvalidError, as it is for
+// Provision.
+func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, error) {
+	stored, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return Dry{}, err
+	}
+	n := stored.Clone()
+	var d Dry
+	if _, _, err := node.Next(n.Provision, n.TargetProvision, r.Verb); err != nil {
+		d.Refused = err
+	} else {
+		d.Refused = e.allowed(n, r)
+	}
+	if r, err = e.withRunbook(ctx, n, r); err != nil {
+		return Dry{}, err
+	}
+	if r.ConfigDrive != nil {
+		info := map[string]any{"configdrive": r.ConfigDrive}
+		maps.Copy(info, n.InstanceInfo)
+		info["configdrive"] = r.ConfigDrive
+		n.InstanceInfo = info
+	}
+	if r.Verb == node.Manage {
+		n.Provision = node.Enroll // from any other state there is nothing to plan
+	}
+	if d.Job, err = e.newJob(ctx, n, r); err != nil || d.Job == nil {
+		return Dry{}, err
+	}
+	for i := range d.Job.Steps {
+		s := &d.Job.Steps[i]
+		if s.InBand {
+			if s.Args, err = e.stepArgs(n, *s); err != nil {
+				return Dry{}, err
+			}
+		}
+		s.Args = shown(s.Args)
+	}
+	return d, nil
+}
+
+// secretArgs are arguments that nobody is shown.
+var secretArgs = []string{"configdrive", "image_pull_secret"}
+
+// shown are arguments without what is secret in them.
+func shown(args json.RawMessage) json.RawMessage {
+	var v any
+	if len(args) == 0 || json.Unmarshal(args, &v) != nil {
+		return nil
+	}
+	b, err := json.Marshal(masked(v))
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+func masked(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			if slices.Contains(secretArgs, k) {
+				v[k] = "******"
+				continue
+			}
+			v[k] = masked(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = masked(v[i])
+		}
+	case string:
+		return redact(v)
+	}
+	return v
+}

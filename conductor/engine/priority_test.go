@@ -1,0 +1,145 @@
+package engine
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+func names(steps []node.JobStep) string {
+	var out []string
+	for _, s := range steps {
+		out = append(out, s.Interface+"."+s.Name)
+	}
+	return strings.Join(out, " ")
+}
+
+// TestOrder: by priority, then by interface as in Ironic, the conductor's before the agent's.
+func TestOrder(t *testing.T) {
+	var steps []node.JobStep
+	for _, iface := range []string{"raid", "site", "bios", "deploy", "firmware", "management", "power", "vendor", "network"} {
+		steps = append(steps, node.JobStep{Interface: iface, Name: "s", Priority: 10, InBand: iface == "raid"}, node.JobStep{Interface: iface, Name: "first", Priority: 20})
+	}
+	got := names(ordered(steps))
+	want := "network.first vendor.first power.first management.first firmware.first deploy.first bios.first raid.first site.first " +
+		"network.s vendor.s power.s management.s firmware.s deploy.s bios.s raid.s site.s"
+	if got != want {
+		t.Errorf("order is %s\nwant %s", got, want)
+	}
+}
+
+// fixed are steps of every node's interfaces.
+type fixed []hardware.Step
+
+func (f fixed) Steps(*node.Node) []hardware.Step { return f }
+
+func (f fixed) Step(_ *node.Node, iface, name string) (hardware.Step, bool) {
+	for _, s := range f {
+		if s.Interface == iface && s.Name == name {
+			return s, true
+		}
+	}
+	return hardware.Step{}, false
+}
+
+// TestPriorities: the configuration moves steps, adds them and leaves them out, of the agent and of what is behind interfaces.
+func TestPriorities(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.AgentSteps = outcomeSteps()
+	w.cfg.Priorities = map[node.Phase]map[string]int{
+		node.PhaseClean:  {"deploy.erase_devices_metadata": 0, "deploy.b": 50, "bios.factory_reset": 60, "bios.only_deploy": 70},
+		node.PhaseDeploy: {"deploy.c": 85, "deploy.write_configdrive": 65},
+	}
+	e := w.start(nil).eng
+	e.SetPlugs(fixed{
+		{Interface: "bios", Name: "factory_reset", Priority: map[node.Phase]int{node.PhaseClean: 0}},
+		{Interface: "bios", Name: "only_deploy", Priority: map[node.Phase]int{node.PhaseDeploy: 0}},
+	})
+	n := w.node(w.add("n1"))
+	if got, want := names(e.cleanSteps(n)), "deploy.boot_agent bios.factory_reset deploy.b deploy.power_off_agent"; got != want {
+		t.Errorf("cleaning is %s, want %s", got, want)
+	}
+	n.InstanceInfo["configdrive"] = "x"
+	steps, err := e.deploySteps(n, []node.JobStep{{Interface: "deploy", Name: "c", Priority: 75}})
+	if want := "deploy.deploy deploy.write_image deploy.c deploy.write_configdrive deploy.prepare_instance_boot deploy.tear_down_agent deploy.switch_to_tenant_network deploy.boot_instance"; err != nil || names(steps) != want {
+		t.Errorf("deployment is %s, %v, want %s", names(steps), err, want)
+	}
+}
+
+// TestServiceNeedsWord: in service only what the agent's table gives a priority for, if only by Asked, may be asked for.
+func TestServiceNeedsWord(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.AgentSteps = outcomeSteps()
+	e := w.start(nil).eng
+	n := w.node(w.add("n1"))
+	if _, err := e.listedSteps(n, node.PhaseService, listed("a"), false); err != nil {
+		t.Errorf("a step that may be asked for: %v", err)
+	}
+	if _, err := e.listedSteps(n, node.PhaseService, listed("erase_devices_metadata"), false); err == nil || !strings.Contains(err.Error(), "can't run on a node with an instance") {
+		t.Errorf("a step that may not: %v", err)
+	}
+}
+
+// TestDryRun: the plan with its arguments, ranges held, secrets out, nothing changed.
+func TestDryRun(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.AgentSteps = outcomeSteps()
+	e := w.start(nil).eng
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	if _, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error {
+		n.InstanceInfo["image_source"] = "https://me:pass@images/n1?token=x"
+		n.InstanceInfo["image_pull_secret"] = "pssst"
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	was := w.node(m)
+	d, err := e.DryRun(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: map[string]any{"user_data": "root password"}, DeploySteps: []node.JobStep{
+		{Interface: "deploy", Name: "a", Priority: 90, Args: json.RawMessage(`{"n":9}`)}}})
+	if err != nil || d.Refused != nil {
+		t.Fatal(err, d.Refused)
+	}
+	var got []string
+	for _, s := range d.Job.Steps {
+		if s.InBand {
+			got = append(got, fmt.Sprintf("%d %s %s", s.Priority, s.Name, s.Args))
+		}
+	}
+	want := []string{`90 a {"n":9}`, `80 write_image {"image_os_hash_algo":"sha256","image_os_hash_value":"ab","image_pull_secret":"******","image_source":"https://images/n1"}`,
+		`70 write_configdrive {"configdrive":"******"}`, `60 prepare_instance_boot {}`}
+	if !slices.Equal(got, want) {
+		t.Errorf("the plan is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if n := w.node(m); n.Version != was.Version || n.Job != nil || n.Provision != node.Available {
+		t.Errorf("the node was changed: version %d after %d, job %v", n.Version, was.Version, n.Job)
+	}
+	var invalid *InvalidError
+	for args, words := range map[string]string{`{"n":10}`: "is 10, but has to be at most 9", `{"n":"x"}`: "has to be an integer", `{"m":1}`: "no argument m"} {
+		r := Request{Verb: node.Clean, CleanSteps: []node.JobStep{{Interface: "deploy", Name: "a", Args: json.RawMessage(args)}}}
+		d, err := e.DryRun(t.Context(), m.id, r)
+		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), words) {
+			t.Errorf("%s: %v, %v; want %q", args, d, err, words)
+		}
+	}
+	// The steps make sense, the time does not.
+	d, err = e.DryRun(t.Context(), m.id, Request{Verb: node.Clean, CleanSteps: listed("a")})
+	var transition *node.TransitionError
+	if err != nil || !errors.As(d.Refused, &transition) || names(d.Job.Steps) != "deploy.boot_agent deploy.a deploy.power_off_agent" {
+		t.Errorf("cleaning of an available node: %+v, %v", d, err)
+	}
+	// What the node says is held to the declarations, too, before anything is begun.
+	if _, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error { n.Properties["skip_block_devices"] = "sda"; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	w.must(m, node.Manage)
+	if err := w.ask(m, node.Provide); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "skip_block_devices of step deploy.erase_devices_metadata is a string, but has to be an array") {
+		t.Errorf("provide with a node that says nonsense: %v", err)
+	}
+}
