@@ -147,6 +147,7 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 	e, err := openFormat(decoded, in, head, &info, l)
 	if r, ok := in.At.(*replay); ok {
 		r.Close() // tables are read by now: a second decoder's memory is wanted back
+		r.start = nil
 	}
 	if err != nil {
 		done()

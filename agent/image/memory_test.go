@@ -28,7 +28,7 @@ import (
 const memoryLimitOfTest = 64 * mib
 
 // twoWindows is for a qcow2 inside zstd with the largest window: while its tables are looked for there are two decoders.
-const twoWindows = 76 * mib
+const twoWindows = 70 * mib
 
 // cgroup makes a control group with a limit of memory, of either version, and gives the file that a process joins it by.
 func cgroup(t *testing.T, limit int) string {

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"io"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -80,11 +81,18 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 		return nil, told(outer, ctx, err)
 	}
 	info.Start = nil // a MiB that is not needed any more
+	short := info.Keeps > largeWindow
+	if short {
+		// What was needed up to here is garbage: of a qcow2 in zstd a second decoder with a window of its own, which looked for the tables. The
+		// first one has its window, too, but hardly any of it is in memory yet. It fills it without asking for memory, so that the garbage would
+		// not be given back in time.
+		debug.FreeOSMemory()
+	}
 	var reported time.Time
 	report := func() {
 		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)), Skipped: uint64(s.Skipped())})
 	}
-	po := &pour{e: e, s: s}
+	po := &pour{e: e, s: s, small: short}
 	if err := po.run(ctx, cancel, func() {
 		if now := time.Now(); now.Sub(reported) >= reportEvery {
 			reported = now
@@ -109,10 +117,13 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 	return r, nil
 }
 
+// largeWindow is how much a decoder keeps for memory to be short.
+const largeWindow = 16 << 20
+
 // ahead is how many MiB of the file may wait to be read. Where a decoder keeps much, it is what limits, and memory is short.
 func ahead(info images.Info, size int64) int {
 	// A large qcow2 has a long list of its clusters.
-	if info.Keeps > 16<<20 || info.Format == images.QCow2 && size > 16<<30 {
+	if info.Keeps > largeWindow || info.Format == images.QCow2 && size > 16<<30 {
 		return 4
 	}
 	return 12

@@ -22,8 +22,8 @@ const (
 
 // workers is how many unpack and write. While one waits for the disk another unpacks, so there are more than cores; beyond eight the
 // memory is worth more. What comes unpacked in one stream is only looked at and written: for that two are enough.
-func workers(e images.Extents) int {
-	if e.Size() < 0 {
+func (p *pour) workers() int {
+	if p.small || p.e.Size() < 0 {
 		return 2
 	}
 	return min(max(runtime.GOMAXPROCS(0)+2, 4), 8)
@@ -31,8 +31,9 @@ func workers(e images.Extents) int {
 
 // pour takes an image out of its format and puts it onto the disk.
 type pour struct {
-	e images.Extents
-	s *sink.Sink
+	e     images.Extents
+	s     *sink.Sink
+	small bool // memory is short, because a decoder has a large window
 
 	free chan []byte
 	jobs chan job
@@ -54,8 +55,11 @@ type job struct {
 // run pours all of an image; the extents are not used any more when it returns. cancel ends ctx, so that nobody waits for bytes when the disk
 // has failed; the cause is what failed first. progress is called after each piece.
 func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress func()) error {
-	n := workers(p.e)
+	n := p.workers()
 	buffers, size := n+2, bufferSize
+	if p.small {
+		size = smallBuffer
+	}
 	if p.s.Size() < 0 {
 		buffers, size = n+1+maxHeld, smallBuffer
 	}

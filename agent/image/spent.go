@@ -49,7 +49,7 @@ func busy(f *flow, p *pour, s *sink.Sink, took time.Duration) Busy {
 	return Busy{
 		Link: percent(time.Duration(f.waited.Load())), Digest: percent(time.Duration(f.hashing.Load())),
 		// A stream is unpacked behind Next; what waits there for bytes is not unpacking.
-		Unpacking: percent(max(p.next-time.Duration(f.starved.Load()), time.Duration(p.decode.Load())/time.Duration(workers(p.e)))),
+		Unpacking: percent(max(p.next-time.Duration(f.starved.Load()), time.Duration(p.decode.Load())/time.Duration(p.workers()))),
 		Disk:      percent(s.Counts().Busy),
 	}
 }

@@ -3,14 +3,11 @@ package api
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ingot-metal/ingot/conductor/api/own"
-
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/fake"
@@ -20,32 +17,8 @@ import (
 
 // TestDocumentationOfHardware keeps docs/hardware.md true to the table of hardware types.
 func TestDocumentationOfHardware(t *testing.T) {
-	path := filepath.Join("..", "..", "docs", "hardware.md")
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
 	all := own.Capabilities(driver.All(), hardware.New(driver.All().Interface, fake.New(new(powerfake.Machines), nil).Plugs()))
-	want := string(have)
-	for name, made := range map[string]string{"matrix": driverTable(), "types": typeTable(all), "interfaces": interfaceTable(all), "properties": propertyTables()} {
-		begin, end := "<!-- "+name+": made by go test ./conductor/api -update -->\n", "<!-- end of "+name+" -->"
-		before, rest, ok := strings.Cut(want, begin)
-		_, after, ok2 := strings.Cut(rest, end)
-		if !ok || !ok2 {
-			t.Fatalf("docs/hardware.md has no place for %s", name)
-		}
-		want = before + begin + made + end + after
-	}
-	if want == string(have) {
-		return
-	}
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Error("docs/hardware.md differs from the code: run go test ./conductor/api -update and read the difference")
+	documented(t, "hardware.md", map[string]string{"matrix": driverTable(), "types": typeTable(all), "interfaces": interfaceTable(all), "properties": propertyTables()})
 }
 
 func typeTable(all rest.Capabilities) string {

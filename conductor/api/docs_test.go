@@ -18,18 +18,24 @@ var update = flag.Bool("update", false, "write the golden files anew")
 
 // TestDocumentation keeps the tables of docs/api.md true to the code they are made from.
 func TestDocumentation(t *testing.T) {
-	path := filepath.Join("..", "..", "docs", "api.md")
+	documented(t, "api.md", map[string]string{"routes": routeTable(), "drivers": driverTable(), "fields": fieldTable(), "parts": partTable()})
+}
+
+// documented keeps parts of a file in docs true to what is made here, by the names that the parts have in it. With -update it writes them.
+func documented(t *testing.T, file string, parts map[string]string) {
+	t.Helper()
+	path := filepath.Join("..", "..", "docs", file)
 	have, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := string(have)
-	for name, made := range map[string]string{"routes": routeTable(), "drivers": driverTable(), "fields": fieldTable(), "parts": partTable()} {
+	for name, made := range parts {
 		begin, end := "<!-- "+name+": made by go test ./conductor/api -update -->\n", "<!-- end of "+name+" -->"
 		before, rest, ok := strings.Cut(want, begin)
 		_, after, ok2 := strings.Cut(rest, end)
 		if !ok || !ok2 {
-			t.Fatalf("docs/api.md has no place for the table of %s", name)
+			t.Fatalf("docs/%s has no place for %s", file, name)
 		}
 		want = before + begin + made + end + after
 	}
@@ -42,7 +48,7 @@ func TestDocumentation(t *testing.T) {
 		}
 		return
 	}
-	t.Error("docs/api.md differs from the code: run go test ./conductor/api -update and read the difference")
+	t.Errorf("docs/%s differs from the code: run go test ./conductor/api -update and read the difference", file)
 }
 
 func routeTable() string {

@@ -14,9 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/api/own"
-
 	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/own"
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"

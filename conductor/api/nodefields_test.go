@@ -222,3 +222,26 @@ func TestRequestIDAndPinnedVersion(t *testing.T) {
 		t.Errorf("a filter that is not offered: %v", out)
 	}
 }
+
+// TestNetworkDataOfNodes: what does not have the shape of network_data.json is refused, new and changed; what is stored already stands in
+// the way of nothing else.
+func TestNetworkDataOfNodes(t *testing.T) {
+	old := map[string]any{"links": "from before it was checked"}
+	f := newFixture(t, Config{}, node.Node{Name: "n", NetworkData: old})
+	const good = `{"links":[{"id":"eth0","type":"phy","ethernet_mac_address":"52:54:00:00:00:01"}],"networks":[{"id":"n","type":"ipv4","link":"eth0","network_id":"n","ip_address":"192.0.2.7","netmask":"255.255.255.0"}],"services":[]}`
+	bad := strings.Replace(good, "192.0.2.7", "192.0.2", 1)
+	if out := f.want(400, "POST", "/v1/nodes", `{"driver":"fake-hardware","network_data":`+bad+`}`); !strings.Contains(fault(out), "networks[0].ip_address: '192.0.2' is not an IPv4 address") {
+		t.Errorf("a node with bad network_data: %s", fault(out))
+	}
+	f.want(201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"made","network_data":`+good+`}`)
+	f.want(201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"without","network_data":null}`)
+	f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/extra/a","value":1}]`)
+	f.want(400, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/network_data/networks","value":[]}]`)
+	f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/network_data","value":`+good+`}]`)
+	f.want(400, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/network_data/networks/-","value":{"id":"m"}}]`)
+	f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/network_data/links/0/mtu","value":1500}]`)
+	f.want(200, "PATCH", "/v1/nodes/n", `[{"op":"remove","path":"/network_data"}]`)
+	if out := f.want(200, "GET", "/v1/nodes/n", ""); len(out["network_data"].(map[string]any)) != 0 {
+		t.Errorf("network_data after it was removed = %v", out["network_data"])
+	}
+}

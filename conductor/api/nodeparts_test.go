@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/ramdisk"
-
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/conductor/api/document"
-
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"

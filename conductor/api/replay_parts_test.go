@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/ramdisk"
-
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/hardware/fake"

@@ -20,9 +20,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/api/document"
-
 	"github.com/ingot-metal/ingot/conductor/alloc"
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -227,33 +226,12 @@ func TestRecordedAnswers(t *testing.T) {
 
 // compatibility keeps the share and the differences in docs/ironic-compatibility.md true.
 func compatibility(t *testing.T, share string) {
-	path := filepath.Join("..", "..", "docs", "ironic-compatibility.md")
-	have, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const begin, end = "<!-- recordings: made by go test ./conductor/api -update -->\n", "<!-- end of recordings -->"
-	before, rest, ok := strings.Cut(string(have), begin)
-	_, after, ok2 := strings.Cut(rest, end)
-	if !ok || !ok2 {
-		t.Fatalf("%s has no place for the recordings", path)
-	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "\n%s:\n\n| recording | Ingot answers | because |\n|---|---|---|\n", share)
 	for _, id := range slices.Sorted(maps.Keys(differs)) {
 		fmt.Fprintf(&b, "| %s | %d | %s |\n", id, differs[id].status, differs[id].why)
 	}
-	want := before + begin + b.String() + "\n" + end + after
-	if want == string(have) {
-		return
-	}
-	if *update {
-		if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return
-	}
-	t.Error("docs/ironic-compatibility.md differs from the recordings: run go test ./conductor/api -update and read the difference")
+	documented(t, "ironic-compatibility.md", map[string]string{"recordings": b.String() + "\n"})
 }
 
 func openStore(t testing.TB) *store.Store {

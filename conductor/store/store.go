@@ -254,6 +254,7 @@ func dsn(path string, write bool) string {
 		q.Add("_pragma", fmt.Sprintf("wal_autocheckpoint(%d)", journalPages))
 	} else {
 		q.Add("_pragma", "query_only(1)")
+		q.Add("_pragma", "cache_size(-1000)") // KiB of pages, for each of them: half of what is usual
 	}
 	return (&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String()
 }

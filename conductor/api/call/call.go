@@ -16,6 +16,19 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
+// Argument returns the only member that the body of an action may have, and must have.
+func (c *Call) Argument(name string) (any, *rest.Error) {
+	b, err := c.Arguments(name)
+	if err != nil {
+		return nil, err
+	}
+	v, ok := b[name]
+	if !ok {
+		return nil, rest.BadRequest("Missing mandatory parameter: %s", name)
+	}
+	return v, nil
+}
+
 // Call is one request on its way through a handler.
 type Call struct {
 	Request *http.Request

@@ -359,6 +359,9 @@ func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, e
 	if err := s.assign(n, b); err != nil {
 		return nil, err
 	}
+	if err := checkNetworkData(n.NetworkData); err != nil {
+		return nil, err
+	}
 	if !n.Retired {
 		n.RetiredReason = ""
 	}

@@ -281,6 +281,11 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 			return err
 		}
 	}
+	if slices.Contains(roots, "network_data") { // what is stored already does not stand in the way of other changes
+		if err := checkNetworkData(n.NetworkData); err != nil {
+			return err
+		}
+	}
 	return checkChange(c, &was, n, roots)
 }
 

@@ -31,13 +31,9 @@ func (s *Handlers) getConsole(ctx context.Context, c *call.Call) (*call.Reply, e
 }
 
 func (s *Handlers) putConsole(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	b, err := c.Arguments("enabled")
+	v, err := c.Argument("enabled")
 	if err != nil {
 		return nil, err
-	}
-	v, ok := b["enabled"]
-	if !ok {
-		return nil, rest.BadRequest("Missing mandatory parameter: enabled")
 	}
 	on, err := document.Boolean("enabled", v)
 	if err != nil {
@@ -71,13 +67,9 @@ func settled(n *node.Node, what string) error {
 }
 
 func (s *Handlers) putBootMode(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	b, err := c.Arguments("target")
+	v, err := c.Argument("target")
 	if err != nil {
 		return nil, err
-	}
-	v, ok := b["target"]
-	if !ok {
-		return nil, rest.BadRequest("Missing mandatory parameter: target")
 	}
 	mode, _ := v.(string)
 	if mode != "bios" && mode != "uefi" {
@@ -101,13 +93,9 @@ func (s *Handlers) putBootMode(ctx context.Context, c *call.Call) (*call.Reply, 
 }
 
 func (s *Handlers) putSecureBoot(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	b, err := c.Arguments("target")
+	v, err := c.Argument("target")
 	if err != nil {
 		return nil, err
-	}
-	v, ok := b["target"]
-	if !ok {
-		return nil, rest.BadRequest("Missing mandatory parameter: target")
 	}
 	if v == nil {
 		return nil, rest.BadRequest("Invalid secure_boot None requested for node. Allowed secure_boot states are: True, False) ")
@@ -199,13 +187,9 @@ func (s *Handlers) getIndicator(ctx context.Context, c *call.Call) (*call.Reply,
 }
 
 func (s *Handlers) putIndicator(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	b, err := c.Arguments("state")
+	v, err := c.Argument("state")
 	if err != nil {
 		return nil, err
-	}
-	v, ok := b["state"]
-	if !ok {
-		return nil, rest.BadRequest("Missing mandatory parameter: state")
 	}
 	state, ok := v.(string)
 	if !ok {
