@@ -42,5 +42,7 @@ func Steps(m Machine, bootIF net.HardwareAddr) []step.Step {
 		{Interface: "deploy", Name: "erase_devices", Args: erase.DevicesArgs, Stall: 10 * time.Minute, Abortable: true,
 			Run: erase.DevicesStep(m)}, // Ironic has it in every cleaning, which costs hours: here it is asked for, or given a priority
 		{Interface: "deploy", Name: "erase_devices_express", Args: erase.ExpressArgs, Stall: 10 * time.Minute, Abortable: true, Run: erase.ExpressStep(m)},
+		{Interface: "deploy", Name: "erase_pstore", Args: erase.PstoreArgs, Stall: 5 * time.Minute, Abortable: true, Run: erase.PstoreStep(m)},
+		{Interface: "deploy", Name: "clean_uefi_nvram", Args: boot.CleanNVRAMArgs, Stall: 5 * time.Minute, Run: boot.CleanNVRAMStep(m)},
 	}
 }
