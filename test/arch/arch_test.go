@@ -30,6 +30,7 @@ var may = map[string][]string{
 	"agent/cmd/ingot-agent": {"agent/...", "initramfs/init", "proto/rootdevice"},
 	"agent/standalone":      {"agent", "agent/...", "images/..."},
 	"agent/step":            {"proto/steparg"},
+	"agent/site":            {"agent/step"},
 	"agent/fetch":           {"agent/step", "images/..."},
 	"agent/chunked":         {"agent/step", "agent/disk", "agent/fetch", "images/..."},
 	"agent/image":           {"agent/step", "agent/disk", "agent/fetch", "agent/swarm", "agent/chunked", "agent/sink", "images/..."},
