@@ -163,6 +163,7 @@ var rulings = map[string]ruling{
 	"POST /ingot/v1/nodes/{node}/quarantine":                {rule: access.IngotQuarantine},
 	"DELETE /ingot/v1/nodes/{node}/quarantine":              {rule: access.IngotQuarantine},
 	"GET /ingot/v1/nodes/{node}/logs":                       {rule: access.IngotLogs},
+	"POST /ingot/v1/nodes/{node}/rule_check":                {rule: access.InspectionRuleCreate},
 
 	// Parts of nodes that came later.
 	"GET /v1/nodes/{node}/management/indicators/{indicator}": {rule: access.NodeGetIndicator},

@@ -96,7 +96,7 @@ func (s *Server) table() []route {
 		{Method: get, Path: "/ingot/v1/nodes/{node}/timeline", Access: Read, handle: s.getTimeline},
 		{Method: get, Path: "/ingot/v1/nodes/{node}/logs", Access: Read, handle: s.getLogs},
 	}
-	for _, more := range [][]route{s.shardRoutes(), s.resourceRoutes(), s.allocationRoutes(), s.templateRoutes(), s.nodePartRoutes(), s.openToRamdisks(s.ramdiskRoutes()), s.eventRoutes(), s.ownRoutes(), s.erasureRoutes()} {
+	for _, more := range [][]route{s.shardRoutes(), s.resourceRoutes(), s.allocationRoutes(), s.templateRoutes(), s.nodePartRoutes(), s.openToRamdisks(s.ramdiskRoutes()), s.eventRoutes(), s.ownRoutes(), s.erasureRoutes(), s.ruleCheckRoutes()} {
 		rs = append(rs, more...)
 	}
 	return rs
