@@ -27,7 +27,7 @@ var may = map[string][]string{
 	"proto/lldp":       {},
 
 	"agent":                 {"proto/agentv1", "agent/...", "images/...", "initramfs/init"},
-	"agent/cmd/ingot-agent": {"agent/...", "initramfs/init", "proto/rootdevice"},
+	"agent/cmd/ingot-agent": {"agent/...", "initramfs/init", "proto/lldp", "proto/rootdevice"},
 	"agent/standalone":      {"agent", "agent/...", "images/..."},
 	"agent/step":            {"proto/steparg"},
 	"agent/site":            {"agent/step"},
