@@ -290,6 +290,7 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), Hostname: cfg.Name(),
 		NotFound:      func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 		HasPorts:      st.HasPorts,
+		Groups:        groupsOf(st),
 		OnFlatNetwork: plugs.servesInstance,
 	}
 	var faults []error

@@ -77,7 +77,13 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 	if err != nil {
 		return "", err
 	}
-	line, err := commandLine(s.cfg, token, mac, own)
+	var groups []Group
+	if s.cfg.Groups != nil {
+		if groups, err = s.cfg.Groups(ctx, a.node.UUID); err != nil {
+			return "", err
+		}
+	}
+	line, err := commandLine(s.cfg, token, mac, own, bondParams(groups)...)
 	if err != nil {
 		return "", s.tellNode(ctx, a.node, "no boot script", err)
 	}

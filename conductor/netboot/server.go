@@ -95,6 +95,8 @@ type Config struct {
 
 	// NotFound tells whether an error of the store means that there is no such thing.
 	NotFound func(error) bool
+	// Groups gives a node's port groups with the addresses of their members; nil: none are known.
+	Groups func(ctx context.Context, nodeUUID string) ([]Group, error)
 	// HasPorts tells whether a node has ports.
 	HasPorts func(ctx context.Context, nodeUUID string) (bool, error)
 	// OnFlatNetwork tells whether a node's instance is on the provisioning network and gets its address here.
