@@ -44,6 +44,7 @@ var may = map[string][]string{
 	"agent/smbios":          {},
 	"agent/lldp":            {"proto/lldp"},
 	"agent/passthru":        {"agent/step"},
+	"agent/raid":            {"agent/step", "agent/disk"},
 	"agent/fat":             {},
 	"agent/ext4":            {},
 	"agent/netup":           {},
