@@ -41,16 +41,24 @@ func (ca *CA) Invite(mac string, now time.Time) (string, error) {
 	var ms [8]byte
 	binary.BigEndian.PutUint64(ms[:], uint64(now.UnixMilli()))
 	copy(id[:6], ms[2:])
-	return id.String() + "." + base64.RawURLEncoding.EncodeToString(ca.seal(id.String(), mac)), nil
+	sealed, err := ca.seal(id.String(), mac)
+	if err != nil {
+		return "", fmt.Errorf("make a boot token: %w", err)
+	}
+	return id.String() + "." + base64.RawURLEncoding.EncodeToString(sealed), nil
 }
 
 // seal is what only who has the CA's key can make of a UUID and a MAC.
-func (ca *CA) seal(id, mac string) []byte {
-	key := hmac.New(sha256.New, ca.key.D.Bytes())
+func (ca *CA) seal(id, mac string) ([]byte, error) {
+	secret, err := ca.key.Bytes()
+	if err != nil {
+		return nil, err
+	}
+	key := hmac.New(sha256.New, secret)
 	key.Write([]byte("ingot invitation 1"))
 	h := hmac.New(sha256.New, key.Sum(nil))
 	h.Write([]byte(id + " " + strings.ToLower(mac)))
-	return h.Sum(nil)
+	return h.Sum(nil), nil
 }
 
 // invited tells whether a token is an invitation of a machine with one of these MACs that is still good.
@@ -61,7 +69,10 @@ func (ca *CA) invited(token string, macs []string, now time.Time, life time.Dura
 		return refusal("the boot token is no invitation")
 	}
 	got, err := base64.RawURLEncoding.DecodeString(sealed)
-	if err != nil || !slices.ContainsFunc(macs, func(mac string) bool { return subtle.ConstantTimeCompare(got, ca.seal(text, mac)) == 1 }) {
+	if err != nil || !slices.ContainsFunc(macs, func(mac string) bool {
+		want, err := ca.seal(text, mac)
+		return err == nil && subtle.ConstantTimeCompare(got, want) == 1
+	}) {
 		return refusal("the boot token is no invitation of this machine")
 	}
 	at := time.UnixMilli(int64(binary.BigEndian.Uint64(append([]byte{0, 0}, id[:6]...))))
