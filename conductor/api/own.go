@@ -12,6 +12,7 @@ import (
 
 // keeper is what the API asks of the engine beyond Ironic.
 type keeper interface {
+	planner
 	Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error)
 	Unquarantine(ctx context.Context, ident, user string) (*node.Node, error)
 	BreakLock(ctx context.Context, ident, user string) (engine.Lock, error)
@@ -20,13 +21,13 @@ type keeper interface {
 // ownRoutes are the routes of what Ironic has no word for, under /ingot/v1: quarantine, breaking a lock.
 func (s *Server) ownRoutes() []route {
 	const quarantine, lock = "/ingot/v1/nodes/{node}/quarantine", "/ingot/v1/nodes/{node}/lock"
-	return []route{
+	return append([]route{
 		{Method: http.MethodGet, Path: quarantine, Access: Read, handle: s.getQuarantine},
 		{Method: http.MethodPost, Path: quarantine, Access: Write, handle: s.postQuarantine},
 		{Method: http.MethodDelete, Path: quarantine, Access: Write, handle: s.deleteQuarantine},
 		{Method: http.MethodGet, Path: lock, Access: Read, handle: s.getLock},
 		{Method: http.MethodDelete, Path: lock, Access: Admin, handle: s.breakLock},
-	}
+	}, s.stepRoutes()...)
 }
 
 func showQuarantine(n *node.Node) rest.Quarantine {
