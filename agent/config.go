@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+
+	"github.com/ingot-metal/ingot/agent/netup"
 )
 
 // Secret is text that must not appear in a log.
@@ -26,6 +28,8 @@ type Config struct {
 	Token     Secret            // one-time boot token
 	BootIF    net.HardwareAddr  // the interface the firmware booted from, nil when it did not say
 	Debug     bool
+	Bonds     []netup.Bond // links that are used together
+	VLANs     []netup.VLAN // tagged networks
 }
 
 // ParseCmdline reads the kernel's command line. Words that are not the agent's are left alone. Faults of the agent's own words are
@@ -40,6 +44,20 @@ func ParseCmdline(cmdline string) (Config, error) {
 			c.Conductor = value
 		case "ingot.token":
 			c.Token = Secret(value)
+		case "ingot.bond":
+			b, err := netup.ParseBond(value)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("ingot.bond=%s: %w", value, err))
+				continue
+			}
+			c.Bonds = append(c.Bonds, b)
+		case "ipa-enable-vlan-interfaces":
+			v, err := netup.ParseVLANs(value)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s=%s: %w", key, value, err))
+				continue
+			}
+			c.VLANs = append(c.VLANs, v...)
 		case "ingot.debug":
 			c.Debug = value == "1"
 		case "ingot.ca":

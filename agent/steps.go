@@ -12,22 +12,44 @@ import (
 	"github.com/ingot-metal/ingot/agent/erase"
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/inventory"
+	"github.com/ingot-metal/ingot/agent/passthru"
+	"github.com/ingot-metal/ingot/agent/raid"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
 // Machine is what the steps ask of the machine, taken together: agent/linux and agent/fake have it.
 type Machine interface {
+	passthru.Door
 	Root() string
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
 	Addresses(ifname string) ([]netip.Prefix, error)
 	IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error)
 	Settle(ctx context.Context) error
 	SetImmutable(file string, on bool) error
+	ReadRaw(ctx context.Context, path string, p []byte, off int64) error
+	LoadModule(ctx context.Context, name string) error
+}
+
+// arrayed is a machine whose arrays of disks are disks, in place of those that they are made of.
+type arrayed struct{ Machine }
+
+// Disks are the machine's disks and arrays.
+func (m arrayed) Disks(ctx context.Context) ([]disk.Disk, error) { return raid.Disks(ctx, m.Machine) }
+
+// withArrays lets steps see arrays, unless the machine itself says what disks it has.
+func withArrays(m Machine) Machine {
+	if _, ok := m.(interface {
+		Disks(ctx context.Context) ([]disk.Disk, error)
+	}); ok {
+		return m
+	}
+	return arrayed{m}
 }
 
 // Steps is the agent's table of steps, the only list of them. Names and priorities follow Ironic where it has the step. bootIF is the
 // interface the firmware booted from; nil when that is not known.
-func Steps(m Machine, bootIF net.HardwareAddr) []step.Step {
+func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
+	m := withArrays(bare)
 	return []step.Step{
 		{Interface: "deploy", Name: "write_image", Args: image.WriteArgs, Stall: image.Stall, Abortable: true,
 			Priority: step.In{Deploy: 80}, Run: image.WriteStep(m)},
@@ -36,11 +58,16 @@ func Steps(m Machine, bootIF net.HardwareAddr) []step.Step {
 		{Interface: "deploy", Name: "prepare_instance_boot", Args: boot.PrepareArgs, Stall: 5 * time.Minute,
 			Priority: step.In{Deploy: 60}, Run: boot.PrepareStep(m)},
 		{Interface: "inspect", Name: "inspect", Args: inventory.InspectArgs, Stall: 2 * time.Minute, Abortable: true,
-			Priority: step.In{Inspect: 100}, Run: inventory.InspectStep(m, bootIF)},
+			Priority: step.In{Inspect: 100}, Run: inventory.InspectStep(bare, bootIF)},
 		{Interface: "deploy", Name: "erase_devices_metadata", Args: erase.MetadataArgs, Stall: 5 * time.Minute, Abortable: true,
 			Priority: step.In{Clean: 99}, Run: erase.MetadataStep(m)},
 		{Interface: "deploy", Name: "erase_devices", Args: erase.DevicesArgs, Stall: 10 * time.Minute, Abortable: true,
 			Run: erase.DevicesStep(m)}, // Ironic has it in every cleaning, which costs hours: here it is asked for, or given a priority
 		{Interface: "deploy", Name: "erase_devices_express", Args: erase.ExpressArgs, Stall: 10 * time.Minute, Abortable: true, Run: erase.ExpressStep(m)},
+		{Interface: "deploy", Name: "erase_pstore", Args: erase.PstoreArgs, Stall: 5 * time.Minute, Abortable: true, Run: erase.PstoreStep(m)},
+		{Interface: "deploy", Name: "clean_uefi_nvram", Args: boot.CleanNVRAMArgs, Stall: 5 * time.Minute, Run: boot.CleanNVRAMStep(m)},
+		{Interface: "raid", Name: "create_configuration", Args: raid.CreateArgs, Stall: 5 * time.Minute, Run: raid.CreateStep(bare)},
+		{Interface: "raid", Name: "delete_configuration", Stall: 5 * time.Minute, Run: raid.DeleteStep(bare)},
+		{Interface: "raid", Name: "apply_configuration", Args: raid.ApplyArgs, Stall: 5 * time.Minute, Run: raid.ApplyStep(bare)},
 	}
 }

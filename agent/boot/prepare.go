@@ -31,6 +31,8 @@ var PrepareArgs = []step.Arg{}
 type machine interface {
 	Root() string
 	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
+	// ReadRaw reads from a disk that others may have open.
+	ReadRaw(ctx context.Context, path string, p []byte, off int64) error
 	// SetImmutable sets or clears the flag with which efivarfs guards variables.
 	SetImmutable(file string, on bool) error
 }
@@ -40,7 +42,9 @@ type Result struct {
 	Committed bool   `json:"committed"`
 	BootEntry *Entry `json:"boot_entry"` // null: none was written
 	BootMode  string `json:"boot_mode"`  // "bios" or "uefi"
-	Warning   string `json:"warning"`
+	// BootEntries are those of all disks of an array.
+	BootEntries []Entry `json:"boot_entries,omitempty"`
+	Warning     string  `json:"warning"`
 }
 
 // Entry is a boot entry of the firmware.
@@ -78,6 +82,14 @@ func PrepareStep(m machine) step.Func {
 		r.Committed = true
 		if r.BootMode == "uefi" {
 			c.Report(step.Progress{Phase: "boot entry"})
+			members, err := disk.Members(m.Root(), done.Disk.Name)
+			if err != nil {
+				return step.Outcome{}, err
+			}
+			if len(members) > 0 {
+				err = r.writeEntries(ctx, m, filepath.Join(efi, "efivars"), done, members, c.Log)
+				return step.Outcome{Result: r}, err
+			}
 			if err := r.writeEntry(ctx, m, filepath.Join(efi, "efivars"), done, c.Log); err != nil {
 				return step.Outcome{}, err
 			}

@@ -537,3 +537,23 @@ func bit(b bool) string {
 	}
 	return "0"
 }
+
+// ReadRaw reads from a disk that others may have open.
+func (m *Disks) ReadRaw(ctx context.Context, path string, p []byte, off int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	m.mu.Lock()
+	d := m.disks[path]
+	m.mu.Unlock()
+	if d == nil {
+		return &os.PathError{Op: "open", Path: path, Err: unix.ENOENT}
+	}
+	_, err := d.ReadAt(p, off)
+	return err
+}
+
+// LoadModule says that there is none: the machine in memory has no md driver.
+func (m *Disks) LoadModule(_ context.Context, name string) error {
+	return fmt.Errorf("load the kernel module %s: %w", name, errors.ErrUnsupported)
+}

@@ -28,7 +28,7 @@ var (
 	// Folders of links to devices, and what is read of each device; a path with a slash leads into a folder or over a link below it.
 	captureDevices = map[string][]string{
 		"sys/class/dmi": {"bios_vendor", "bios_version", "bios_date", "sys_vendor", "product_name", "product_serial", "product_uuid"},
-		"sys/class/net": {"address", "type", "carrier", "speed", "device/vendor", "device/device", "device/numa_node", "device/driver"},
+		"sys/class/net": {"address", "bonding_slave/perm_hwaddr", "type", "carrier", "speed", "device/vendor", "device/device", "device/numa_node", "device/driver"},
 		"sys/block": {"size", "removable", "ro", "dev", "hidden", "serial", "wwid", "nsid", "queue/rotational", "queue/logical_block_size",
 			"queue/physical_block_size", "device/model", "device/vendor", "device/type", "device/serial", "device/wwid", "device/vpd_pg80",
 			"device/vpd_pg83", "device/firmware_rev", "device/rev", "device/transport", "device/state"},

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -34,7 +35,8 @@ func interfaces(root string, addresses func(string) ([]netip.Prefix, error)) ([]
 		if _, err := os.Stat(filepath.Join(p, "device")); err != nil || kind != arpEthernet && kind != arpInfiniBand {
 			continue
 		}
-		mac, err := net.ParseMAC(read(p, "address"))
+		// A member of a bond shows the bond's address; its own stands aside.
+		mac, err := net.ParseMAC(cmp.Or(read(p, "bonding_slave/perm_hwaddr"), read(p, "address")))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("interface %s: %w", e.Name(), err))
 			continue

@@ -171,13 +171,18 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 		return nil, err
 	}
 	inv := &r.Inventory
-	probe("interfaces", func() (err error) { inv.Interfaces, err = interfaces(root, m.Addresses); return err })
+	links := make(chan error, 1)
+	go func() { links <- settleLinks(ctx, m) }()
 	probe("cpu", func() (err error) { inv.CPU, err = processors(root, log); return err })
 	probe("disks", func() (err error) { inv.Disks, err = disk.List(ctx, root); return err })
 	probe("memory", func() (err error) { inv.Memory, err = memory(root, log); return err })
 	probe("pci", func() (err error) { r.PCIDevices, err = pciDevices(root); return err })
 	probe("usb", func() (err error) { r.USBDevices, err = usbDevices(root); return err })
 	probe("numa", func() (err error) { r.NUMA, err = numa(root); return err })
+	probe("bmc", func() error { return bmc(ctx, m, inv) })
+	probe("tpm", func() error { r.TPM = tpm(root); return nil })
+	probe("links", func() error { return <-links })
+	probe("interfaces", func() (err error) { inv.Interfaces, err = interfaces(root, m.Addresses); return err })
 	probe("dmi", func() error {
 		tables, err := dmiTables(root)
 		if tables != nil {
@@ -186,8 +191,6 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 		}
 		return err
 	})
-	probe("bmc", func() error { return bmc(ctx, m, inv) })
-	probe("tpm", func() error { r.TPM = tpm(root); return nil })
 	probe("firmware versions", func() (err error) { r.Firmware, err = firmwareVersions(ctx, m, inv); return err })
 	probe("disk health", func() (err error) { r.DiskHealth, err = diskHealth(ctx, m, inv.Disks, &r.Firmware); return err })
 	probe("lldp", func() error { return neighbours(ctx, m, o.LLDP, r) })
@@ -211,6 +214,14 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 		SecureBoot: efiFlag(root, "SecureBoot"), SetupMode: efiFlag(root, "SetupMode"), FirmwareBits: firmwareBits(root)}
 	r.BootInterface = bootInterface(inv.Interfaces, bootIF)
 	return r, ctx.Err()
+}
+
+// settleLinks waits, in a machine that was just started, until its links have a carrier, or had time to get one.
+func settleLinks(ctx context.Context, m machine) error {
+	if s, ok := m.(interface{ SettleLinks(context.Context) error }); ok {
+		return s.SettleLinks(ctx)
+	}
+	return nil
 }
 
 // bootInterface is the interface that the firmware named, or else the first that has an address: that is how the agent came here.

@@ -20,10 +20,10 @@ type TPM struct {
 
 // tpm looks for a module the kernel drives, then for what ACPI tells of one.
 func tpm(root string) TPM {
-	entries, _ := os.ReadDir(filepath.Join(root, "sys/class/tpm"))
-	for _, e := range entries {
-		p := filepath.Join(root, "sys/class/tpm", e.Name())
-		t := TPM{Present: true, Device: "/dev/" + e.Name(), Driver: linkName(p, "device/driver"), Description: read(p, "device/description"),
+	if entries, _ := os.ReadDir(filepath.Join(root, "sys/class/tpm")); len(entries) > 0 {
+		name := entries[0].Name()
+		p := filepath.Join(root, "sys/class/tpm", name)
+		t := TPM{Present: true, Device: "/dev/" + name, Driver: linkName(p, "device/driver"), Description: read(p, "device/description"),
 			Interface: read(p, "device/firmware_node/hid")}
 		switch major := read(p, "tpm_version_major"); {
 		case major == "2":

@@ -159,6 +159,39 @@ func (m Machine) Settle(ctx context.Context) error {
 	return errors.New("devices keep appearing")
 }
 
+// settleLinks is how long links get to agree on a speed: gigabit copper takes two to four seconds after it was switched on.
+const settleLinks = 5 * time.Second
+
+// SettleLinks waits until every Ethernet link that is switched on has a carrier, within a limit: ports without a cable are common. Outside
+// the ramdisk it returns at once.
+func (m Machine) SettleLinks(ctx context.Context) error {
+	if m.Devices == "" {
+		return nil
+	}
+	limit := time.NewTimer(settleLinks)
+	defer limit.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		devices, _ := filepath.Glob("/sys/class/net/*/device")
+		waiting := false
+		for _, d := range devices {
+			carrier, err := os.ReadFile(filepath.Join(filepath.Dir(d), "carrier"))
+			waiting = waiting || err != nil || strings.TrimSpace(string(carrier)) != "1" // an error: it is not switched on yet
+		}
+		if !waiting {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
 // SetImmutable sets or clears the immutable flag of a file in efivarfs, which protects boot variables from rm -rf. A file system
 // without such flags is no error.
 func (Machine) SetImmutable(file string, on bool) error {

@@ -33,6 +33,9 @@ type machine interface {
 
 // Listener hears the neighbours on a machine's interfaces. Its zero value is not usable; New makes one.
 type Listener struct {
+	// Heard is told of every frame; nil when nobody wants to know. Set it before Run.
+	Heard func(link string, n lldp.Neighbour)
+
 	m     machine
 	names func() []string
 	log   *slog.Logger
@@ -112,6 +115,9 @@ func (l *Listener) listen(ctx context.Context, name string, conn io.Reader) {
 			continue
 		}
 		l.take(name, all)
+		if l.Heard != nil && !lldp.Leaving(all) {
+			l.Heard(name, lldp.Describe(all))
+		}
 	}
 }
 

@@ -39,6 +39,8 @@ type Config struct {
 	Resolv    string           // resolver file to keep; empty means /etc/resolv.conf
 	Log       *slog.Logger     // nil is silent
 	Status    func(string)     // hears what a person should know; may be nil
+	Bonds     []Bond           // links that are used together
+	VLANs     []VLAN           // tagged networks
 	// SetHostname takes the name a DHCP server gave; may be nil.
 	SetHostname func(string) error
 }
@@ -54,7 +56,8 @@ type Net struct {
 	order  []*link // that have an IPv4 lease, in the order in which they got it
 	prefer *link   // whose default route comes first
 	up     bool
-	name   bool // the host name has been set
+	name   bool           // the host name has been set
+	made   map[string]int // index of each bond and VLAN that is ours
 	began  time.Time
 	dns6   []netip.Addr
 }
@@ -79,7 +82,7 @@ type link struct {
 
 // New prepares a network. Run does the work.
 func New(cfg Config) *Net {
-	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), links: map[int]*link{}}
+	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), links: map[int]*link{}, made: map[string]int{}}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
@@ -219,6 +222,9 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 		n.mu.Lock()
 		l := n.links[a.Index]
 		delete(n.links, a.Index)
+		if l != nil {
+			delete(n.made, a.Name) // it may be made again
+		}
 		n.mu.Unlock()
 		if l != nil {
 			n.log.Info("link is gone", "link", l.name)
@@ -226,11 +232,17 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 		}
 		return
 	}
-	if !physical(u.Link) {
+	n.mu.Lock()
+	ours := n.made[a.Name] == a.Index && a.MasterIndex == 0
+	l := n.links[a.Index]
+	n.mu.Unlock()
+	if !ours && !physical(u.Link) || l == nil && n.join(u.Link) {
 		return
 	}
+	if l == nil {
+		defer n.tag(a.Name, a.HardwareAddr)
+	}
 	n.mu.Lock()
-	l := n.links[a.Index]
 	if l == nil {
 		lctx, stop := context.WithCancel(ctx)
 		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, carrier: make(chan struct{}, 1), ask6: make(chan struct{}, 1), ctx: lctx, stop: stop}

@@ -1,8 +1,10 @@
 package smbios
 
 import (
+	"bytes"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -156,7 +158,7 @@ func system(s Structure) Fields {
 
 // uuid prints the first three fields with their bytes turned round, as SMBIOS has been saying since 2.6. All ones or zeros is none.
 func uuid(b []byte) string {
-	if strings.Trim(string(b), "\x00") == "" || strings.Trim(string(b), "\xff") == "" {
+	if len(bytes.Trim(b, "\x00")) == 0 || !slices.ContainsFunc(b, func(c byte) bool { return c != 0xff }) {
 		return ""
 	}
 	h := func(i ...int) string {

@@ -73,6 +73,23 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 		return nil
 	}
 	n, err := s.store.Node(ctx, nodeUUID)
+	if err != nil && s.cfg.NotFound(err) && s.cfg.Discovery != nil {
+		var concerns string
+		n, again, concerns, err = s.discover(ctx, req, nodeUUID, claim, from)
+		switch {
+		case err == nil:
+			id = identity{node: n.UUID, boot: n.Boot.BootID, generation: n.Boot.Generation}
+			return s.grant(ctx, n, id, csr.PublicKey, req, again, from)
+		case concerns == "":
+			s.uninvited(from, err)
+		default:
+			nodeUUID = concerns
+		}
+		var why refusal
+		if errors.As(err, &why) && concerns == "" {
+			return nil, errRefused
+		}
+	}
 	if err == nil {
 		// Addresses are looked up only for who has the token, and not while others wait to write.
 		if _, err = claim.settle(n, s.now().UTC()); err == nil {
@@ -97,9 +114,14 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 		return nil, status.Error(codes.Unavailable, "the conductor can't store this now, try again")
 	}
 
-	der, serial, err := s.ca.issue(csr.PublicKey, id)
+	return s.grant(ctx, n, id, csr.PublicKey, req, again, from)
+}
+
+// grant gives an agent its certificate, after its claim has been stored.
+func (s *Server) grant(ctx context.Context, n *node.Node, id identity, key any, req *agentv1.EnrollRequest, again bool, from string) (*agentv1.EnrollResponse, error) {
+	der, serial, err := s.ca.issue(key, id)
 	if err != nil {
-		s.log.Error("enrolment", "node", nodeUUID, "err", err)
+		s.log.Error("enrolment", "node", n.UUID, "err", err)
 		return nil, status.Error(codes.Unavailable, "the conductor can't make a certificate now, try again")
 	}
 	s.enrolled(ctx, n, req, again, serial, from)

@@ -38,6 +38,8 @@ type records interface {
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	HasPorts(ctx context.Context, nodeUUID string) (bool, error)
+	CreateNode(ctx context.Context, n *node.Node) error
+	NodeByGUID(ctx context.Context, guid string) (*node.Node, error)
 }
 
 // brain is who is told what agents do. AgentUp and AgentEvent return when what they were told is stored; AgentProgress does not block.
@@ -67,6 +69,8 @@ type Config struct {
 	// Erased, unless nil, is handed the result of every step, failed ones too, before the engine is: it keeps the reports of erased disks.
 	// It is called again when a result comes again.
 	Erased func(ctx context.Context, nodeUUID string, result []byte) error
+	// Discovery, unless nil, makes nodes of machines that nobody told of.
+	Discovery *Discovery
 	// Swarm, unless nil, introduces agents that write the same image to each other.
 	Swarm *Swarm
 }
@@ -85,6 +89,9 @@ type Server struct {
 	logs   journal
 	swarms *swarm.Registry // nil: agents are not introduced to each other
 	bundle sync.Mutex      // one bundle is written at a time
+
+	discovering sync.Mutex
+	discoveries budget // guarded by discovering
 
 	mu        sync.Mutex
 	sessions  map[string]*session // by node UUID
@@ -109,6 +116,9 @@ func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Se
 	}
 	if s.cfg.NotFound == nil {
 		s.cfg.NotFound = func(error) bool { return false }
+	}
+	if d := cfg.Discovery; d != nil {
+		s.discoveries = budget{size: float64(d.LimitPerHour), every: time.Hour}
 	}
 	if cfg.Swarm != nil {
 		s.swarms = &swarm.Registry{}

@@ -161,6 +161,9 @@ var rulings = map[string]ruling{
 	"POST /ingot/v1/nodes/{node}/quarantine":                {rule: access.IngotQuarantine},
 	"DELETE /ingot/v1/nodes/{node}/quarantine":              {rule: access.IngotQuarantine},
 	"GET /ingot/v1/nodes/{node}/logs":                       {rule: access.IngotLogs},
+	"GET /ingot/v1/nodes/{node}/steps":                      {rule: access.IngotProgress},
+	"POST /ingot/v1/nodes/{node}/plan":                      {rule: access.NodeProvision},
+	"POST /ingot/v1/nodes/{node}/rule_check":                {rule: access.InspectionRuleCreate},
 
 	// Parts of nodes that came later.
 	"GET /v1/nodes/{node}/management/indicators/{indicator}": {rule: access.NodeGetIndicator},

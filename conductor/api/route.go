@@ -49,7 +49,7 @@ func (s *Server) table() []call.Route {
 		s.volumes.Routes(),
 		allocations.New(st, s.find, cfg.Hostname, cfg.Allocate).Routes(),
 		ts.Routes(),
-		rules.New(st).Routes(),
+		rules.New(st, s.find, cfg.MaskRules).Routes(),
 		s.openToRamdisks(ramdisk.New(st, s.find, ns, cfg.Hostname).Routes()),
 		own.New(st, en, s.find, own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
 			Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey}, log).Routes(),

@@ -29,6 +29,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/erasure"
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -73,6 +74,7 @@ type tables interface {
 // machines is all that the API asks of the engine.
 type machines interface {
 	Provision(ctx context.Context, ident string, r engine.Request) error
+	DryRun(ctx context.Context, ident string, r engine.Request) (engine.Dry, error)
 	SetPower(ctx context.Context, ident, target string, timeout time.Duration, user string) error
 	SetBootDevice(ctx context.Context, ident, device string, persistent bool, user string) error
 	BootDevice(ctx context.Context, ident string) (device string, persistent bool, err error)
@@ -99,6 +101,8 @@ type Config struct {
 	PublicURL string
 	// LockWait is how long a request for a node that is locked waits for it before it is refused; zero: not at all.
 	LockWait time.Duration
+	// MaskRules says from which inspection rules secrets are kept when one is tried out; empty: from all.
+	MaskRules inspect.Masking
 	// NoRamdisk leaves out the routes that stock agents call without authentication.
 	NoRamdisk bool
 	// Drivers are the enabled hardware types; with nil all are.

@@ -113,18 +113,28 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
+	inspections, err := inspection(cfg)
+	if err != nil {
+		return err
+	}
+	discoveries, err := discovery(cfg, types)
+	if err != nil {
+		return err
+	}
 	machines := new(fake.Machines)
 	hub := events.New(st)
 	hub.Start(st.Announce(hub.Publish))
 	nets, behind := networkPlugs(types), plugs(types, machines)
 	toAgents := new(agentLink)
-	en := engine.New(st, drivers{powerDrivers(machines, toAgents), types, log}, nil, nets, engineConfig(cfg, addr, ramdisk), log)
+	ec := engineConfig(cfg, addr, ramdisk)
+	ec.Inspection = inspections
+	en := engine.New(st, drivers{powerDrivers(machines, toAgents), types, log}, nil, nets, ec, log)
 	reachHost, _, err := net.SplitHostPort(reach)
 	if err != nil {
 		return fmt.Errorf("agents.advertise: %w", err)
 	}
 	ag, err := agents.New(st, en, ca, agents.Config{
-		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Names: []string{reachHost, cfg.Name()}, Hostname: cfg.Name(), Erased: erased(book, st),
+		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Discovery: discoveries, Names: []string{reachHost, cfg.Name()}, Hostname: cfg.Name(), Erased: erased(book, st),
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 	}, log)
 	if err != nil {
@@ -150,7 +160,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), LockWait: lockWait, Drivers: types, Events: hub, Progresses: en.Progresses, ErasureKey: string(book.Key.PEM()), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
+	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), LockWait: lockWait, Drivers: types, Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
 		var out []rest.LogLine
 		for _, l := range ag.Logs(node, after) {
 			out = append(out, logLine(l))
@@ -280,6 +290,7 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), Hostname: cfg.Name(),
 		NotFound:      func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 		HasPorts:      st.HasPorts,
+		Groups:        groupsOf(st),
 		OnFlatNetwork: plugs.servesInstance,
 	}
 	var faults []error
@@ -297,6 +308,10 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 	c.Gateway = parse("netboot.gateway", n.Gateway)
 	for _, d := range n.DNS {
 		c.DNS = append(c.DNS, parse("netboot.dns", d))
+	}
+	if cfg.Discovery.Enabled {
+		c.Invite = func(mac string) (string, error) { return ca.Invite(mac, time.Now()) }
+		c.InviteLimit = cfg.Discovery.LimitPerHour
 	}
 	return &c, errors.Join(faults...)
 }

@@ -65,6 +65,7 @@ type site struct {
 	httpPort  int
 	log       *buffer
 
+	env  []string // more of it, for ingotd
 	cmd  *exec.Cmd
 	gone chan struct{}
 
@@ -183,7 +184,7 @@ func (s *site) start() {
 		"--set", "netboot.address=127.0.0.1", "--set", fmt.Sprintf("netboot.http_port=%d", s.httpPort), "--set", "netboot.tftp=false", "--set", "netboot.loader_dir=",
 		"--set", "netboot.ramdisk_dir="+filepath.Join(s.dir, "ramdisk"), "--set", "netboot.images_dir=",
 		"--set", "deploy.boot_timeout=2m", "--set", "power.sync_interval=2s")
-	s.cmd.Env = append(os.Environ(), "LISTEN_FDS=1")
+	s.cmd.Env = append(append(os.Environ(), "LISTEN_FDS=1"), s.env...)
 	s.cmd.ExtraFiles = []*os.File{s.api}
 	s.cmd.Stderr, s.cmd.Stdout = s.log, s.log
 	if err := s.cmd.Start(); err != nil {
@@ -406,7 +407,7 @@ func (m *machine) agent(ctx context.Context, args map[string]string) {
 	a := &agentstest.Agent{Addr: args["conductor"], Fingerprint: args["ca"], Token: args["token"], Digest: "simulated", MACs: []string{mac}, UUID: m.uuid.String(),
 		Steps: map[string]agentstest.StepFunc{
 			"inspect": step(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + mac + `","has_carrier":true}],"cpu":{"count":2,"architecture":"x86_64"},
-				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios","pxe_interface":"` + mac + `"},"disks":[]},"boot_interface":"` + mac + `","root_disk":{"name":"/dev/vda","size":10737418240}}`),
+				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios","pxe_interface":"` + mac + `"},"disks":[],"bmc_address":"192.0.2.7"},"boot_interface":"` + mac + `","root_disk":{"name":"/dev/vda","size":10737418240}}`),
 			"erase_devices_metadata": step(`{"devices":[]}`), "write_image": step(`{"bytes_written":10485760}`),
 			"write_configdrive": step(`{}`), "prepare_instance_boot": step(`{"committed":true}`),
 		},

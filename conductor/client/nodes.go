@@ -102,6 +102,9 @@ type ProvisionRequest struct {
 	ConfigDrive any    `json:"configdrive,omitempty"`
 	CleanSteps  []Step `json:"clean_steps,omitempty"`
 	DeploySteps []Step `json:"deploy_steps,omitempty"`
+	// ServiceSteps are like CleanSteps, for service; Runbook names a list of either instead.
+	ServiceSteps []Step `json:"service_steps,omitempty"`
+	Runbook      string `json:"runbook,omitempty"`
 }
 
 // ConfigDrive is what a config drive is made from.

@@ -38,6 +38,9 @@ type Config struct {
 	Hardware Hardware `yaml:"hardware"`
 	Swarm    Swarm    `yaml:"swarm"`
 	Steps    Steps    `yaml:"steps"`
+
+	Inspection Inspection `yaml:"inspection"`
+	Discovery  Discovery  `yaml:"discovery"`
 }
 
 // Steps says which steps are run by themselves, and when. Each list has entries INTERFACE.STEP:PRIORITY, such as
@@ -244,7 +247,14 @@ func Default() Config {
 		Deploy: Deploy{
 			AutomatedClean: true, BootTimeout: 30 * time.Minute, SessionGrace: time.Minute, Silence: 30 * time.Minute, MaxBoots: 3, Tries: 2,
 		},
-		Power: Power{Timeout: time.Minute, SyncInterval: time.Minute, CallTimeout: time.Minute, Retries: 5},
+		Inspection: Inspection{
+			DefaultHooks: []string{"ramdisk-error", "validate-interfaces", "ports", "architecture"},
+			Hooks:        []string{"$default_hooks", "memory", "cpus", "root-device", "parse-lldp", "local-link-connection"},
+			AddPorts:     "all", KeepPorts: "all", DiskPartitioningSpacing: true, MaskSecrets: "always",
+			CPUCapabilities: []string{"vmx:cpu_vt", "svm:cpu_vt", "aes:cpu_aes", "pse:cpu_hugepages", "pdpe1gb:cpu_hugepages_1g", "smx:cpu_txt"},
+		},
+		Discovery: Discovery{Driver: "ipmi", LimitPerHour: 60},
+		Power:     Power{Timeout: time.Minute, SyncInterval: time.Minute, CallTimeout: time.Minute, Retries: 5},
 	}
 }
 
@@ -364,6 +374,24 @@ func (c Config) Validate() error {
 		}
 		if strings.HasPrefix(w, "ingot.") && w != "ingot.shell=1" && w != "ingot.debug=1" {
 			bad("netboot.kernel_params", "%q is Ingot's own to set", w)
+		}
+	}
+
+	oneOf("inspection.mask_secrets", c.Inspection.MaskSecrets, "always", "never", "sensitive")
+	if d := c.Discovery; d.Enabled {
+		if d.Driver == "" {
+			bad("discovery.driver", "is needed when discovery.enabled is set: the hardware type of the machines that are found")
+		}
+		if d.LimitPerHour < 1 {
+			bad("discovery.limit_per_hour", "%d is less than 1", d.LimitPerHour)
+		}
+		if n.Interface == "" && n.Address == "" {
+			bad("discovery.enabled", "needs a provisioning network: set netboot.interface")
+		}
+	}
+	for _, i := range c.Discovery.Interfaces {
+		if kind, name, ok := strings.Cut(i, "="); !ok || kind == "" || name == "" {
+			bad("discovery.interfaces", "%q is not KIND=NAME, such as network=noop", i)
 		}
 	}
 

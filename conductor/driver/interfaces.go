@@ -34,7 +34,7 @@ var interfaces = []Interface{
 	{Kind: "console", Name: "fake", Description: "a console to nowhere", Features: []string{"console"}},
 	{Kind: "console", Name: "no-console", Description: "no console"},
 	{Kind: "raid", Name: "fake", Description: "records logical disks", Features: []string{"raid"}},
-	{Kind: "raid", Name: "agent", Description: "software RAID by the agent: target_raid_config is checked and kept; no agent has the steps yet that make arrays of it", Features: []string{"raid"}},
+	{Kind: "raid", Name: "agent", Description: "software RAID by the agent: its steps make the arrays of target_raid_config", Features: []string{"raid"}},
 	{Kind: "raid", Name: "no-raid", Description: "no RAID"},
 	{Kind: "bios", Name: "fake", Description: "records BIOS settings", Features: []string{"bios"}},
 	{Kind: "bios", Name: "no-bios", Description: "no BIOS settings"},

@@ -26,6 +26,7 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 		}
 		e.mark(n, also, node.MarkSession, a.Version)
 		b.Connected, b.LostAt = true, time.Time{}
+		e.discover(n, also)
 		j := n.Job
 		if j == nil || j.Failure != "" {
 			return nil

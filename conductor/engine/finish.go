@@ -45,6 +45,9 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	case node.PhaseService:
 		clearFault(n, node.FaultService)
 		return ended(node.Done)
+	case node.PhaseDiscover:
+		e.endDiscovery(n, also)
+		return nil
 	case node.PhaseInspect:
 		n.InspectionFinishedAt = time.Now().UTC()
 		return ended(node.Done)
@@ -116,6 +119,10 @@ func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 func (e *Engine) finishFailed(n *node.Node, also *node.Also) error {
 	j := n.Job
 	e.closeBoot(n)
+	if j.Phase == node.PhaseDiscover {
+		n.Job = nil
+		return nil
+	}
 	if j.Phase == node.PhasePower {
 		n.Job, n.TargetPower = nil, ""
 		e.reserve(n, false)

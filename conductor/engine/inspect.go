@@ -26,6 +26,9 @@ type inspected interface {
 
 // useResult applies what a step found out.
 func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep) error {
+	if s.Interface == "raid" && raidSteps[s.Name] {
+		return useRAID(n, s)
+	}
 	switch s.Name {
 	case "inspect":
 		return e.useInspection(ctx, n, also, s)

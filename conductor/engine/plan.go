@@ -135,6 +135,7 @@ var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_che
 // stepArgs are a step's arguments: what the node says, and over it what the client gave with the step.
 func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
 	args := map[string]any{}
+	raidArgs(n, s, args)
 	switch s.Name {
 	case "write_image":
 		source, _ := n.InstanceInfo["image_source"].(string)

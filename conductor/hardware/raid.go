@@ -169,3 +169,53 @@ func repr(v any) string {
 	}
 	return fmt.Sprint(v)
 }
+
+// SoftwareRAID is made by the agent, of the machine's disks: steps raid.create_configuration and its like.
+type SoftwareRAID struct{ GenericRAID }
+
+// Check implements RAID: Ironic's rules for its agent, held before a machine is booted for nothing.
+func (g SoftwareRAID) Check(n *node.Node, config map[string]any) error {
+	if err := g.GenericRAID.Check(n, config); err != nil || len(config) == 0 {
+		return err
+	}
+	disks, _ := config["logical_disks"].([]any)
+	if len(disks) > 2 {
+		return Invalidf("Software RAID configuration supports only one or two logical disks, not %d", len(disks))
+	}
+	names := map[any]bool{}
+	named := 0 // how many say which disks they are made of
+	for _, v := range disks {
+		if d, _ := v.(map[string]any); d["physical_disks"] != nil {
+			named++
+		}
+	}
+	for i, v := range disks {
+		d, _ := v.(map[string]any)
+		if c := d["controller"]; c != nil && c != "software" {
+			return Invalidf("Logical disk %d: the controller of software RAID is 'software', not %s", i+1, repr(c))
+		}
+		if l := d["raid_level"]; !slices.Contains([]any{"0", "1", "1+0", "5", "6"}, l) {
+			return Invalidf("Logical disk %d: software RAID has the levels 0, 1, 1+0, 5 and 6, not %s", i+1, repr(l))
+		}
+		switch {
+		case i == 0 && d["raid_level"] != "1":
+			return Invalidf("Software RAID Configuration requires RAID-1 for the first logical disk")
+		case i > 0 && d["is_root_volume"] == true:
+			return Invalidf("Software RAID: the root volume must be the first logical disk")
+		case d["size_gb"] == float64(0):
+			return Invalidf("Logical disk %d: a size of 0 GiB can't be made", i+1)
+		case d["size_gb"] == "MAX" && i < len(disks)-1 && named < len(disks):
+			return Invalidf("Software RAID: only the last logical disk on the same disks can have the size MAX")
+		}
+		if name, ok := d["volume_name"].(string); ok {
+			if len(name) > 26 || strings.ContainsAny(name, ":/\n\x00") {
+				return Invalidf("Logical disk %d: the name of a software RAID has up to 26 characters, no colon and no slash", i+1)
+			}
+			if names[name] && name != "" {
+				return Invalidf("Software RAID: two logical disks have the name %s", repr(name))
+			}
+			names[name] = true
+		}
+	}
+	return nil
+}

@@ -13,6 +13,8 @@ type admission struct {
 	address bool // an address
 	boot    bool // something to boot
 	why     string
+	unknown bool // nobody has told of it: it is no node's, by whatever it tells
+	invited bool // unknown, and booted to be enrolled: node is empty
 }
 
 // admit decides about a machine by its MAC and the system GUIDs that it told, in either byte order.
@@ -81,7 +83,7 @@ func (s *Server) admitGUID(ctx context.Context, n *node.Node) (admission, error)
 // admitLease decides about a machine that tells no GUID but was leased an address when it did: the agent, under a kernel, asks like
 // any computer. It gets its address, not a boot file.
 func (s *Server) admitLease(ctx context.Context, mac string) (admission, error) {
-	none := admission{why: "its MAC is no node's port, and it told no node's GUID"}
+	none := admission{why: "its MAC is no node's port, and it told no node's GUID", unknown: true}
 	if s.cfg.Mode != Leases {
 		return none, nil
 	}

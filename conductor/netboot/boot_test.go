@@ -763,3 +763,90 @@ func FuzzCommandLine(f *testing.F) {
 		}
 	})
 }
+
+// TestDiscovery: with discovery on, an unknown machine whose firmware wants to boot gets the agent, and nobody else anything; with it off, no
+// unknown machine does.
+func TestDiscovery(t *testing.T) {
+	token := "01234567-89ab-7def-8123-456789abcdef." + strings.Repeat("A", 43)
+	invite := func(limit int) func(*Config) {
+		return func(c *Config) {
+			c.Invite, c.InviteLimit = func(mac string) (string, error) { return token, nil }, limit
+		}
+	}
+	off := newRig(t, Leases, nil)
+	if addr, file := off.boot(pxe(iana.INTEL_X86PC, classPXE)...); addr != "" {
+		t.Errorf("with discovery off an unknown machine got %s %s", addr, file)
+	}
+
+	r := newRig(t, Leases, invite(1))
+	if addr, _ := r.boot(); addr != "" {
+		t.Errorf("a machine that does not want to boot got %s", addr)
+	}
+	addr, file := r.boot(pxe(iana.INTEL_X86PC, classPXE)...)
+	if file != biosLoader {
+		t.Fatalf("boot file %q", file)
+	}
+	again, script := r.boot(ipxePacket(iana.INTEL_X86PC)...)
+	u, err := url.Parse(script)
+	if err != nil || again != addr {
+		t.Fatalf("iPXE got %s %s, the firmware had %s", again, script, addr)
+	}
+	resp := r.get(u.RequestURI(), addr)
+	if text := body(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(text, "ingot.token="+token) || !strings.Contains(text, testMAC.String()+", which is new here") {
+		t.Fatalf("boot script: %s\n%s", resp.Status, text)
+	}
+	// The agent's kernel asks for its address alone, also while it is being enrolled.
+	if agent, file := r.boot(); agent != addr || file != "" {
+		t.Errorf("the agent got %q %q, want %s and no boot file", agent, file, addr)
+	}
+	// One in an hour is the limit.
+	other := dhcpv4.WithHwAddr(net.HardwareAddr{0x52, 0x54, 0, 0, 9, 9})
+	if o := r.ask(dhcpv4.MessageTypeDiscover, append(pxe(iana.INTEL_X86PC, classPXE), other)...); o != nil {
+		t.Errorf("a second machine within the hour got %v", o)
+	}
+	if r.log.count("which is the limit (discovery.limit_per_hour)") != 1 {
+		t.Errorf("log:\n%s", r.log.b.String())
+	}
+	for range maxScripts {
+		resp = r.get(u.RequestURI(), addr)
+	}
+	if resp.StatusCode != http.StatusForbidden && resp.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("after many boot scripts: %s", resp.Status)
+	}
+	// Once it is a node's it is treated as such: the agent at work keeps its address, and after that there is nothing to boot.
+	n := r.node(node.Enroll, false, func(n *node.Node) {
+		n.Boot = &node.Boot{OpenedAt: time.Now(), EnrolledAt: time.Now(), ClosedAt: time.Now(), Generation: 1}
+	})
+	r.port(n, testMAC, true)
+	if renew := r.ask(dhcpv4.MessageTypeRequest, dhcpv4.WithClientIP(net.ParseIP(addr))); renew == nil || renew.MessageType() != dhcpv4.MessageTypeAck {
+		t.Errorf("renewal got %v", renew)
+	}
+	if resp := r.get(u.RequestURI(), addr); resp.StatusCode != http.StatusForbidden {
+		t.Errorf("boot script of an enrolled machine: %s", resp.Status)
+	}
+	r.update(n, func(n *node.Node) { n.Boot.Ended = true })
+	if addr, file := r.boot(pxe(iana.INTEL_X86PC, classPXE)...); addr != "" {
+		t.Errorf("a node's machine that is not expected got %s %s", addr, file)
+	}
+	// An hour later another one may.
+	r.clock.Add(int64(time.Hour))
+	if o := r.ask(dhcpv4.MessageTypeDiscover, append(pxe(iana.INTEL_X86PC, classPXE), other)...); o == nil {
+		t.Error("an hour later a second machine got nothing")
+	}
+
+	// A machine that tells the GUID of a node is not unknown, and neither is one in the other modes.
+	known := newRig(t, Leases, invite(9))
+	known.node(node.Manageable, false, func(n *node.Node) { n.SystemGUIDs = []string{guidText} })
+	if addr, _ := known.boot(pxe(iana.INTEL_X86PC, classPXE)...); addr != "" {
+		t.Errorf("a node's machine got %s", addr)
+	}
+	for _, mode := range []Mode{Proxy, Off} {
+		r := newRig(t, mode, invite(1))
+		if resp := r.get("/boot.ipxe?mac="+testMAC.String()+"&uuid="+guidText, "192.0.2.9"); resp.StatusCode != http.StatusOK || !strings.Contains(body(t, resp), token) {
+			t.Errorf("%s: %s", mode, resp.Status)
+		}
+		if resp := r.get("/boot.ipxe?mac=52:54:00:00:09:09", "192.0.2.9"); resp.StatusCode != http.StatusForbidden {
+			t.Errorf("%s, a second machine: %s", mode, resp.Status)
+		}
+	}
+}

@@ -63,6 +63,7 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		s.log.Error("look up who asks for an address", "mac", q.mac, "err", err)
 		return nil, nil
 	}
+	a = s.admitUnknown(a, q.mac, q.firmware != plain && q.firmware != foreign)
 	if !a.address {
 		if s.refused.speak(q.mac, s.now()) && s.strangers.speak(s.log, s.now()) {
 			s.log.Info("DHCP request not answered", "mac", q.mac, "guid", strings.Join(q.guids, " or "), "err", a.why)

@@ -1,9 +1,13 @@
 package netboot
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
 )
 
 // maxCommandLine is what the kernel takes on x86 (COMMAND_LINE_SIZE), without its terminating zero.
@@ -34,6 +38,9 @@ func checkParams(params string, from source) error {
 		if from == configured && (w == "ingot.shell=1" || w == "ingot.debug=1") {
 			continue
 		}
+		if key == "ingot.bond" { // which links are one; the agent takes nothing else from it
+			continue
+		}
 		if strings.HasPrefix(key, "ingot.") {
 			return fmt.Errorf("kernel parameter %q: keys beginning with ingot. are set by the conductor alone", w)
 		}
@@ -46,9 +53,46 @@ func checkParams(params string, from source) error {
 	return nil
 }
 
+// Group is a port group of a node, with the addresses of its ports.
+type Group struct {
+	*node.Portgroup
+	Members []string
+}
+
+// bondOptions are the properties of a port group that mean something to the agent, with the prefix bond_ or without.
+var bondOptions = []string{"miimon", "updelay", "downdelay", "min_links", "lacp_rate", "xmit_hash_policy"}
+
+// bondParams writes, for port groups whose ports can't be used alone (standalone_ports_supported is false), the boot parameters that make
+// the agent bond them. Groups with ports that work alone are left to the installed system. What is no valid value is left out.
+func bondParams(groups []Group) []string {
+	var out []string
+	for _, g := range groups {
+		if g.StandalonePortsSupported || len(g.Members) == 0 {
+			continue
+		}
+		members := slices.Sorted(slices.Values(g.Members))
+		p := fmt.Sprintf("ingot.bond=bond%d,mode=%s,members=%s", len(out), cmp.Or(g.Mode, "active-backup"), strings.Join(members, "+"))
+		if g.Address != "" {
+			p += ",address=" + g.Address
+		}
+		for _, name := range bondOptions {
+			for _, key := range []string{name, "bond_" + name} {
+				if v, ok := g.Properties[key]; ok {
+					p += fmt.Sprintf(",%s=%v", name, v)
+					break
+				}
+			}
+		}
+		if paramForm.MatchString(p) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
 // commandLine puts the ramdisk's command line together. own are the node's parameters; %default% in them stands for the configured ones,
 // and without own parameters the configured ones hold, as clients of Ironic know it.
-func commandLine(c Config, token, mac, own string) (string, error) {
+func commandLine(c Config, token, mac, own string, bonds ...string) (string, error) {
 	params := c.KernelParams
 	if strings.TrimSpace(own) != "" {
 		if err := checkParams(own, ofNode); err != nil {
@@ -67,7 +111,7 @@ func commandLine(c Config, token, mac, own string) (string, error) {
 	if mac != "" {
 		words = append(words, "BOOTIF=01-"+strings.ReplaceAll(mac, ":", "-"))
 	}
-	line := strings.Join(words, " ")
+	line := strings.Join(append(words, bonds...), " ")
 	if len(line) > maxCommandLine {
 		return "", fmt.Errorf("the ramdisk's kernel command line would have %d bytes, more than the kernel's %d: shorten kernel_append_params", len(line), maxCommandLine)
 	}

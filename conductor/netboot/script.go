@@ -66,6 +66,9 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 	if err != nil {
 		return "", err
 	}
+	if a.invited {
+		return s.inviteScript(rd, mac, from)
+	}
 	own, err := nodeParams(a.node)
 	if err != nil {
 		return "", err
@@ -74,7 +77,13 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 	if err != nil {
 		return "", err
 	}
-	line, err := commandLine(s.cfg, token, mac, own)
+	var groups []Group
+	if s.cfg.Groups != nil {
+		if groups, err = s.cfg.Groups(ctx, a.node.UUID); err != nil {
+			return "", err
+		}
+	}
+	line, err := commandLine(s.cfg, token, mac, own, bondParams(groups)...)
 	if err != nil {
 		return "", s.tellNode(ctx, a.node, "no boot script", err)
 	}
@@ -82,10 +91,9 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 	if plainName.MatchString(a.node.Name) {
 		shown = a.node.Name
 	}
-	var b strings.Builder
-	err = bootScript.Execute(&b, map[string]any{"Node": shown, "Base": s.base(), "Kernel": rd.Kernel, "Initrd": rd.Initrd, "Line": line, "Tries": scriptTries})
+	text, err := s.writeScript(rd, shown, line)
 	if err != nil {
-		return "", fmt.Errorf("write the boot script: %w", err)
+		return "", err
 	}
 	if err := s.voidAndStore(ctx, a.node.UUID, hash, from); err != nil {
 		if errors.Is(err, errTooMany) {
@@ -100,7 +108,33 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 	s.clients[from] = a.node.UUID
 	s.mu.Unlock()
 	s.log.Info("boot script served", "node", a.node.UUID, "mac", mac, "from", from)
+	return text, nil
+}
+
+func (s *Server) writeScript(rd *ramdisk, shown, line string) (string, error) {
+	var b strings.Builder
+	err := bootScript.Execute(&b, map[string]any{"Node": shown, "Base": s.base(), "Kernel": rd.Kernel, "Initrd": rd.Initrd, "Line": line, "Tries": scriptTries})
+	if err != nil {
+		return "", fmt.Errorf("write the boot script: %w", err)
+	}
 	return b.String(), nil
+}
+
+// inviteScript makes the boot script of a machine that nobody told of. Its token says by itself what it is good for, so nothing is stored.
+func (s *Server) inviteScript(rd *ramdisk, mac string, from netip.Addr) (string, error) {
+	if !s.invites.script(mac) {
+		return "", errTooMany
+	}
+	token, err := s.cfg.Invite(mac)
+	if err != nil {
+		return "", err
+	}
+	line, err := commandLine(s.cfg, token, mac, "")
+	if err != nil {
+		return "", fmt.Errorf("no boot script: %w", err)
+	}
+	s.log.Info("boot script served to a machine that nobody told of", "mac", mac, "from", from)
+	return s.writeScript(rd, mac+", which is new here", line)
 }
 
 // whoBoots finds out which node's machine asks for its script, and by which MAC.
@@ -111,6 +145,9 @@ func (s *Server) whoBoots(ctx context.Context, from netip.Addr, mac, uuid string
 			return admission{}, "", errNotExpected
 		}
 		a, err := s.admit(ctx, mac, spellings(uuid))
+		if err == nil {
+			a = s.admitUnknown(a, mac, true)
+		}
 		if err == nil && !a.boot {
 			err = fmt.Errorf("%w: %s", errNotExpected, a.why)
 		}
@@ -127,6 +164,7 @@ func (s *Server) whoBoots(ctx context.Context, from netip.Addr, mac, uuid string
 	if err != nil {
 		return a, "", err
 	}
+	a = s.admitUnknown(a, l.MAC, false)
 	if a.node != nil && !a.boot {
 		// Its MAC is no port: then the lease says which node it was recognised as when it asked for the address.
 		if _, err := s.store.PortByMAC(ctx, l.MAC); s.cfg.NotFound(err) {

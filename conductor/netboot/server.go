@@ -3,7 +3,8 @@
 //
 // Only admitted machines are answered (admit.go). A machine whose MAC is a port of a node gets an address while an agent is expected
 // or at work on it, and when its instance lives on this network; it gets something to boot only while the node's boot window is
-// open. A node without ports is recognised by its system GUID, during inspection alone. Nobody else hears anything from here.
+// open. A node without ports is recognised by its system GUID, during inspection alone. Nobody else hears anything from here, unless
+// discovery is on (discover.go): then a machine that is no node's boots the agent once, to be enrolled.
 //
 // The way of a machine: firmware → DHCP → iPXE over TFTP (or HTTP) → DHCP again → boot script over HTTP → kernel and initramfs, by names
 // that hold their SHA-256. Network cards that are iPXE already skip the first half. What firmware wants was found out by trying:
@@ -87,8 +88,15 @@ type Config struct {
 	CA        string // SHA-256 of its CA's certificate, hex
 	Hostname  string // of this conductor, for histories
 
+	// Invite makes the boot token of a machine that nobody told of; nil: such machines are not answered. InviteLimit is how many of them may
+	// boot in an hour.
+	Invite      func(mac string) (string, error)
+	InviteLimit int
+
 	// NotFound tells whether an error of the store means that there is no such thing.
 	NotFound func(error) bool
+	// Groups gives a node's port groups with the addresses of their members; nil: none are known.
+	Groups func(ctx context.Context, nodeUUID string) ([]Group, error)
 	// HasPorts tells whether a node has ports.
 	HasPorts func(ctx context.Context, nodeUUID string) (bool, error)
 	// OnFlatNetwork tells whether a node's instance is on the provisioning network and gets its address here.
@@ -108,6 +116,7 @@ type Server struct {
 	marked    onceEach
 	refused   quiet
 	strangers rate
+	invites   invites
 	booting   recently
 
 	mu      sync.Mutex
@@ -124,7 +133,7 @@ func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, clients: map[netip.Addr]string{}}
+	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, clients: map[netip.Addr]string{}, invites: invites{limit: cfg.InviteLimit}}
 	if s.now == nil {
 		s.now = time.Now
 	}

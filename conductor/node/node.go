@@ -154,7 +154,9 @@ const (
 	PhaseRescue  Phase = "rescue"
 	PhaseUnresc  Phase = "unrescue"
 	PhaseService Phase = "service"
-	PhasePower   Phase = "power" // a power action asked for by a client, in any stable state
+	// PhaseDiscover is the inspection of a machine that enrolled itself, in state enroll. It does nothing to the machine's power.
+	PhaseDiscover Phase = "discover"
+	PhasePower    Phase = "power" // a power action asked for by a client, in any stable state
 )
 
 // Job is the work in progress on a node: a list of steps and how far it is. It is stored with the node, in the same

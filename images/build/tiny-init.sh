@@ -7,11 +7,27 @@ mount -t devtmpfs dev /dev
 mkdir -p /run /tmp /mnt /cd
 while read -r m; do insmod "/lib/modules/$m" 2>/dev/null; done </lib/modules/order
 
+# Puts a software RAID together from those of its members that are there: partitions with metadata of format 1.2.
+assemble() {
+	[ -e /sys/module/md_mod/parameters/new_array ] && [ ! -e /sys/block/md0 ] || return 0
+	members=
+	for p in /sys/class/block/*/partition; do
+		d=${p%/partition}
+		magic=$(dd if="/dev/${d##*/}" bs=4096 skip=1 count=1 2>/dev/null | head -c 4 | hexdump -v -e '1/1 "%02x"')
+		[ "$magic" = fc4e2ba9 ] && members="$members $(cat "$d/dev")"
+	done
+	[ -n "$members" ] || return 0
+	echo md0 >/sys/module/md_mod/parameters/new_array
+	echo 1.2 >/sys/block/md0/md/metadata_version
+	for m in $members; do echo "$m" >/sys/block/md0/md/new_dev; done
+	echo active >/sys/block/md0/md/array_state
+}
+
 # Disks behind SCSI and SATA show up a moment after their driver.
 wanted=$(sed -n 's/.*root=\(UUID=[^ ]*\).*/\1/p' /proc/cmdline)
 root= tries=0
 while [ -z "$root" ] && [ $tries -lt 100 ]; do
-	root=$(findfs "$wanted" 2>/dev/null) || { root= tries=$((tries + 1)); usleep 100000; }
+	root=$(findfs "$wanted" 2>/dev/null) || { root= tries=$((tries + 1)); assemble; usleep 100000; }
 done
 
 host=none uuid=none keys=0 data=none cfg=$(findfs LABEL=config-2 2>/dev/null || findfs LABEL=CONFIG-2 2>/dev/null)
@@ -37,9 +53,12 @@ if [ -n "$root" ] && mount -t ext4 "$root" /mnt; then
 	umount /mnt
 fi
 
+raid=
+[ -e /sys/block/md0/md ] && raid=" raid=$(cat /sys/block/md0/md/level) degraded=$(cat /sys/block/md0/md/degraded)"
+
 efi=0
 [ -d /sys/firmware/efi ] && efi=1
-echo "INGOT-TINY up=$(cut -d' ' -f1 /proc/uptime) host=${host:-none} uuid=${uuid:-none} ssh_keys=$keys user_data=$data root=${root:-none} cfg=${cfg:-none} efi=$efi boots=$boots" >/dev/console
+echo "INGOT-TINY up=$(cut -d' ' -f1 /proc/uptime) host=${host:-none} uuid=${uuid:-none} ssh_keys=$keys user_data=$data root=${root:-none} cfg=${cfg:-none} efi=$efi boots=$boots$raid" >/dev/console
 
 ip link set lo up
 for nic in /sys/class/net/*; do

@@ -51,13 +51,15 @@ func compileAgent(ctx context.Context, source, version, out string) error {
 	return nil
 }
 
-// describeAgent asks a built agent for its version and its table of steps.
-func describeAgent(ctx context.Context, file string) (version string, steps json.RawMessage, digest string, err error) {
+// describeAgent asks a built agent for its version and its table of steps, with those of the site that lie below siteSteps.
+func describeAgent(ctx context.Context, file, siteSteps string) (version string, steps json.RawMessage, digest string, err error) {
 	file, err = filepath.Abs(file)
 	if err != nil {
 		return "", nil, "", fmt.Errorf("find the agent: %w", err)
 	}
-	out, err := output(exec.CommandContext(ctx, file, "steps", "--json"))
+	ask := exec.CommandContext(ctx, file, "steps", "--json")
+	ask.Env = append(os.Environ(), "INGOT_SITE_STEPS="+siteSteps) // not those of the machine that builds
+	out, err := output(ask)
 	if err != nil {
 		return "", nil, "", fmt.Errorf("ask the agent for its steps: %w", err)
 	}

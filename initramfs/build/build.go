@@ -37,6 +37,7 @@ type Options struct {
 	CA       string   // file with the certificate (PEM) of the conductor's CA to pin; empty: the boot parameters name it
 	Firmware string   // folder to put at /lib/firmware
 	Overlay  []string // folders to put over the root, the last one winning
+	Steps    []string // folders with steps of the site's own, see agent/site; they may also lie in overlays
 	Modules  []string // more kernel modules; "name?" for one that may be absent
 	NoShell  bool     // leave the shell out where the profile has one
 	Log      *slog.Logger
@@ -236,6 +237,11 @@ func addFiles(a *archive.Tree, o Options) error {
 			return err
 		}
 	}
+	for _, dir := range o.Steps {
+		if err := a.Folder(path.Join(stepsFolder, filepath.Base(dir)), dir); err != nil {
+			return err
+		}
+	}
 	if o.CA == "" {
 		return nil
 	}
@@ -276,10 +282,74 @@ func addAgent(ctx context.Context, a *archive.Tree, o Options, tmp string, m *Ma
 	}
 	sum := sha256.Sum256(data)
 	m.Agent = Agent{Size: int64(len(data)), SHA256: hex.EncodeToString(sum[:])}
-	if m.Agent.Version, m.Steps, m.StepsDigest, err = describeAgent(ctx, file); err != nil {
+	steps := tmp + "-steps"
+	if err := gatherSteps(o, steps); err != nil {
+		return err
+	}
+	if m.Agent.Version, m.Steps, m.StepsDigest, err = describeAgent(ctx, file, steps); err != nil {
 		return err
 	}
 	return a.File("init", data, 0o755)
+}
+
+// stepsFolder is where the agent looks for the site's steps.
+const stepsFolder = "usr/lib/ingot/steps"
+
+// gatherSteps puts the steps of the site together as they will lie in the ramdisk, so that the agent can be asked about them.
+func gatherSteps(o Options, to string) error {
+	from := map[string]string{} // source by place
+	var order []string
+	add := func(dir, place string) {
+		order = append(order, dir)
+		from[dir] = place
+	}
+	for _, dir := range o.Overlay {
+		if _, err := os.Stat(filepath.Join(dir, stepsFolder)); err == nil {
+			add(filepath.Join(dir, stepsFolder), to)
+		}
+	}
+	for _, dir := range o.Steps {
+		if fi, err := os.Stat(dir); err != nil || !fi.IsDir() {
+			return fmt.Errorf("add the site's step %s: it is not a folder with a step (%v)", dir, err)
+		}
+		add(dir, filepath.Join(to, filepath.Base(dir)))
+	}
+	for _, dir := range order {
+		err := filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
+			if err != nil {
+				return err
+			}
+			rel, err := filepath.Rel(dir, file)
+			if err != nil {
+				return err
+			}
+			target := filepath.Join(from[dir], rel)
+			info, err := d.Info()
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir():
+				return os.MkdirAll(target, 0o755)
+			case info.Mode()&fs.ModeSymlink != 0:
+				link, err := os.Readlink(file)
+				if err != nil {
+					return err
+				}
+				_ = os.Remove(target) // the last one wins
+				return os.Symlink(link, target)
+			}
+			data, err := os.ReadFile(file)
+			if err != nil {
+				return err
+			}
+			_ = os.Remove(target)
+			return os.WriteFile(target, data, info.Mode().Perm())
+		})
+		if err != nil {
+			return fmt.Errorf("add the site's steps in %s: %w", dir, err)
+		}
+	}
+	return nil
 }
 
 // missingFirmware lists what modules may ask for and dir does not have.

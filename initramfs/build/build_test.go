@@ -304,3 +304,52 @@ func TestProfilesFitTheirKernels(t *testing.T) {
 		})
 	}
 }
+
+// TestSiteSteps: steps of overlays and of --step come together as they will lie in the ramdisk, the last one winning, and the agent is
+// asked about them.
+func TestSiteSteps(t *testing.T) {
+	low, high, own := t.TempDir(), t.TempDir(), filepath.Join(t.TempDir(), "flash")
+	for _, f := range []struct{ dir, name, text string }{
+		{low, "usr/lib/ingot/steps/burn/step.json", "low"}, {low, "usr/lib/ingot/steps/burn/run", "low"}, {high, "usr/lib/ingot/steps/burn/step.json", "high"},
+		{own, "step.json", "own"}, {own, "bin/run", "own"},
+	} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(f.dir, f.name)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(f.dir, f.name), []byte(f.text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	to := filepath.Join(t.TempDir(), "steps")
+	o := Options{Overlay: []string{low, t.TempDir(), high}, Steps: []string{own}}
+	if err := gatherSteps(o, to); err != nil {
+		t.Fatal(err)
+	}
+	a := archive.New()
+	if err := addFiles(a, o); err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if _, err := a.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	in, _, err := archive.Read(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"burn/step.json": "high", "burn/run": "low", "flash/step.json": "own", "flash/bin/run": "own"} {
+		got, err := os.ReadFile(filepath.Join(to, name))
+		if err != nil || string(got) != want {
+			t.Errorf("the agent is asked about %s = %q, %v; want %q", name, got, err, want)
+		}
+		if got := in["usr/lib/ingot/steps/"+name]; string(got.Data) != want {
+			t.Errorf("the ramdisk has %s = %q, want %q", name, got.Data, want)
+		}
+		if fi, err := os.Stat(filepath.Join(to, name)); err != nil || fi.Mode().Perm()&0o100 == 0 {
+			t.Errorf("%s can't be run any more: %v, %v", name, fi, err)
+		}
+	}
+	if err := gatherSteps(Options{Steps: []string{filepath.Join(own, "step.json")}}, t.TempDir()); err == nil || !strings.Contains(err.Error(), "is not a folder") {
+		t.Errorf("a file for a step: %v", err)
+	}
+}

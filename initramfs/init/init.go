@@ -62,6 +62,11 @@ func Run(cfg Config) error {
 				log.Warn("boot entries can't be written", "err", err)
 			}
 		}
+		if exists(pstoreDir) {
+			if err := pstoreMount.do(); err != nil {
+				log.Warn("the kernel's persistent store can't be emptied", "err", err)
+			}
+		}
 	}()
 	entropy(plugged, randomReady, seedRandom, log, con)
 

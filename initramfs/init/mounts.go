@@ -30,7 +30,11 @@ var earlyMounts = []mount{
 
 var efiMount = mount{"efivarfs", efiVars, "efivarfs", quiet, ""}
 
+// pstoreMount is the kernel's persistent store, for the step that empties it.
+var pstoreMount = mount{"pstore", pstoreDir, "pstore", quiet, ""}
+
 const (
+	pstoreDir   = "/sys/fs/pstore"
 	efiFirmware = "/sys/firmware/efi"
 	efiVars     = efiFirmware + "/efivars"
 )

@@ -4,9 +4,12 @@ import (
 	"bytes"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -51,4 +54,87 @@ func golden(t *testing.T, file string, want []byte) {
 		return
 	}
 	t.Errorf("%s is not what agent/steps.go makes: run go test ./test/arch -run Steps -update and read the difference (-file +code)\n%s", filepath.Base(file), cmp.Diff(string(got), string(want)))
+}
+
+// TestStepsOfTheDocumentation makes the list in docs/steps.md, or holds it to the table.
+func TestStepsOfTheDocumentation(t *testing.T) {
+	const begin, end = "<!-- steps of the agent: made from agent/steps.go by go test ./test/arch -run Steps -update -->\n", "<!-- end of steps of the agent -->\n"
+	file := filepath.Join("..", "..", "docs", "steps.md")
+	old, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, rest, ok := strings.Cut(string(old), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("docs/steps.md lacks the marks %q and %q", begin, end)
+	}
+	var b strings.Builder
+	b.WriteString(before + begin + "| step | priorities | is stopped | fails without progress for |\n|---|---|---|---|\n")
+	m := agentTable(t)
+	for _, s := range m.Steps {
+		var when []string
+		for _, p := range []struct {
+			phase string
+			value int
+		}{{"deploy", s.Priority.Deploy}, {"clean", s.Priority.Clean}, {"service", s.Priority.Service}, {"inspect", s.Priority.Inspect}, {"rescue", s.Priority.Rescue}} {
+			switch {
+			case p.value > 0:
+				when = append(when, fmt.Sprintf("%s %d", p.phase, p.value))
+			case p.value < 0:
+				when = append(when, fmt.Sprintf("(%s)", p.phase))
+			}
+		}
+		if len(when) == 0 {
+			when = []string{"(clean, deploy)"}
+		}
+		stops := "at its end"
+		if s.Abortable {
+			stops = "at once"
+		}
+		name := "`" + s.Interface + "." + s.Name + "`"
+		if s.Description != "" {
+			name += "<br>" + s.Description
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, strings.Join(when, ", "), stops, plainDuration(s.Stall))
+	}
+	for _, s := range m.Steps {
+		if len(s.Args) == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "\nArguments of `%s.%s`:\n\n", s.Interface, s.Name)
+		for _, a := range s.Args {
+			needed := ""
+			if a.Required {
+				needed = ", required"
+			}
+			fmt.Fprintf(&b, "- `%s` (%s%s%s): %s\n", a.Name, a.Type, needed, bounds(a), a.Description)
+		}
+	}
+	b.WriteString(end + after)
+	golden(t, file, []byte(b.String()))
+}
+
+func bounds(a step.Arg) string {
+	var out []string
+	if a.Enum != nil {
+		out = append(out, strings.Join(a.Enum, " or "))
+	}
+	if a.Min != nil {
+		out = append(out, fmt.Sprintf("from %v", *a.Min))
+	}
+	if a.Max != nil {
+		out = append(out, fmt.Sprintf("to %v", *a.Max))
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return ", " + strings.Join(out, " ")
+}
+
+func plainDuration(d time.Duration) string {
+	if d == 0 {
+		return "any time"
+	}
+	return strings.TrimSuffix(d.String(), "m0s") + map[bool]string{true: "m"}[strings.HasSuffix(d.String(), "m0s")]
 }

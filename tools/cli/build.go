@@ -55,6 +55,7 @@ func (p *program) ramdiskBuild() *cobra.Command {
 	f.StringVar(&o.Firmware, "firmware", "", "folder with firmware files, to put at /lib/firmware")
 	f.StringVar(&o.CA, "ca", "", "certificate (PEM) of the conductor's CA to pin (default: the boot parameters name it)")
 	f.StringArrayVar(&o.Overlay, "overlay", nil, "folder to put over the root; may be repeated")
+	f.StringArrayVar(&o.Steps, "step", nil, "folder with a step of your own (docs/steps.md); may be repeated")
 	f.StringArrayVar(&o.Modules, "module", nil, "one more kernel module; NAME? for one that may be absent")
 	f.StringVar(&o.Agent, "agent", "", "a built ingot-agent, instead of compiling one")
 	f.StringVar(&o.Source, "source", "", "folder of Ingot's source (default: found)")
@@ -70,6 +71,11 @@ func (p *program) ramdiskBuild() *cobra.Command {
 		// The compiler works in the source's folder.
 		for _, path := range []*string{&o.Out, &o.Agent, &o.Firmware, &o.CA, &o.Cache} {
 			if err := absolute(path); err != nil {
+				return err
+			}
+		}
+		for i := range o.Steps { // the folder's name is that of its place
+			if err := absolute(&o.Steps[i]); err != nil {
 				return err
 			}
 		}

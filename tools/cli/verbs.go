@@ -100,7 +100,7 @@ func (p *program) finish(ctx context.Context, c *client.Client, names []string, 
 
 func (p *program) nodeClean() *cobra.Command {
 	var steps []string
-	var noWait bool
+	var noWait, dry bool
 	cmd := &cobra.Command{
 		Use: "clean NAME", Short: "Run cleaning steps of your choice",
 		Example: `  ingot node clean web1 --step deploy.erase_devices_metadata`,
@@ -108,6 +108,7 @@ func (p *program) nodeClean() *cobra.Command {
 	}
 	cmd.Flags().StringArrayVar(&steps, "step", nil, `INTERFACE.STEP, or INTERFACE.STEP={"arg": "value"}; in the order they are to run`)
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "show the steps that would run, and do nothing")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
 		list, err := stepArguments(steps)
 		if err != nil {
@@ -115,6 +116,9 @@ func (p *program) nodeClean() *cobra.Command {
 		}
 		if len(list) == 0 {
 			return usage("which steps? Say --step INTERFACE.STEP, such as --step deploy.erase_devices_metadata")
+		}
+		if dry {
+			return p.showPlan(ctx, c, args[0], client.ProvisionRequest{Target: "clean", CleanSteps: list})
 		}
 		if err := c.Provision(ctx, args[0], client.ProvisionRequest{Target: "clean", CleanSteps: list}); err != nil {
 			return about(args[0], err)

@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -13,6 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 
+	"github.com/ingot-metal/ingot/agent/site"
 	pid1 "github.com/ingot-metal/ingot/initramfs/init"
 	"golang.org/x/sys/unix"
 )
@@ -41,7 +43,7 @@ const usage = `usage: ingot-agent COMMAND
 
   write ...           write an image onto a disk; ingot-agent write --help
   inventory ...       what this machine is; ingot-agent inventory --help
-  steps [--json]      the steps this agent can run
+  steps [--json]      the steps this agent can run; --site FOLDER: with a site's own
   worker              the agent proper; the first process of the ramdisk starts it
   version             the version of this program
 `
@@ -64,6 +66,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	fs := flag.NewFlagSet("ingot-agent "+command, flag.ContinueOnError)
 	fs.SetOutput(stderr)
 	asJSON := fs.Bool("json", false, "print JSON")
+	siteFolder := site.Folder
+	if command == "steps" {
+		fs.StringVar(&siteFolder, "site", cmp.Or(os.Getenv("INGOT_SITE_STEPS"), site.Folder), "folder with the site's own steps")
+	}
 	if command != "" {
 		if err := fs.Parse(args[2:]); err != nil {
 			return err
@@ -73,7 +79,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	case "worker":
 		return worker(ctx, stdout, stderr)
 	case "steps":
-		return printSteps(stdout, *asJSON)
+		return printSteps(stdout, *asJSON, siteFolder)
 	case "version":
 		_, err := fmt.Fprintln(stdout, version)
 		return err

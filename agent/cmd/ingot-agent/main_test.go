@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/agent/step"
 )
@@ -102,5 +103,52 @@ func TestInventoryJSON(t *testing.T) {
 	}
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Inventory.CPU.Count == 0 {
 		t.Errorf("inventory of this machine: %v, %s", err, &out)
+	}
+}
+
+// TestSiteSteps: a site's steps stand in the table, and change its digest; one that is broken lets the command fail, and so the build of a
+// ramdisk with it.
+func TestSiteSteps(t *testing.T) {
+	folder := t.TempDir()
+	dir := filepath.Join(folder, "flash")
+	table := func() (step.Manifest, error) {
+		var out bytes.Buffer
+		err := run(t.Context(), []string{"ingot-agent", "steps", "--json", "--site", folder}, &out, &out)
+		var m step.Manifest
+		if err == nil {
+			err = json.Unmarshal(out.Bytes(), &m)
+		}
+		return m, err
+	}
+	without, err := table()
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("run", "#!/bin/sh\n")
+	write("step.json", `{"interface":"firmware","step":"flash","run":"run","priority":{"clean":30}}`)
+	with, err := table()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, ok := step.Find(with.Steps, "firmware", "flash")
+	if !ok || s.Priority.Clean != 30 || s.Timeout != time.Hour || with.Digest == without.Digest || len(with.Steps) != len(without.Steps)+1 {
+		t.Errorf("the table has %+v, digest %s after %s", s, with.Digest, without.Digest)
+	}
+	write("step.json", `{"interface":"deploy","step":"write_image","run":"run"}`)
+	if _, err := table(); err == nil || !strings.Contains(err.Error(), "deploy.write_image is in the table twice") {
+		t.Errorf("a step in the place of the agent's own: %v", err)
+	}
+	write("step.json", `{}`)
+	if _, err := table(); err == nil || !strings.Contains(err.Error(), "flash/step.json") {
+		t.Errorf("a broken step: %v", err)
 	}
 }

@@ -12,8 +12,16 @@ import (
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
-func printSteps(w io.Writer, asJSON bool) error {
-	m, err := step.Describe(agent.Steps(linux.Machine{}, nil))
+// printSteps prints the agent's table with the steps of the site below folder.
+func printSteps(w io.Writer, asJSON bool, folder string) error {
+	table, err := withSite(agent.Steps(linux.Machine{}, nil), folder, linux.Machine{}, nil)
+	if err != nil {
+		return err
+	}
+	if err := step.Check(table); err != nil {
+		return err
+	}
+	m, err := step.Describe(table)
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,9 @@ import (
 	"github.com/ingot-metal/ingot/agent/linux"
 	"github.com/ingot-metal/ingot/agent/lldp"
 	"github.com/ingot-metal/ingot/agent/netup"
+	"github.com/ingot-metal/ingot/agent/site"
 	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+	protolldp "github.com/ingot-metal/ingot/proto/lldp"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 )
@@ -60,11 +62,23 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 	}
 	network := netup.New(netup.Config{
 		Conductor: cfg.Conductor, BootIF: cfg.BootIF, GUID: id.UUID, Log: slog.New(handler), SetHostname: m.SetHostname,
-		Status: func(s string) { status.Line("%s", s) },
+		Status: func(s string) { status.Line("%s", s) }, Bonds: cfg.Bonds, VLANs: cfg.VLANs,
 	})
 	ears := lldp.New(m, links, slog.New(handler))
+	ears.Heard = func(link string, n protolldp.Neighbour) {
+		var ids []int
+		for _, v := range n.VLANs {
+			ids = append(ids, v.ID)
+		}
+		network.Heard(link, ids)
+	}
+	steps, err := withSite(agent.Steps(heedful{m, ears}, cfg.BootIF), site.Folder, m, slog.New(handler))
+	if err != nil {
+		// The rest of the table is as good as ever; that it is not the ramdisk's any more, the conductor says.
+		slog.New(handler).Error("steps of the site are missing", "err", err)
+	}
 	a, err := agent.New(agent.Options{
-		Config: cfg, Version: version, Identity: id, MACs: macs, Steps: agent.Steps(heedful{m, ears}, cfg.BootIF), System: m, Network: network, BuiltCA: ca,
+		Config: cfg, Version: version, Identity: id, MACs: macs, Steps: steps, System: m, Network: network, BuiltCA: ca,
 		Log: handler, Status: status, State: agent.StateFile, LogFiles: []string{pid1.LogFile + ".1", pid1.LogFile},
 		Restarts: restarts, Reason: os.Getenv(pid1.EnvReason),
 	})

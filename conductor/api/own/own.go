@@ -81,6 +81,7 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Handle: s.searchLog},
 		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Stream: true, Handle: s.followEvents},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read, Handle: s.getProgress},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/steps", Access: call.Read, Handle: s.getSteps},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Handle: s.getTimeline},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Handle: s.getLogs},
 	}...)

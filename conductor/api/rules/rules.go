@@ -6,6 +6,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/api/resource"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -13,16 +14,24 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// tables are where rules are kept.
-type tables interface {
+// keeper is where rules are kept, and what inspections found.
+type keeper interface {
 	InspectionRules() *store.Table[node.InspectionRule]
+	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
+	Ports(ctx context.Context, q store.PortQuery) ([]*node.Port, error)
 }
 
 // Handlers answer the requests.
-type Handlers struct{ store tables }
+type Handlers struct {
+	store keeper
+	find  *finder.Finder
+	mask  inspect.Masking
+}
 
-// New makes Handlers.
-func New(st tables) *Handlers { return &Handlers{store: st} }
+// New makes Handlers. mask says from which rules secrets are kept when one is tried out.
+func New(st keeper, find *finder.Finder, mask inspect.Masking) *Handlers {
+	return &Handlers{store: st, find: find, mask: mask}
+}
 
 // ruleParts is a list of conditions or actions; package inspect says what they have to be.
 func ruleParts(min int) *rest.Schema {
@@ -34,7 +43,7 @@ func ruleParts(min int) *rest.Schema {
 }
 
 // Routes are the routes of inspection rules.
-func (s *Handlers) Routes() []call.Route { return s.kind().Routes() }
+func (s *Handlers) Routes() []call.Route { return append(s.kind().Routes(), s.checkRoutes()...) }
 
 func (s *Handlers) kind() *resource.Kind[node.InspectionRule, rest.InspectionRule] {
 	return &resource.Kind[node.InspectionRule, rest.InspectionRule]{

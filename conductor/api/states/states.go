@@ -26,6 +26,7 @@ import (
 // machines does the work.
 type machines interface {
 	Provision(ctx context.Context, ident string, r engine.Request) error
+	DryRun(ctx context.Context, ident string, r engine.Request) (engine.Dry, error)
 	SetPower(ctx context.Context, ident, target string, timeout time.Duration, user string) error
 	SetBootDevice(ctx context.Context, ident, device string, persistent bool, user string) error
 	BootDevice(ctx context.Context, ident string) (device string, persistent bool, err error)
@@ -62,6 +63,7 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: get, Path: "/v1/nodes/{node}/states", Access: call.Read, Handle: s.getStates},
 		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Handle: s.putPower},
 		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Body: maxDriveBody, Handle: s.putProvision},
+		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/plan", Access: call.Write, Handle: s.postPlan},
 		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Handle: s.putMaintenance},
 		{Method: del, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Handle: s.deleteMaintenance},
 		{Method: get, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Read, Handle: s.getBootDevice},

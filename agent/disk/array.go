@@ -1,0 +1,156 @@
+package disk
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// TypeRAID is the partition type of a member of a software RAID.
+const TypeRAID = "A19D880F-05FC-4D3B-A006-743F0F84911E"
+
+// NewPartition is one to be made. Start and Size are whole sectors.
+type NewPartition struct {
+	Name        string
+	Type        string // GUID
+	Start, Size int64
+}
+
+// WriteTable gives an open disk a GPT with exactly these partitions, and sector 0 this boot code (nil: none). What the partitions held is
+// not touched. Stopped half way, the disk has no table, or all of it.
+func WriteTable(ctx context.Context, dev Device, code []byte, parts []NewPartition) error {
+	if err := Wipe(ctx, dev); err != nil {
+		return err
+	}
+	sector := dev.SectorSize()
+	const entries = 128 * 128
+	g := &gpt{sector: sector, entries: make([]byte, entries), gptHeader: gptHeader{revision: 0x10000, size: gptHeaderSize, mine: 1,
+		firstUsable: 2 + entries/uint64(sector), entriesLBA: 2, count: 128, entrySize: 128, diskGUID: randomGUID()}}
+	for i, p := range parts {
+		if p.Start < HeadSize || p.Start%int64(sector) != 0 || p.Size <= 0 || p.Size%int64(sector) != 0 {
+			return fmt.Errorf("partition %s of %d bytes can't be at byte %d", p.Name, p.Size, p.Start)
+		}
+		e := g.entry(i)
+		copy(e[:16], guidBytes(p.Type))
+		guid := randomGUID()
+		copy(e[16:32], guid[:])
+		binary.LittleEndian.PutUint64(e[32:], uint64(p.Start)/uint64(sector))
+		binary.LittleEndian.PutUint64(e[40:], uint64(p.Start+p.Size)/uint64(sector)-1)
+		putName(e, p.Name)
+	}
+	if err := g.fit(uint64(dev.Size()) / uint64(sector)); err != nil {
+		return err
+	}
+	head := Aligned(HeadSize)
+	copy(head[:440], code)
+	g.apply(head)
+	tail, at := g.backup()
+	if _, err := dev.WriteAt(tail, int64(at)*int64(sector)); err != nil {
+		return fmt.Errorf("write the backup partition table: %w", err)
+	}
+	// Sector 0 last and alone, as in Commit.
+	for _, part := range [][2]int{{sector, HeadSize}, {0, sector}} {
+		if _, err := dev.WriteAt(head[part[0]:part[1]], int64(part[0])); err != nil {
+			return fmt.Errorf("write the partition table: %w", err)
+		}
+		if err := dev.Sync(); err != nil {
+			return fmt.Errorf("flush: %w", err)
+		}
+	}
+	return nil
+}
+
+// ReadTable gives the partitions in an open disk's table; kind is "gpt", "mbr", or "" when there is none.
+func ReadTable(dev Device) (kind string, parts []Partition, err error) {
+	head := Aligned(HeadSize)
+	if dev.Size() < HeadSize {
+		return "", nil, nil
+	}
+	if _, err := dev.ReadAt(head, 0); err != nil {
+		return "", nil, fmt.Errorf("read the partition table: %w", err)
+	}
+	if head[510] != 0x55 || head[511] != 0xaa {
+		return "", nil, nil
+	}
+	t, err := parseTable(head, dev.SectorSize())
+	if err != nil {
+		return "", nil, nil // nothing that firmware or kernel would take for one
+	}
+	return t.kind(), t.partitions(), nil
+}
+
+// Member is a partition that belongs to an array.
+type Member struct {
+	Disk      string // "/dev/sda"
+	Partition string // "/dev/sda2"
+	Start     int64  // of the partition on its disk, bytes
+}
+
+// Members finds in sysfs what an array is made of; none for a disk that is no array.
+func Members(root, name string) ([]Member, error) {
+	if !strings.HasPrefix(filepath.Base(name), "md") {
+		return nil, nil
+	}
+	dir := filepath.Join(root, "sys/block", filepath.Base(name), "slaves")
+	list, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("find the members of %s: %w", name, err)
+	}
+	var out []Member
+	for _, e := range list {
+		real, err := filepath.EvalSymlinks(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, fmt.Errorf("find the members of %s: %w", name, err)
+		}
+		start, err := strconv.ParseInt(attributes(real).text("start"), 10, 64)
+		if err != nil {
+			continue // a whole disk: not an array of ours
+		}
+		out = append(out, Member{Disk: "/dev/" + filepath.Base(filepath.Dir(real)), Partition: "/dev/" + e.Name(), Start: start * 512})
+	}
+	return out, nil
+}
+
+// ESPOf gives the EFI system partition of a disk from which a system in an array is started, as the disk's table has it, and its name in
+// /dev. The table is read past whoever holds the disk's other partitions.
+func ESPOf(ctx context.Context, m interface {
+	Root() string
+	ReadRaw(ctx context.Context, path string, p []byte, off int64) error
+}, name string) (Partition, string, error) {
+	sector := int(attributes(filepath.Join(m.Root(), "sys/block", filepath.Base(name), "queue")).number("logical_block_size"))
+	if sector < 512 {
+		sector = 512
+	}
+	head := Aligned(HeadSize)
+	if err := m.ReadRaw(ctx, name, head, 0); err != nil {
+		return Partition{}, "", err
+	}
+	t, err := parseTable(head, sector)
+	if err != nil {
+		return Partition{}, "", err
+	}
+	for _, p := range t.partitions() {
+		if !strings.EqualFold(p.Type, TypeESP) {
+			continue
+		}
+		dir := filepath.Join(m.Root(), "sys/block", filepath.Base(name))
+		list, err := filepath.Glob(filepath.Join(dir, "*", "partition"))
+		if err != nil {
+			return Partition{}, "", err
+		}
+		for _, f := range list {
+			if attributes(filepath.Dir(f)).number("partition") == int64(p.Number) {
+				return p, "/dev/" + filepath.Base(filepath.Dir(f)), nil
+			}
+		}
+		return Partition{}, "", errors.New("the kernel does not show the EFI system partition")
+	}
+	return Partition{}, "", step.Failf("make the RAID anew: delete_configuration, then create_configuration", "disk %s has no EFI system partition", name)
+}

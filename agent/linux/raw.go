@@ -1,0 +1,32 @@
+package linux
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+)
+
+// ReadRaw reads from a disk or partition that others may have open, and changes nothing.
+func (Machine) ReadRaw(ctx context.Context, path string, p []byte, off int64) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close() // nothing was written
+	if _, err := f.ReadAt(p, off); err != nil {
+		return fmt.Errorf("read %d bytes at byte %d of %s: %w", len(p), off, path, err)
+	}
+	return nil
+}
+
+// LoadModule loads a kernel module by the program that the kernel itself calls for that; in the ramdisk it is this one.
+func (Machine) LoadModule(ctx context.Context, name string) error {
+	if out, err := exec.CommandContext(ctx, "/sbin/modprobe", "-q", "--", name).CombinedOutput(); err != nil {
+		return fmt.Errorf("load the kernel module %s: %w: %s", name, err, out)
+	}
+	return nil
+}

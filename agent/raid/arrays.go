@@ -1,0 +1,295 @@
+package raid
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// Machine is all that this package asks of the machine.
+type Machine interface {
+	Root() string
+	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
+	ReadRaw(ctx context.Context, path string, p []byte, off int64) error
+	LoadModule(ctx context.Context, name string) error
+	Settle(ctx context.Context) error
+}
+
+// mark begins the names of the arrays that are made here, where mdadm writes the host's.
+const mark = "ingot:"
+
+// Array is one that the kernel has put together.
+type Array struct {
+	Name   string // "/dev/md0"
+	UUID   string // as the kernel writes it
+	Volume string // the name it was given
+	Level  string
+}
+
+// found is a partition that says it is a member.
+type found struct {
+	superblock
+	partition string // "sda2"
+	number    string // "8:2"
+	held      bool   // some array has it
+}
+
+// look reads the superblocks of all partitions of all disks. What can't be read is passed over: a broken disk must not keep the rest of
+// an array from being found.
+func look(ctx context.Context, m Machine) ([]found, error) {
+	list, err := os.ReadDir(filepath.Join(m.Root(), "sys/block"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var out []found
+	for _, e := range list {
+		if !disk.Candidate(e.Name()) {
+			continue
+		}
+		parts, _ := filepath.Glob(filepath.Join(m.Root(), "sys/block", e.Name(), "*", "partition"))
+		for _, p := range parts {
+			dir := filepath.Dir(p)
+			buf := make([]byte, 2*superSize)
+			if err := m.ReadRaw(ctx, "/dev/"+filepath.Base(dir), buf, 0); err != nil {
+				if ctx.Err() != nil {
+					return nil, err
+				}
+				continue
+			}
+			s, err := parseSuperblock(buf[superSector*512:])
+			if err != nil || !strings.HasPrefix(s.Name, mark) {
+				continue
+			}
+			holders, _ := os.ReadDir(filepath.Join(dir, "holders"))
+			out = append(out, found{s, filepath.Base(dir), text(filepath.Join(dir, "dev")), len(holders) > 0})
+		}
+	}
+	return out, nil
+}
+
+func text(file string) string {
+	b, _ := os.ReadFile(file)
+	return strings.TrimSpace(string(b))
+}
+
+// running lists the arrays in sysfs that are put together from members marked as ours, by name.
+func running(root string) ([]Array, error) {
+	dirs, err := filepath.Glob(filepath.Join(root, "sys/block/md*/md"))
+	if err != nil {
+		return nil, err
+	}
+	var out []Array
+	for _, d := range dirs {
+		if text(filepath.Join(d, "array_state")) == "clear" || text(filepath.Join(d, "metadata_version")) != "1.2" {
+			continue
+		}
+		out = append(out, Array{Name: "/dev/" + filepath.Base(filepath.Dir(d)), UUID: text(filepath.Join(d, "uuid")),
+			Level: strings.TrimPrefix(text(filepath.Join(d, "level")), "raid")})
+	}
+	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
+	return out, nil
+}
+
+// Assemble has the kernel put together every array of ours that is not yet, also when members are missing, as long as its level allows,
+// and gives those that run.
+func Assemble(ctx context.Context, m Machine) ([]Array, error) {
+	members, err := look(ctx, m)
+	if err != nil {
+		return nil, fmt.Errorf("look for arrays: %w", err)
+	}
+	groups := map[[16]byte][]found{}
+	for _, f := range members {
+		groups[f.UUID] = append(groups[f.UUID], f)
+	}
+	var ids [][16]byte
+	for id := range groups {
+		if !slices.ContainsFunc(groups[id], func(f found) bool { return f.held }) {
+			ids = append(ids, id)
+		}
+	}
+	slices.SortFunc(ids, func(a, b [16]byte) int { return strings.Compare(groups[a][0].partition, groups[b][0].partition) })
+	for _, id := range ids {
+		if err := start(ctx, m, groups[id]); err != nil {
+			return nil, err
+		}
+	}
+	all, err := running(m.Root())
+	if err != nil {
+		return nil, err
+	}
+	out := all[:0]
+	for _, a := range all {
+		// By its members, since older kernels show no UUID.
+		list, err := disk.Members(m.Root(), a.Name)
+		if err != nil {
+			return nil, err
+		}
+		i := slices.IndexFunc(members, func(f found) bool {
+			return slices.ContainsFunc(list, func(p disk.Member) bool { return p.Partition == "/dev/"+f.partition })
+		})
+		if i < 0 {
+			continue
+		}
+		a.UUID, a.Volume = uuidText(members[i].UUID), strings.TrimPrefix(members[i].Name, mark)
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+const appears = 30 * time.Second // for a device that the kernel was asked for
+
+// start puts one array together, under the first number that is free.
+func start(ctx context.Context, m Machine, members []found) (err error) {
+	what := func(err error) error {
+		return step.Fail("see the kernel log for what md says; delete_configuration takes the array apart, create_configuration makes it anew",
+			fmt.Errorf("put array %s together: %w", strings.TrimPrefix(members[0].Name, mark), err))
+	}
+	ask := filepath.Join(m.Root(), "sys/module/md_mod/parameters/new_array")
+	if _, err := os.Stat(ask); err != nil {
+		if err := m.LoadModule(ctx, "md_mod"); err != nil {
+			return step.Fail("build the ramdisk with the profile server, or add the modules md_mod, raid0, raid1, raid10 and raid456", what(err))
+		}
+	}
+	n := 0
+	for exists(filepath.Join(m.Root(), "sys/block", fmt.Sprintf("md%d", n))) {
+		n++
+	}
+	name := fmt.Sprintf("md%d", n)
+	if err := put(ask, name); err != nil {
+		return what(err)
+	}
+	md := filepath.Join(m.Root(), "sys/block", name, "md")
+	if err := await(ctx, filepath.Join(md, "array_state")); err != nil {
+		return what(err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, put(filepath.Join(md, "array_state"), "clear"))
+		}
+	}()
+	if err := put(filepath.Join(md, "metadata_version"), "1.2"); err != nil {
+		return what(err)
+	}
+	// The most recent first: the kernel measures the others by it.
+	slices.SortFunc(members, func(a, b found) int {
+		if a.Events != b.Events {
+			return -int(min(max(int64(a.Events-b.Events), -1), 1))
+		}
+		return strings.Compare(a.partition, b.partition)
+	})
+	for _, f := range members {
+		if err := put(filepath.Join(md, "new_dev"), f.number); err != nil {
+			if f.Events == members[0].Events {
+				return what(fmt.Errorf("member %s: %w", f.partition, err))
+			}
+			continue // one that fell out of the array earlier
+		}
+	}
+	if err := put(filepath.Join(md, "array_state"), "active"); err != nil {
+		return what(err)
+	}
+	return nil
+}
+
+// stop takes an array apart; its members keep their superblocks.
+func stop(root string, a Array) error {
+	err := put(filepath.Join(root, "sys/block", filepath.Base(a.Name), "md/array_state"), "clear")
+	if err != nil {
+		return step.Fail("see what uses the array (a mount, a volume group) and release it", fmt.Errorf("stop %s: %w", a.Name, err))
+	}
+	return nil
+}
+
+func put(file, value string) error {
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(value)
+	return errors.Join(err, f.Close())
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// await waits for a file of sysfs or devtmpfs.
+func await(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, appears, fmt.Errorf("%s does not appear", path))
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for !exists(path) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// Disks lists what an operating system can be installed on: the machine's disks, with arrays in place of the disks that they are made
+// of. Arrays are put together first. An array is known by its UUID, which stands as its serial number.
+func Disks(ctx context.Context, m Machine) ([]disk.Disk, error) {
+	disks, err := disk.List(ctx, m.Root())
+	if err != nil {
+		return nil, err
+	}
+	arrays, err := Assemble(ctx, m)
+	if err != nil || len(arrays) == 0 {
+		return disks, err
+	}
+	for _, a := range arrays {
+		members, err := disk.Members(m.Root(), a.Name)
+		if err != nil {
+			return nil, err
+		}
+		d := describe(m.Root(), a)
+		disks = slices.DeleteFunc(disks, func(o disk.Disk) bool {
+			is := slices.ContainsFunc(members, func(p disk.Member) bool { return p.Disk == o.Name })
+			d.Rotational = d.Rotational || is && o.Rotational
+			return is
+		})
+		disks = append(disks, d)
+	}
+	// A disk that left its array is no disk to install on either: its data is old, and its table is an array's.
+	left, err := look(ctx, m)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(disks, func(d disk.Disk) bool {
+		return slices.ContainsFunc(left, func(f found) bool {
+			return exists(filepath.Join(m.Root(), "sys/block", filepath.Base(d.Name), f.partition))
+		})
+	}), nil
+}
+
+func describe(root string, a Array) disk.Disk {
+	dir := filepath.Join(root, "sys/block", filepath.Base(a.Name))
+	number := func(name string, otherwise int64) int64 {
+		n, err := strconv.ParseInt(text(filepath.Join(dir, name)), 10, 64)
+		if err != nil {
+			return otherwise
+		}
+		return n
+	}
+	return disk.Disk{Name: a.Name, Serial: a.UUID, Model: "Software RAID " + a.Level + " " + a.Volume, Vendor: "Linux",
+		Size: 512 * number("size", 0), LogicalSectors: int(number("queue/logical_block_size", 512)),
+		PhysicalSectors: int(number("queue/physical_block_size", 512)), ReadOnly: number("ro", 0) == 1, Number: text(filepath.Join(dir, "dev"))}
+}

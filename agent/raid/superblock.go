@@ -1,0 +1,140 @@
+package raid
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// Metadata of format 1.2 (include/uapi/linux/raid/md_p.h, struct mdp_superblock_1), in sectors of 512 bytes whatever the disk's are.
+const (
+	superMagic  = 0xa92b4efc
+	superSector = 8    // where the superblock lies in a member
+	dataSector  = 2048 // where the data begins
+	superSize   = 4096
+	maxMembers  = 128 // as many roles as are kept
+	roleSpare   = 0xffff
+	noResync    = 1<<64 - 1
+)
+
+// Layouts that mdadm takes, too: left symmetric for 5 and 6, two near copies for 10.
+var levels = map[string]struct {
+	level   int32
+	layout  uint32
+	chunked bool
+	least   int // members
+	// data is how many members' worth of data n of them hold.
+	data func(n int) (num, den int)
+}{
+	"0":   {0, 0, true, 2, func(n int) (int, int) { return n, 1 }},
+	"1":   {1, 0, false, 2, func(int) (int, int) { return 1, 1 }},
+	"1+0": {10, 0x102, true, 4, func(n int) (int, int) { return n, 2 }},
+	"5":   {5, 2, true, 3, func(n int) (int, int) { return n - 1, 1 }},
+	"6":   {6, 2, true, 4, func(n int) (int, int) { return n - 2, 1 }},
+}
+
+const chunkSectors = 1024 // 512 KiB, as mdadm's
+
+// superblock is what a member says of its array and of itself.
+type superblock struct {
+	UUID    [16]byte
+	Name    string
+	Level   int32
+	Layout  uint32
+	Chunk   uint32 // sectors
+	Members uint32
+	Size    uint64 // sectors that the array uses of each member; zero for level 0
+	Data    uint64 // sectors that the member has for data
+	Offset  uint64 // where they begin
+	Number  uint32 // of this member
+	Device  [16]byte
+	Created time.Time
+	Resync  uint64 // how far members are equal; noResync: nothing to do
+	Events  uint64
+	Role    uint16 // of this member; parsed only
+}
+
+// encode gives the bytes for superSector.
+func (s *superblock) encode() []byte {
+	b := make([]byte, superSize)
+	le := binary.LittleEndian
+	le.PutUint32(b[0:], superMagic)
+	le.PutUint32(b[4:], 1)
+	copy(b[16:32], s.UUID[:])
+	copy(b[32:64], s.Name)
+	le.PutUint64(b[64:], uint64(s.Created.Unix())&(1<<40-1))
+	le.PutUint32(b[72:], uint32(s.Level))
+	le.PutUint32(b[76:], s.Layout)
+	le.PutUint64(b[80:], s.Size)
+	le.PutUint32(b[88:], s.Chunk)
+	le.PutUint32(b[92:], s.Members)
+	le.PutUint64(b[128:], s.Offset)
+	le.PutUint64(b[136:], s.Data)
+	le.PutUint64(b[144:], superSector)
+	le.PutUint32(b[160:], s.Number)
+	copy(b[168:184], s.Device[:])
+	le.PutUint64(b[192:], uint64(s.Created.Unix())&(1<<40-1))
+	le.PutUint64(b[200:], s.Events)
+	le.PutUint64(b[208:], s.Resync)
+	le.PutUint32(b[220:], maxMembers)
+	for i := range maxMembers {
+		role := uint16(roleSpare)
+		if i < int(s.Members) {
+			role = uint16(i)
+		}
+		le.PutUint16(b[256+2*i:], role)
+	}
+	le.PutUint32(b[216:], superSum(b, maxMembers))
+	return b
+}
+
+// superSum is the checksum over the superblock and its roles: 32-bit words added up, the carry added in.
+func superSum(b []byte, roles int) uint32 {
+	b = bytes.Clone(b[:256+2*roles])
+	clear(b[216:220])
+	var sum uint64
+	for len(b) >= 4 {
+		sum += uint64(binary.LittleEndian.Uint32(b))
+		b = b[4:]
+	}
+	if len(b) == 2 {
+		sum += uint64(binary.LittleEndian.Uint16(b))
+	}
+	return uint32(sum) + uint32(sum>>32)
+}
+
+var errNoMember = errors.New("no member of an array of format 1.2")
+
+// parseSuperblock reads what lies at superSector of a member.
+func parseSuperblock(b []byte) (superblock, error) {
+	le := binary.LittleEndian
+	if len(b) < superSize || le.Uint32(b) != superMagic || le.Uint32(b[4:]) != 1 || le.Uint64(b[144:]) != superSector {
+		return superblock{}, errNoMember
+	}
+	roles := le.Uint32(b[220:])
+	if roles > (superSize-256)/2 {
+		return superblock{}, fmt.Errorf("a superblock with %d roles", roles)
+	}
+	if got, want := superSum(b, int(roles)), le.Uint32(b[216:]); got != want {
+		return superblock{}, fmt.Errorf("a superblock with checksum %08x, not %08x", got, want)
+	}
+	s := superblock{
+		Name: strings.TrimRight(string(b[32:64]), "\x00"), Level: int32(le.Uint32(b[72:])), Layout: le.Uint32(b[76:]), Size: le.Uint64(b[80:]),
+		Chunk: le.Uint32(b[88:]), Members: le.Uint32(b[92:]), Offset: le.Uint64(b[128:]), Data: le.Uint64(b[136:]), Number: le.Uint32(b[160:]),
+		Created: time.Unix(int64(le.Uint64(b[64:])&(1<<40-1)), 0).UTC(), Events: le.Uint64(b[200:]), Resync: le.Uint64(b[208:]), Role: roleSpare,
+	}
+	copy(s.UUID[:], b[16:32])
+	copy(s.Device[:], b[168:184])
+	if s.Number < roles {
+		s.Role = le.Uint16(b[256+2*s.Number:])
+	}
+	return s, nil
+}
+
+// uuidText writes an array's UUID as the kernel does in sysfs.
+func uuidText(u [16]byte) string {
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}

@@ -1,0 +1,29 @@
+package own
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"slices"
+
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// getSteps shows the job under way and the newest one of each phase that is over, with what came out of their steps.
+func (s *Handlers) getSteps(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	out := rest.Steps{NodeUUID: n.UUID, Job: showJob(n.Job), Past: []rest.PastJob{}}
+	past := slices.SortedFunc(maps.Values(n.Past), func(a, b *node.Job) int { return b.EndedAt.Compare(a.EndedAt) })
+	for _, j := range past {
+		out.Past = append(out.Past, rest.PastJob{Job: *showJob(j), EndedAt: rest.NullTime{Time: j.EndedAt}, Failure: rest.Null(j.Failure)})
+	}
+	return &call.Reply{Status: http.StatusOK, Body: out}, nil
+}

@@ -1,0 +1,61 @@
+package engine
+
+import (
+	"encoding/json"
+	"reflect"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// raidSteps are the agent's, of the interface raid; their results say which arrays there are.
+var raidSteps = map[string]bool{"create_configuration": true, "apply_configuration": true, "delete_configuration": true}
+
+// raidArgs are the arguments that the node itself gives to a step of the interface raid.
+func raidArgs(n *node.Node, s node.JobStep, args map[string]any) {
+	if s.Interface == "raid" && s.Name == "create_configuration" && len(n.TargetRAID) > 0 {
+		args["target_raid_config"] = n.TargetRAID
+	}
+}
+
+// useRAID keeps what arrays a node has, and makes the root volume its root device; the hint of an array that is gone goes, too.
+func useRAID(n *node.Node, s *node.JobStep) error {
+	var r struct {
+		Config struct {
+			LogicalDisks []map[string]any `json:"logical_disks"`
+		} `json:"raid_config"`
+		RootDevice map[string]any `json:"root_device"`
+	}
+	if err := json.Unmarshal(s.Result, &r); err != nil {
+		return err
+	}
+	old := rootHint(n.RAIDConfig)
+	disks := make([]any, 0, len(r.Config.LogicalDisks))
+	for _, d := range r.Config.LogicalDisks {
+		disks = append(disks, d)
+	}
+	n.RAIDConfig = map[string]any{"logical_disks": disks, "last_updated": time.Now().UTC().Format("2006-01-02T15:04:05.000000")}
+	properties := map[string]any{}
+	for k, v := range n.Properties {
+		properties[k] = v
+	}
+	if old != nil && reflect.DeepEqual(properties["root_device"], old) {
+		delete(properties, "root_device")
+	}
+	if len(r.RootDevice) > 0 {
+		properties["root_device"] = r.RootDevice
+	}
+	n.Properties = properties
+	return nil
+}
+
+// rootHint is the hint of the root volume in a raid_config, or nil.
+func rootHint(config map[string]any) any {
+	disks, _ := config["logical_disks"].([]any)
+	for _, v := range disks {
+		if d, ok := v.(map[string]any); ok && d["root_device_hint"] != nil {
+			return d["root_device_hint"]
+		}
+	}
+	return nil
+}

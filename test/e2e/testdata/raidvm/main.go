@@ -1,0 +1,200 @@
+// Command raidvm stands in for ingot-agent in a virtual machine with four disks: it makes arrays of every level and takes them apart, then
+// deploys an image onto a RAID 1, all with the agent's own steps, and says on the console what came of it.
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ingot-metal/ingot/agent"
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/linux"
+	"github.com/ingot-metal/ingot/agent/raid"
+	"github.com/ingot-metal/ingot/agent/step"
+	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+)
+
+func main() {
+	if os.Getpid() == 1 {
+		_ = pid1.Run(pid1.Config{Version: "test"})
+		return
+	}
+	if filepath.Base(os.Args[0]) == "modprobe" {
+		_ = pid1.Modprobe(os.Args[1:])
+		return
+	}
+	switch strings.Join(os.Args[1:], " ") {
+	case "version":
+		fmt.Println("test")
+	case "steps --json":
+		fmt.Println(`{"steps":[{"interface":"deploy","step":"nothing","priority":{}}],"digest":"` + strings.Repeat("5", 64) + `"}`)
+	case "worker":
+		if err := work(context.Background()); err != nil {
+			say("FAILED", err.Error())
+		}
+		say("END", nil)
+		select {}
+	}
+}
+
+// say prints a line that the test finds among the console's others.
+func say(what string, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		b = []byte(err.Error())
+	}
+	fmt.Printf("\nVM %s %s\n", what, b)
+}
+
+type object = map[string]any
+
+func work(ctx context.Context) error {
+	m := linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}
+	table := agent.Steps(m, nil)
+	run := func(facts *step.Facts, iface, name string, args any) (step.Outcome, error) {
+		raw, err := json.Marshal(args)
+		if err != nil {
+			return step.Outcome{}, err
+		}
+		s, ok := step.Find(table, iface, name)
+		if !ok {
+			return step.Outcome{}, fmt.Errorf("the agent has no step %s.%s", iface, name)
+		}
+		if err := s.CheckArgs(raw); err != nil {
+			return step.Outcome{}, err
+		}
+		out, err := s.Run(ctx, &step.Call{Args: raw, Log: slog.New(slog.NewTextHandler(os.Stdout, nil)), Facts: facts, Report: func(step.Progress) {}})
+		if err != nil {
+			return out, fmt.Errorf("%s: %w", name, err)
+		}
+		return out, nil
+	}
+	facts := &step.Facts{}
+	for _, level := range []string{"0", "1+0", "5", "6"} {
+		config := object{"logical_disks": []any{object{"raid_level": "1", "size_gb": 1, "is_root_volume": true, "volume_name": "root"},
+			object{"raid_level": level, "size_gb": "MAX", "controller": "software"}}}
+		out, err := run(facts, "raid", "create_configuration", object{"target_raid_config": config})
+		if err != nil {
+			return err
+		}
+		disks, err := raid.Disks(ctx, m)
+		if err != nil {
+			return err
+		}
+		if err := use(ctx, m, disks); err != nil {
+			return fmt.Errorf("level %s: %w", level, err)
+		}
+		if _, err := run(facts, "raid", "create_configuration", object{"target_raid_config": config}); err == nil {
+			return errors.New("arrays in use were replaced unasked")
+		}
+		// As after a restart: what the disks say of themselves is enough.
+		stopped, err := restart(ctx, m)
+		if err != nil {
+			return fmt.Errorf("level %s: %w", level, err)
+		}
+		say("LEVEL", object{"level": level, "made": out.Result, "disks": disks, "again": stopped})
+		if _, err := run(facts, "raid", "delete_configuration", object{}); err != nil {
+			return err
+		}
+		left, err := raid.Disks(ctx, m)
+		if err != nil {
+			return err
+		}
+		say("LEFT", left)
+	}
+
+	url, err := serve()
+	if err != nil {
+		return err
+	}
+	out, err := run(facts, "raid", "create_configuration", object{"target_raid_config": object{"logical_disks": []any{object{"raid_level": "1",
+		"size_gb": "MAX", "is_root_volume": true, "controller": "software",
+		"physical_disks": []any{object{"serial": "d0"}, object{"serial": "d1"}}}}}})
+	if err != nil {
+		return err
+	}
+	say("ROOT", out.Result)
+	hint := out.Result.(raid.Result).RootDevice
+	if out, err = run(facts, "deploy", "write_image", object{"image_source": url + "/tiny.zst", "allow_unverified": true, "root_device": hint}); err != nil {
+		return err
+	}
+	say("WROTE", out.Result)
+	if _, err = run(facts, "deploy", "write_configdrive", object{"configdrive": object{"meta_data": object{"hostname": "raid-1", "uuid": "u"}}}); err != nil {
+		return err
+	}
+	if out, err = run(facts, "deploy", "prepare_instance_boot", object{}); err != nil {
+		return err
+	}
+	say("PREPARED", out.Result)
+	// The disks' caches are the host's, but the arrays' superblocks are to be as an orderly end leaves them or not: the kill is the harder case.
+	return nil
+}
+
+// use writes to each array and reads back.
+func use(ctx context.Context, m linux.Machine, disks []disk.Disk) error {
+	for _, d := range disks {
+		dev, err := m.OpenExclusive(ctx, d.Name)
+		if err != nil {
+			return err
+		}
+		for _, off := range []int64{0, 8 << 20, dev.Size() - 1<<20} {
+			want := bytes.Repeat([]byte(d.Serial[:8]), 1<<17)
+			if _, err := dev.WriteAt(want, off); err != nil {
+				return err
+			}
+			if err := dev.Sync(); err != nil {
+				return err
+			}
+			got := make([]byte, len(want))
+			if _, err := dev.ReadAt(got, off); err != nil || !bytes.Equal(got, want) {
+				return fmt.Errorf("%s at byte %d reads back different (%w)", d.Name, off, err)
+			}
+		}
+		if err := dev.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// restart stops all arrays and has them found again.
+func restart(ctx context.Context, m linux.Machine) ([]disk.Disk, error) {
+	states, err := filepath.Glob("/sys/block/md*/md/array_state")
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range states {
+		if err := os.WriteFile(f, []byte("clear"), 0); err != nil {
+			return nil, err
+		}
+	}
+	return raid.Disks(ctx, m)
+}
+
+// serve offers the ramdisk's own files on the loopback interface.
+func serve() (string, error) {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return "", err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return "", err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	go func() { _ = http.Serve(l, http.FileServer(http.Dir("/images"))) }()
+	return "http://" + l.Addr().String(), nil
+}
