@@ -194,7 +194,6 @@ func (r *planReporter) StepFinished(i int, s step.Planned, res step.Result) {
 			f.Result, _ = json.Marshal(res.Err.Result)
 		}
 		f.Outcome, f.Error, f.Remedy, f.Retryable = agentv1.Outcome_OUTCOME_FAILED, res.Err.Error(), res.Err.Remedy, res.Err.Retryable
-		f.Result = nil
 	}
 	r.a.q.result(&agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: f}})
 }
