@@ -41,6 +41,18 @@ func (b *bench) outcomes() {
 	one("tells", func(context.Context, *step.Call) (step.Outcome, error) {
 		return step.Outcome{}, &step.Error{Err: errors.New("sdb lies"), Result: map[string]string{"lies": "sdb"}}
 	})
+	one("many", func(ctx context.Context, c *step.Call) (step.Outcome, error) {
+		return step.Outcome{}, step.Each(ctx, c, "erase", 2, []string{"sda", "sdb"}, func(d string) string { return d },
+			func(ctx context.Context, d string, report func(done, total int64)) error {
+				if d == "sda" {
+					report(7, 7)
+					return errors.New("lies")
+				}
+				report(3, 9)
+				<-b.release
+				return nil
+			})
+	})
 	one("later", func(context.Context, *step.Call) (step.Outcome, error) {
 		b.ran <- "later"
 		return step.Outcome{Kind: step.Rerun, After: time.Hour}, nil
@@ -91,6 +103,35 @@ func TestOutcomesOverSession(t *testing.T) {
 		if got := strings.ReplaceAll(c.told(id), "\n", "|"); got != p.want {
 			t.Errorf("%v told\n%s\nwant\n%s", p.steps, got, p.want)
 		}
+	}
+}
+
+// TestItemsOverSession: how far each of several things is reaches the conductor.
+func TestItemsOverSession(t *testing.T) {
+	c := newConductor(t)
+	b := newBench(t, c)
+	b.outcomes()
+	b.run()
+	c.plan("p1", 3, "many")
+	poll(t, "the progress", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, e := range c.other {
+			p := e.GetProgress()
+			if p == nil || len(p.Items) != 2 {
+				continue
+			}
+			a, z := p.Items[0], p.Items[1]
+			if p.Bytes == 10 && p.Total == 16 && a.Name == "sda" && a.Done && a.Error == "lies" && z.Name == "sdb" && !z.Done && z.Bytes == 3 && z.Total == 9 {
+				return true
+			}
+		}
+		return false
+	})
+	close(b.release)
+	poll(t, "the plan's end", func() bool { return c.finished("p1") != nil })
+	if got := c.told("p1"); !strings.Contains(got, "0 many FAILED") {
+		t.Errorf("told %s", got)
 	}
 }
 

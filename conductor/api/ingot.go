@@ -25,7 +25,7 @@ func (s *Server) getProgress(ctx context.Context, c *call) (*reply, error) {
 		out.LastError = redactedError
 	}
 	if p, ok := s.engine.Progress(n.UUID); ok && current(n.Job, p) {
-		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}}
+		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}, Items: showItems(p.Items)}
 	}
 	return &reply{status: http.StatusOK, body: out}, nil
 }

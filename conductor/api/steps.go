@@ -92,3 +92,14 @@ func (s *Server) postPlan(ctx context.Context, c *call) (*reply, error) {
 	}
 	return &reply{status: http.StatusOK, body: out}, nil
 }
+
+func showItems(items *[]node.ItemProgress) []rest.ItemProgress {
+	if items == nil {
+		return nil
+	}
+	var out []rest.ItemProgress
+	for _, it := range *items {
+		out = append(out, rest.ItemProgress{Name: it.Name, Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: rest.Null(it.Error)})
+	}
+	return out
+}
