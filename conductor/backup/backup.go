@@ -36,7 +36,7 @@ const (
 
 	erasureKey    = "erasure.key"
 	sealedErasure = "erasure.key.sealed"
-	format       = 1
+	format        = 1
 )
 
 // small is more than any file but the database has.

@@ -41,7 +41,7 @@ type desk struct {
 	token string
 	last  func() error // ends the machine when all plans are done; nil: the agent is asked to
 
-	keepGoing bool            // a plan that failed does not end the machine
+	keepGoing bool // a plan that failed does not end the machine
 	book      *erasure.Book
 	before    func(node.Plan) // called before a plan is sent; nil: nothing is to be done
 
@@ -81,7 +81,9 @@ func newDesk(t *testing.T, plans ...node.Plan) *desk {
 		t.Fatal(err)
 	}
 	d.srv, err = agents.New(d.st, d, d.ca, agents.Config{Dir: dir, Names: []string{"10.0.2.2"}, Hostname: "test",
-		Erased:   func(ctx context.Context, id string, result []byte) error { return d.book.Take(ctx, id, d.node.Name, result) },
+		Erased: func(ctx context.Context, id string, result []byte) error {
+			return d.book.Take(ctx, id, d.node.Name, result)
+		},
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }}, nil)
 	if err != nil {
 		t.Fatal(err)
