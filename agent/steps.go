@@ -70,6 +70,7 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 		{Interface: "deploy", Name: "erase_pstore", Args: erase.PstoreArgs, Stall: 5 * time.Minute, Abortable: true, Run: erase.PstoreStep(m)},
 		{Interface: "deploy", Name: "clean_uefi_nvram", Args: boot.CleanNVRAMArgs, Stall: 5 * time.Minute, Run: boot.CleanNVRAMStep(m)},
 		{Interface: "deploy", Name: "burnin_cpu", Args: burnin.CPUArgs, Stall: 5 * time.Minute, Abortable: true, Run: burnin.CPUStep(m)},
+		{Interface: "deploy", Name: "burnin_disk", Args: burnin.DiskArgs, Stall: 5 * time.Minute, Abortable: true, Run: burnin.DiskStep(m)},
 		{Interface: "raid", Name: "create_configuration", Args: raid.CreateArgs, Stall: 5 * time.Minute, Run: raid.CreateStep(bare)},
 		{Interface: "raid", Name: "delete_configuration", Stall: 5 * time.Minute, Run: raid.DeleteStep(bare)},
 		{Interface: "raid", Name: "apply_configuration", Args: raid.ApplyArgs, Stall: 5 * time.Minute, Run: raid.ApplyStep(bare)},
