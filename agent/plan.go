@@ -160,10 +160,15 @@ func (r *planReporter) StepStarted(i int, s step.Planned) {
 
 func (r *planReporter) Progress(i int, s step.Planned, p step.Progress) {
 	r.a.o.Status.Progress(s.Name, p)
-	r.a.q.report(&agentv1.Progress{
-		PlanId: r.id, StepIndex: uint32(i), Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate,
-	})
+	m := &agentv1.Progress{PlanId: r.id, StepIndex: uint32(i), Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate}
+	for _, it := range p.Items[:min(len(p.Items), maxItems)] {
+		m.Items = append(m.Items, &agentv1.ItemProgress{Name: it.Name, Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: it.Err})
+	}
+	r.a.q.report(m)
 }
+
+// maxItems is of how many things that a step works on at once the conductor is told.
+const maxItems = 256
 
 var outcomes = map[step.Kind]agentv1.Outcome{
 	step.Done: agentv1.Outcome_OUTCOME_DONE, step.Rerun: agentv1.Outcome_OUTCOME_RERUN, step.RunNext: agentv1.Outcome_OUTCOME_RUN_NEXT,
@@ -194,7 +199,6 @@ func (r *planReporter) StepFinished(i int, s step.Planned, res step.Result) {
 			f.Result, _ = json.Marshal(res.Err.Result)
 		}
 		f.Outcome, f.Error, f.Remedy, f.Retryable = agentv1.Outcome_OUTCOME_FAILED, res.Err.Error(), res.Err.Remedy, res.Err.Retryable
-		f.Result = nil
 	}
 	r.a.q.result(&agentv1.Event{Body: &agentv1.Event_StepFinished{StepFinished: f}})
 }

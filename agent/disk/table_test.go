@@ -30,6 +30,17 @@ func makeGPT(t testing.TB, size int64, sector int, seed byte, parts ...testPart)
 	for i := range img {
 		img[i] = seed ^ byte(i*7) ^ byte(i>>9)
 	}
+	g := makeGPTTable(t, size, sector, parts)
+	clear(img[446:512])
+	g.apply(img[:min(HeadSize, len(img))])
+	b, start := g.backup()
+	copy(img[start*uint64(sector):], b)
+	return img
+}
+
+// makeGPTTable makes the table alone.
+func makeGPTTable(t testing.TB, size int64, sector int, parts []testPart) *gpt {
+	t.Helper()
 	g := &gpt{gptHeader: gptHeader{revision: 0x10000, size: gptHeaderSize, mine: 1, firstUsable: uint64(2 + 16384/sector), entriesLBA: 2, count: 128, entrySize: 128},
 		sector: sector, entries: make([]byte, 128*128)}
 	g.diskGUID = randomGUID()
@@ -47,11 +58,7 @@ func makeGPT(t testing.TB, size int64, sector int, seed byte, parts ...testPart)
 	if err := g.fit(uint64(size) / uint64(sector)); err != nil {
 		t.Fatal(err)
 	}
-	clear(img[446:512])
-	g.apply(img[:min(HeadSize, len(img))])
-	b, start := g.backup()
-	copy(img[start*uint64(sector):], b)
-	return img
+	return g
 }
 
 func makeMBR(size int64, parts ...testPart) []byte {

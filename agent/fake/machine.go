@@ -20,6 +20,8 @@ type Machine struct {
 	Nets map[string][]netip.Prefix
 	// BMC answers IPMI commands, completion code first; nil: the machine has no BMC.
 	BMC func(netFn, command byte, data []byte) ([]byte, error)
+	// Cores is how fast each processor is, 1 being usual.
+	Cores []float64
 	// Stays makes End fail.
 	Stays error
 

@@ -31,7 +31,7 @@ var (
 		"sys/class/net": {"address", "bonding_slave/perm_hwaddr", "type", "carrier", "speed", "device/vendor", "device/device", "device/numa_node", "device/driver"},
 		"sys/block": {"size", "removable", "ro", "dev", "hidden", "serial", "wwid", "nsid", "queue/rotational", "queue/logical_block_size",
 			"queue/physical_block_size", "device/model", "device/vendor", "device/type", "device/serial", "device/wwid", "device/vpd_pg80",
-			"device/vpd_pg83", "device/firmware_rev", "device/rev", "device/transport", "device/state"},
+			"device/vpd_pg83", "device/firmware_rev", "device/rev", "device/transport", "device/state", "device/access_state"},
 		"sys/bus/pci/devices": {"vendor", "device", "class", "revision", "numa_node", "subsystem_vendor", "subsystem_device", "driver",
 			"current_link_speed", "current_link_width", "max_link_speed", "max_link_width"},
 		"sys/bus/usb/devices": {"idVendor", "idProduct", "product", "manufacturer", "serial", "speed", "bDeviceClass", "busnum", "devnum"},

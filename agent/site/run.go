@@ -91,7 +91,6 @@ type hearing struct {
 	c *step.Call
 
 	mu      sync.Mutex
-	n       uint64 // lines, a sign of life each
 	last    step.Progress
 	result  json.RawMessage
 	fault   *step.Error

@@ -123,13 +123,23 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 	return true
 }
 
+// maxItems bounds what one progress may hold.
+const maxItems = 256
+
 // notice takes what is not stored: progress, log lines, and log bundles, which go to a file.
 func (s *Server) notice(ss *session, e *agentv1.Event) {
 	switch b := e.Body.(type) {
 	case *agentv1.Event_Progress:
 		p := b.Progress
+		var items *[]node.ItemProgress
+		if len(p.Items) > 0 {
+			items = &[]node.ItemProgress{}
+		}
+		for _, it := range p.Items[:min(len(p.Items), maxItems)] {
+			*items = append(*items, node.ItemProgress{Name: clip(it.Name), Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: clip(it.Error)})
+		}
 		s.engine.AgentProgress(ss.id.node, node.Progress{PlanID: p.PlanId, Index: int(p.StepIndex), Phase: clip(p.Phase),
-			Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: s.now().UTC()})
+			Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: s.now().UTC(), Items: items})
 	case *agentv1.Event_Log:
 		s.logLine(ss, e, b.Log)
 	case *agentv1.Event_LogBundle:

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -410,7 +411,7 @@ func TestResults(t *testing.T) {
 	r := newRig(t)
 	n, a := r.boot("")
 	a.Steps = map[string]agentstest.StepFunc{"write_image": func(_ context.Context, _ *agentv1.Step, progress func(*agentv1.Progress)) ([]byte, error) {
-		progress(&agentv1.Progress{Phase: "write", Bytes: 5, Total: 10})
+		progress(&agentv1.Progress{Phase: "write", Bytes: 5, Total: 10, Items: []*agentv1.ItemProgress{{Name: "sda", Bytes: 5, Total: 10}, {Name: "sdb", Done: true, Error: "lies"}}})
 		return []byte(`{"bytes_written":10}`), nil
 	}, "bad": func(context.Context, *agentv1.Step, func(*agentv1.Progress)) ([]byte, error) {
 		return nil, errors.New("no disk fits")
@@ -456,6 +457,13 @@ func TestResults(t *testing.T) {
 		t.Errorf("AckedSeq %d, want 5", b.AckedSeq)
 	}
 	wait(t, "progress", func() bool { return r.brain.get(func() bool { return len(r.brain.progress) == 1 }) })
+	r.brain.get(func() bool {
+		p := r.brain.progress[0]
+		if p.Items == nil || !slices.Equal(*p.Items, []node.ItemProgress{{Name: "sda", Bytes: 5, Total: 10}, {Name: "sdb", Done: true, Error: "lies"}}) {
+			t.Errorf("progress %+v with items %+v", p, p.Items)
+		}
+		return true
+	})
 	stop()
 	<-done
 	wait(t, "the loss is told", func() bool {

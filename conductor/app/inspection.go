@@ -23,7 +23,7 @@ func inspection(cfg config.Config) (inspect.Options, error) {
 	if err != nil {
 		return inspect.Options{}, err
 	}
-	o := inspect.Options{Hooks: hooks, Mask: inspect.Masking(c.MaskSecrets)}
+	o := inspect.Options{Hooks: hooks, Mask: inspect.Masking(c.MaskSecrets), LLDPTimeout: c.LLDPTimeout}
 	if c.RulesFile != "" {
 		b, err := os.ReadFile(c.RulesFile)
 		if err != nil {

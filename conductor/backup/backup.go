@@ -33,7 +33,10 @@ const (
 	caCert       = "ca.crt"
 	caKey        = "ca.key"
 	sealedCAKey  = "ca.key.sealed"
-	format       = 1
+
+	erasureKey    = "erasure.key"
+	sealedErasure = "erasure.key.sealed"
+	format        = 1
 )
 
 // small is more than any file but the database has.
@@ -92,6 +95,15 @@ func Write(ctx context.Context, dir, file string, withKey bool) (err error) {
 		parts = append(parts, part{name: caCert, data: cert}, part{name: sealedCAKey, data: sealed})
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the CA's certificate: %w", err)
+	}
+	if private, err := os.ReadFile(filepath.Join(dir, erasureKey)); err == nil {
+		sealed, err := store.Seal(key, erasureKey, private)
+		if err != nil {
+			return fmt.Errorf("seal the key of erasures: %w", err)
+		}
+		parts = append(parts, part{name: sealedErasure, data: sealed})
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("read the key of erasures: %w", err)
 	}
 	if withKey {
 		parts = append(parts, part{name: store.KeyFile, data: encodeKey(key)})
@@ -211,8 +223,13 @@ func Restore(ctx context.Context, file, dir string, key []byte) (err error) {
 		}
 		put[caKey], put[caCert] = private, parts[caCert]
 	}
+	if sealed := parts[sealedErasure]; sealed != nil {
+		if put[erasureKey], err = store.Unseal(key, erasureKey, sealed); err != nil {
+			return fmt.Errorf("backup %s: the key of erasures: %w", file, err)
+		}
+	}
 	// The database comes last: a directory without one is empty to ingotd and to another try.
-	for _, name := range []string{store.KeyFile, caKey, caCert} {
+	for _, name := range []string{store.KeyFile, caKey, caCert, erasureKey} {
 		if data, ok := put[name]; ok {
 			if err := place(filepath.Join(dir, name), data); err != nil {
 				return err
@@ -287,7 +304,7 @@ func extract(file, dir string) (m manifest, parts map[string][]byte, err error) 
 			return m, nil, fmt.Errorf("it is not a whole backup: %w", err)
 		}
 		switch h.Name {
-		case manifestName, caCert, sealedCAKey, store.KeyFile:
+		case manifestName, caCert, sealedCAKey, sealedErasure, store.KeyFile:
 			if parts[h.Name], err = io.ReadAll(io.LimitReader(r, small)); err != nil {
 				return m, nil, fmt.Errorf("it is not a whole backup: %w", err)
 			}

@@ -37,7 +37,7 @@ func source(t *testing.T) (string, *store.Store) {
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	for name, data := range map[string]string{"ca.crt": "certificate", "ca.key": "private-key-of-the-CA"} {
+	for name, data := range map[string]string{"ca.crt": "certificate", "ca.key": "private-key-of-the-CA", "erasure.key": "private-key-of-erasures"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +136,7 @@ func TestRestoreIsTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, secret := range [][]byte{[]byte("hunter2"), []byte("private-key-of-the-CA"), bytes.TrimSpace(key)} {
+	for _, secret := range [][]byte{[]byte("hunter2"), []byte("private-key-of-the-CA"), []byte("private-key-of-erasures"), bytes.TrimSpace(key)} {
 		if bytes.Contains(content, secret) {
 			t.Errorf("a backup without key gives %q away", secret)
 		}
@@ -160,7 +160,7 @@ func TestRestoreIsTheSame(t *testing.T) {
 		if d := cmp.Diff(want, got); err != nil || d != "" {
 			t.Errorf("restored: %v\n%s", err, d)
 		}
-		for name, data := range map[string]string{"ca.crt": "certificate", "ca.key": "private-key-of-the-CA"} {
+		for name, data := range map[string]string{"ca.crt": "certificate", "ca.key": "private-key-of-the-CA", "erasure.key": "private-key-of-erasures"} {
 			if b, err := os.ReadFile(filepath.Join(to, name)); err != nil || string(b) != data {
 				t.Errorf("restored %s = %q, %v", name, b, err)
 			}

@@ -378,6 +378,9 @@ func (c Config) Validate() error {
 	}
 
 	oneOf("inspection.mask_secrets", c.Inspection.MaskSecrets, "always", "never", "sensitive")
+	if t := c.Inspection.LLDPTimeout; t < 0 || t > 90*time.Second || t%time.Second != 0 {
+		bad("inspection.lldp_timeout", "%v is not whole seconds up to 90s", t)
+	}
 	if d := c.Discovery; d.Enabled {
 		if d.Driver == "" {
 			bad("discovery.driver", "is needed when discovery.enabled is set: the hardware type of the machines that are found")

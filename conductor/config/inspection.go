@@ -1,5 +1,7 @@
 package config
 
+import "time"
+
 // Inspection says what is made of what an inspection finds. Names and meaning are those of Ironic's section inspector; docs/inspection.md
 // tells of each hook.
 type Inspection struct {
@@ -27,6 +29,9 @@ type Inspection struct {
 	DiskPartitioningSpacing bool `yaml:"disk_partitioning_spacing"`
 	// ExtraHardwareStrict drops extra hardware data that is not wholly understood.
 	ExtraHardwareStrict bool `yaml:"extra_hardware_strict"`
+	// LLDPTimeout is how long an inspection waits until a switch was heard on every link that has a carrier, whole seconds up to 90; zero takes
+	// what was heard since the agent started.
+	LLDPTimeout time.Duration `yaml:"lldp_timeout"`
 	// RulesFile has inspection rules of this site, as a YAML list; they are read at the start and can't be changed by the API.
 	RulesFile string `yaml:"rules_file"`
 	// MaskSecrets says from which rules passwords in the inventory are kept: always (from all), never, or sensitive (from those that are not).

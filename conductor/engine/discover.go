@@ -16,8 +16,9 @@ func (e *Engine) discover(n *node.Node, also *node.Also) {
 	}
 	var steps []node.JobStep
 	for _, s := range e.cfg.AgentSteps {
-		if s.Priority.Inspect > 0 {
-			steps = append(steps, inBand(s, nil, s.Priority.Inspect))
+		p := e.priority(node.PhaseInspect, s.Interface, s.Name, s.priority(node.PhaseInspect))
+		if p > 0 && s.Interface == "inspect" { // what looks, and nothing that does
+			steps = append(steps, inBand(s, nil, p))
 		}
 	}
 	if len(steps) == 0 {

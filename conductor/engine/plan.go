@@ -178,6 +178,10 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		if e.cfg.AllowMD5 {
 			args["allow_md5"] = true
 		}
+	case "inspect":
+		if t := e.cfg.Inspection.LLDPTimeout; t > 0 {
+			args["lldp_timeout"] = int(t.Seconds())
+		}
 	case "write_configdrive":
 		if v := n.InstanceInfo["configdrive"]; v != nil {
 			args["configdrive"] = v

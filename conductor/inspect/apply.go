@@ -31,6 +31,8 @@ type Options struct {
 	Hooks   *hook.Settings // nil: none
 	BuiltIn []*node.InspectionRule
 	Mask    Masking // "": always
+	// LLDPTimeout is how long the agent waits for switches to be heard.
+	LLDPTimeout time.Duration
 	// Call makes the requests of api-call; nil refuses them.
 	Call func(Call) error
 }

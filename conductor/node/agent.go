@@ -105,6 +105,16 @@ type Progress struct {
 	Total  uint64 // zero: not known
 	Rate   uint64 // bytes per second
 	At     time.Time
+	// Items is nil when the step works on one thing. It is a pointer so that reports can be compared.
+	Items *[]ItemProgress
+}
+
+// ItemProgress is how far a step is with one of several things that it works on at the same time, such as a disk.
+type ItemProgress struct {
+	Name         string
+	Bytes, Total uint64 // Total zero: not known
+	Done         bool   // over, well or not
+	Error        string // why it failed
 }
 
 // PowerAction is what an agent can be asked to do with its machine.

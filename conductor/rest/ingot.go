@@ -41,12 +41,13 @@ type JobStep struct {
 
 // Transfer is how far the running step of the agent is, as far as it counts bytes. Total is 0 when it is not known.
 type Transfer struct {
-	Step  string   `json:"step"`
-	Phase string   `json:"phase"`
-	Bytes uint64   `json:"bytes"`
-	Total uint64   `json:"total"`
-	Rate  uint64   `json:"rate"` // bytes per second
-	At    NullTime `json:"at"`
+	Step  string         `json:"step"`
+	Phase string         `json:"phase"`
+	Bytes uint64         `json:"bytes"`
+	Total uint64         `json:"total"`
+	Rate  uint64         `json:"rate"` // bytes per second
+	At    NullTime       `json:"at"`
+	Items []ItemProgress `json:"items,omitempty"` // of a step that works on several things at the same time
 }
 
 // Timeline is where the time went.

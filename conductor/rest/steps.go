@@ -33,3 +33,12 @@ type PlanStep struct {
 	Abortable bool           `json:"abortable"`
 	Args      map[string]any `json:"args"`
 }
+
+// ItemProgress is how far the running step is with one of several things that it works on at the same time, such as a disk.
+type ItemProgress struct {
+	Name  string `json:"name"`
+	Bytes uint64 `json:"bytes"`
+	Total uint64 `json:"total"` // 0 when it is not known
+	Done  bool   `json:"done"`  // over, well or not
+	Error Null   `json:"error"`
+}

@@ -968,7 +968,9 @@ type Progress struct {
 	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	Total uint64 `protobuf:"varint,5,opt,name=total,proto3" json:"total,omitempty"`
 	// Bytes per second over the last few seconds.
-	Rate          uint64 `protobuf:"varint,6,opt,name=rate,proto3" json:"rate,omitempty"`
+	Rate uint64 `protobuf:"varint,6,opt,name=rate,proto3" json:"rate,omitempty"`
+	// How far each of several things is that the step works on at the same time; empty when there is one. The first 256 at most.
+	Items         []*ItemProgress `protobuf:"bytes,7,rep,name=items,proto3" json:"items,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1045,6 +1047,93 @@ func (x *Progress) GetRate() uint64 {
 	return 0
 }
 
+func (x *Progress) GetItems() []*ItemProgress {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+// ItemProgress is how far a step is with one thing, such as a disk.
+type ItemProgress struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Bytes uint64                 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Zero when nobody knows it yet.
+	Total uint64 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
+	// Over, well or not.
+	Done bool `protobuf:"varint,4,opt,name=done,proto3" json:"done,omitempty"`
+	// Why it failed; empty while it has not.
+	Error         string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ItemProgress) Reset() {
+	*x = ItemProgress{}
+	mi := &file_proto_agentv1_agent_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ItemProgress) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ItemProgress) ProtoMessage() {}
+
+func (x *ItemProgress) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_agentv1_agent_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ItemProgress.ProtoReflect.Descriptor instead.
+func (*ItemProgress) Descriptor() ([]byte, []int) {
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ItemProgress) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ItemProgress) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ItemProgress) GetTotal() uint64 {
+	if x != nil {
+		return x.Total
+	}
+	return 0
+}
+
+func (x *ItemProgress) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *ItemProgress) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
 type LogLine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "DEBUG", "INFO", "WARN" or "ERROR".
@@ -1060,7 +1149,7 @@ type LogLine struct {
 
 func (x *LogLine) Reset() {
 	*x = LogLine{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[9]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1072,7 +1161,7 @@ func (x *LogLine) String() string {
 func (*LogLine) ProtoMessage() {}
 
 func (x *LogLine) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[9]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1085,7 +1174,7 @@ func (x *LogLine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogLine.ProtoReflect.Descriptor instead.
 func (*LogLine) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{9}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *LogLine) GetLevel() string {
@@ -1139,7 +1228,7 @@ type StepFinished struct {
 
 func (x *StepFinished) Reset() {
 	*x = StepFinished{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[10]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1151,7 +1240,7 @@ func (x *StepFinished) String() string {
 func (*StepFinished) ProtoMessage() {}
 
 func (x *StepFinished) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[10]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1164,7 +1253,7 @@ func (x *StepFinished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepFinished.ProtoReflect.Descriptor instead.
 func (*StepFinished) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{10}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *StepFinished) GetPlanId() string {
@@ -1264,7 +1353,7 @@ type PlanFinished struct {
 
 func (x *PlanFinished) Reset() {
 	*x = PlanFinished{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[11]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1276,7 +1365,7 @@ func (x *PlanFinished) String() string {
 func (*PlanFinished) ProtoMessage() {}
 
 func (x *PlanFinished) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[11]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1289,7 +1378,7 @@ func (x *PlanFinished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PlanFinished.ProtoReflect.Descriptor instead.
 func (*PlanFinished) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{11}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *PlanFinished) GetPlanId() string {
@@ -1324,7 +1413,7 @@ type WorkerRestarted struct {
 
 func (x *WorkerRestarted) Reset() {
 	*x = WorkerRestarted{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[12]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1336,7 +1425,7 @@ func (x *WorkerRestarted) String() string {
 func (*WorkerRestarted) ProtoMessage() {}
 
 func (x *WorkerRestarted) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[12]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1349,7 +1438,7 @@ func (x *WorkerRestarted) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerRestarted.ProtoReflect.Descriptor instead.
 func (*WorkerRestarted) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{12}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *WorkerRestarted) GetReason() string {
@@ -1376,7 +1465,7 @@ type LogBundle struct {
 
 func (x *LogBundle) Reset() {
 	*x = LogBundle{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[13]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1477,7 @@ func (x *LogBundle) String() string {
 func (*LogBundle) ProtoMessage() {}
 
 func (x *LogBundle) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[13]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1490,7 @@ func (x *LogBundle) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogBundle.ProtoReflect.Descriptor instead.
 func (*LogBundle) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{13}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LogBundle) GetTarGz() []byte {
@@ -1442,7 +1531,7 @@ type SwarmState struct {
 
 func (x *SwarmState) Reset() {
 	*x = SwarmState{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[14]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1454,7 +1543,7 @@ func (x *SwarmState) String() string {
 func (*SwarmState) ProtoMessage() {}
 
 func (x *SwarmState) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[14]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1467,7 +1556,7 @@ func (x *SwarmState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwarmState.ProtoReflect.Descriptor instead.
 func (*SwarmState) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{14}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SwarmState) GetImage() []byte {
@@ -1567,7 +1656,7 @@ type ConductorMessage struct {
 
 func (x *ConductorMessage) Reset() {
 	*x = ConductorMessage{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[15]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1668,7 @@ func (x *ConductorMessage) String() string {
 func (*ConductorMessage) ProtoMessage() {}
 
 func (x *ConductorMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[15]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1681,7 @@ func (x *ConductorMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConductorMessage.ProtoReflect.Descriptor instead.
 func (*ConductorMessage) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{15}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ConductorMessage) GetBody() isConductorMessage_Body {
@@ -1737,7 +1826,7 @@ type Welcome struct {
 
 func (x *Welcome) Reset() {
 	*x = Welcome{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[16]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +1838,7 @@ func (x *Welcome) String() string {
 func (*Welcome) ProtoMessage() {}
 
 func (x *Welcome) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[16]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +1851,7 @@ func (x *Welcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Welcome.ProtoReflect.Descriptor instead.
 func (*Welcome) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{16}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Welcome) GetClock() *timestamppb.Timestamp {
@@ -1795,7 +1884,7 @@ type Plan struct {
 
 func (x *Plan) Reset() {
 	*x = Plan{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[17]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1896,7 @@ func (x *Plan) String() string {
 func (*Plan) ProtoMessage() {}
 
 func (x *Plan) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[17]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1909,7 @@ func (x *Plan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Plan.ProtoReflect.Descriptor instead.
 func (*Plan) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{17}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Plan) GetId() string {
@@ -1865,7 +1954,7 @@ type Step struct {
 
 func (x *Step) Reset() {
 	*x = Step{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[18]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1877,7 +1966,7 @@ func (x *Step) String() string {
 func (*Step) ProtoMessage() {}
 
 func (x *Step) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[18]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1890,7 +1979,7 @@ func (x *Step) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Step.ProtoReflect.Descriptor instead.
 func (*Step) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{18}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Step) GetInterface() string {
@@ -1931,7 +2020,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[19]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1943,7 +2032,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[19]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1956,7 +2045,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{19}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Cancel) GetPlanId() string {
@@ -1976,7 +2065,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[20]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2077,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[20]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2090,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{20}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Ack) GetSeq() uint64 {
@@ -2021,7 +2110,7 @@ type Power struct {
 
 func (x *Power) Reset() {
 	*x = Power{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[21]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2122,7 @@ func (x *Power) String() string {
 func (*Power) ProtoMessage() {}
 
 func (x *Power) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[21]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2135,7 @@ func (x *Power) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Power.ProtoReflect.Descriptor instead.
 func (*Power) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{21}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Power) GetAction() PowerAction {
@@ -2066,7 +2155,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[22]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2078,7 +2167,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[22]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2091,7 +2180,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{22}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Redirect) GetAddress() string {
@@ -2109,7 +2198,7 @@ type CollectLogs struct {
 
 func (x *CollectLogs) Reset() {
 	*x = CollectLogs{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[23]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2210,7 @@ func (x *CollectLogs) String() string {
 func (*CollectLogs) ProtoMessage() {}
 
 func (x *CollectLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[23]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2223,7 @@ func (x *CollectLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectLogs.ProtoReflect.Descriptor instead.
 func (*CollectLogs) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{23}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 // SwarmPeers tells an agent of its neighbours: agents of the same network that write the same image. The first one after a SwarmState
@@ -2157,7 +2246,7 @@ type SwarmPeers struct {
 
 func (x *SwarmPeers) Reset() {
 	*x = SwarmPeers{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[24]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2169,7 +2258,7 @@ func (x *SwarmPeers) String() string {
 func (*SwarmPeers) ProtoMessage() {}
 
 func (x *SwarmPeers) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[24]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2182,7 +2271,7 @@ func (x *SwarmPeers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwarmPeers.ProtoReflect.Descriptor instead.
 func (*SwarmPeers) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{24}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *SwarmPeers) GetImage() []byte {
@@ -2248,7 +2337,7 @@ type SwarmPeer struct {
 
 func (x *SwarmPeer) Reset() {
 	*x = SwarmPeer{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[25]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2260,7 +2349,7 @@ func (x *SwarmPeer) String() string {
 func (*SwarmPeer) ProtoMessage() {}
 
 func (x *SwarmPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[25]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2273,7 +2362,7 @@ func (x *SwarmPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwarmPeer.ProtoReflect.Descriptor instead.
 func (*SwarmPeer) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{25}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SwarmPeer) GetNode() string {
@@ -2407,7 +2496,7 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\n" +
 	"step_index\x18\x02 \x01(\rR\tstepIndex\x12\x1c\n" +
 	"\tinterface\x18\x03 \x01(\tR\tinterface\x12\x12\n" +
-	"\x04name\x18\x04 \x01(\tR\x04name\"\x98\x01\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\"\xcc\x01\n" +
 	"\bProgress\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\x12\x1d\n" +
 	"\n" +
@@ -2415,7 +2504,14 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\x05phase\x18\x03 \x01(\tR\x05phase\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x14\n" +
 	"\x05total\x18\x05 \x01(\x04R\x05total\x12\x12\n" +
-	"\x04rate\x18\x06 \x01(\x04R\x04rate\"c\n" +
+	"\x04rate\x18\x06 \x01(\x04R\x04rate\x122\n" +
+	"\x05items\x18\a \x03(\v2\x1c.ingot.agent.v1.ItemProgressR\x05items\"x\n" +
+	"\fItemProgress\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x14\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\x12\x12\n" +
+	"\x04done\x18\x04 \x01(\bR\x04done\x12\x14\n" +
+	"\x05error\x18\x05 \x01(\tR\x05error\"c\n" +
 	"\aLogLine\x12\x14\n" +
 	"\x05level\x18\x01 \x01(\tR\x05level\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x14\n" +
@@ -2543,7 +2639,7 @@ func file_proto_agentv1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_agentv1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_proto_agentv1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
+var file_proto_agentv1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_proto_agentv1_agent_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: ingot.agent.v1.Outcome
 	(PowerAction)(0),              // 1: ingot.agent.v1.PowerAction
@@ -2556,70 +2652,72 @@ var file_proto_agentv1_agent_proto_goTypes = []any{
 	(*Event)(nil),                 // 8: ingot.agent.v1.Event
 	(*StepStarted)(nil),           // 9: ingot.agent.v1.StepStarted
 	(*Progress)(nil),              // 10: ingot.agent.v1.Progress
-	(*LogLine)(nil),               // 11: ingot.agent.v1.LogLine
-	(*StepFinished)(nil),          // 12: ingot.agent.v1.StepFinished
-	(*PlanFinished)(nil),          // 13: ingot.agent.v1.PlanFinished
-	(*WorkerRestarted)(nil),       // 14: ingot.agent.v1.WorkerRestarted
-	(*LogBundle)(nil),             // 15: ingot.agent.v1.LogBundle
-	(*SwarmState)(nil),            // 16: ingot.agent.v1.SwarmState
-	(*ConductorMessage)(nil),      // 17: ingot.agent.v1.ConductorMessage
-	(*Welcome)(nil),               // 18: ingot.agent.v1.Welcome
-	(*Plan)(nil),                  // 19: ingot.agent.v1.Plan
-	(*Step)(nil),                  // 20: ingot.agent.v1.Step
-	(*Cancel)(nil),                // 21: ingot.agent.v1.Cancel
-	(*Ack)(nil),                   // 22: ingot.agent.v1.Ack
-	(*Power)(nil),                 // 23: ingot.agent.v1.Power
-	(*Redirect)(nil),              // 24: ingot.agent.v1.Redirect
-	(*CollectLogs)(nil),           // 25: ingot.agent.v1.CollectLogs
-	(*SwarmPeers)(nil),            // 26: ingot.agent.v1.SwarmPeers
-	(*SwarmPeer)(nil),             // 27: ingot.agent.v1.SwarmPeer
-	(*durationpb.Duration)(nil),   // 28: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 29: google.protobuf.Timestamp
+	(*ItemProgress)(nil),          // 11: ingot.agent.v1.ItemProgress
+	(*LogLine)(nil),               // 12: ingot.agent.v1.LogLine
+	(*StepFinished)(nil),          // 13: ingot.agent.v1.StepFinished
+	(*PlanFinished)(nil),          // 14: ingot.agent.v1.PlanFinished
+	(*WorkerRestarted)(nil),       // 15: ingot.agent.v1.WorkerRestarted
+	(*LogBundle)(nil),             // 16: ingot.agent.v1.LogBundle
+	(*SwarmState)(nil),            // 17: ingot.agent.v1.SwarmState
+	(*ConductorMessage)(nil),      // 18: ingot.agent.v1.ConductorMessage
+	(*Welcome)(nil),               // 19: ingot.agent.v1.Welcome
+	(*Plan)(nil),                  // 20: ingot.agent.v1.Plan
+	(*Step)(nil),                  // 21: ingot.agent.v1.Step
+	(*Cancel)(nil),                // 22: ingot.agent.v1.Cancel
+	(*Ack)(nil),                   // 23: ingot.agent.v1.Ack
+	(*Power)(nil),                 // 24: ingot.agent.v1.Power
+	(*Redirect)(nil),              // 25: ingot.agent.v1.Redirect
+	(*CollectLogs)(nil),           // 26: ingot.agent.v1.CollectLogs
+	(*SwarmPeers)(nil),            // 27: ingot.agent.v1.SwarmPeers
+	(*SwarmPeer)(nil),             // 28: ingot.agent.v1.SwarmPeer
+	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
 }
 var file_proto_agentv1_agent_proto_depIdxs = []int32{
-	28, // 0: ingot.agent.v1.EnrollRequest.uptime:type_name -> google.protobuf.Duration
-	28, // 1: ingot.agent.v1.EnrollRequest.started:type_name -> google.protobuf.Duration
-	29, // 2: ingot.agent.v1.EnrollResponse.clock:type_name -> google.protobuf.Timestamp
+	29, // 0: ingot.agent.v1.EnrollRequest.uptime:type_name -> google.protobuf.Duration
+	29, // 1: ingot.agent.v1.EnrollRequest.started:type_name -> google.protobuf.Duration
+	30, // 2: ingot.agent.v1.EnrollResponse.clock:type_name -> google.protobuf.Timestamp
 	4,  // 3: ingot.agent.v1.EnrollResponse.policy:type_name -> ingot.agent.v1.Policy
-	28, // 4: ingot.agent.v1.Policy.progress_interval:type_name -> google.protobuf.Duration
+	29, // 4: ingot.agent.v1.Policy.progress_interval:type_name -> google.protobuf.Duration
 	5,  // 5: ingot.agent.v1.Policy.swarm:type_name -> ingot.agent.v1.SwarmPolicy
 	7,  // 6: ingot.agent.v1.AgentMessage.hello:type_name -> ingot.agent.v1.Hello
 	8,  // 7: ingot.agent.v1.AgentMessage.event:type_name -> ingot.agent.v1.Event
-	29, // 8: ingot.agent.v1.Event.time:type_name -> google.protobuf.Timestamp
+	30, // 8: ingot.agent.v1.Event.time:type_name -> google.protobuf.Timestamp
 	9,  // 9: ingot.agent.v1.Event.step_started:type_name -> ingot.agent.v1.StepStarted
 	10, // 10: ingot.agent.v1.Event.progress:type_name -> ingot.agent.v1.Progress
-	11, // 11: ingot.agent.v1.Event.log:type_name -> ingot.agent.v1.LogLine
-	12, // 12: ingot.agent.v1.Event.step_finished:type_name -> ingot.agent.v1.StepFinished
-	13, // 13: ingot.agent.v1.Event.plan_finished:type_name -> ingot.agent.v1.PlanFinished
-	14, // 14: ingot.agent.v1.Event.worker_restarted:type_name -> ingot.agent.v1.WorkerRestarted
-	15, // 15: ingot.agent.v1.Event.log_bundle:type_name -> ingot.agent.v1.LogBundle
-	16, // 16: ingot.agent.v1.Event.swarm_state:type_name -> ingot.agent.v1.SwarmState
-	0,  // 17: ingot.agent.v1.StepFinished.outcome:type_name -> ingot.agent.v1.Outcome
-	28, // 18: ingot.agent.v1.StepFinished.after:type_name -> google.protobuf.Duration
-	20, // 19: ingot.agent.v1.StepFinished.next:type_name -> ingot.agent.v1.Step
-	28, // 20: ingot.agent.v1.StepFinished.took:type_name -> google.protobuf.Duration
-	18, // 21: ingot.agent.v1.ConductorMessage.welcome:type_name -> ingot.agent.v1.Welcome
-	19, // 22: ingot.agent.v1.ConductorMessage.plan:type_name -> ingot.agent.v1.Plan
-	21, // 23: ingot.agent.v1.ConductorMessage.cancel:type_name -> ingot.agent.v1.Cancel
-	22, // 24: ingot.agent.v1.ConductorMessage.ack:type_name -> ingot.agent.v1.Ack
-	23, // 25: ingot.agent.v1.ConductorMessage.power:type_name -> ingot.agent.v1.Power
-	24, // 26: ingot.agent.v1.ConductorMessage.redirect:type_name -> ingot.agent.v1.Redirect
-	25, // 27: ingot.agent.v1.ConductorMessage.collect_logs:type_name -> ingot.agent.v1.CollectLogs
-	26, // 28: ingot.agent.v1.ConductorMessage.swarm_peers:type_name -> ingot.agent.v1.SwarmPeers
-	29, // 29: ingot.agent.v1.Welcome.clock:type_name -> google.protobuf.Timestamp
-	20, // 30: ingot.agent.v1.Plan.steps:type_name -> ingot.agent.v1.Step
-	28, // 31: ingot.agent.v1.Step.stall:type_name -> google.protobuf.Duration
-	1,  // 32: ingot.agent.v1.Power.action:type_name -> ingot.agent.v1.PowerAction
-	27, // 33: ingot.agent.v1.SwarmPeers.peers:type_name -> ingot.agent.v1.SwarmPeer
-	2,  // 34: ingot.agent.v1.Agents.Enroll:input_type -> ingot.agent.v1.EnrollRequest
-	6,  // 35: ingot.agent.v1.Agents.Session:input_type -> ingot.agent.v1.AgentMessage
-	3,  // 36: ingot.agent.v1.Agents.Enroll:output_type -> ingot.agent.v1.EnrollResponse
-	17, // 37: ingot.agent.v1.Agents.Session:output_type -> ingot.agent.v1.ConductorMessage
-	36, // [36:38] is the sub-list for method output_type
-	34, // [34:36] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	12, // 11: ingot.agent.v1.Event.log:type_name -> ingot.agent.v1.LogLine
+	13, // 12: ingot.agent.v1.Event.step_finished:type_name -> ingot.agent.v1.StepFinished
+	14, // 13: ingot.agent.v1.Event.plan_finished:type_name -> ingot.agent.v1.PlanFinished
+	15, // 14: ingot.agent.v1.Event.worker_restarted:type_name -> ingot.agent.v1.WorkerRestarted
+	16, // 15: ingot.agent.v1.Event.log_bundle:type_name -> ingot.agent.v1.LogBundle
+	17, // 16: ingot.agent.v1.Event.swarm_state:type_name -> ingot.agent.v1.SwarmState
+	11, // 17: ingot.agent.v1.Progress.items:type_name -> ingot.agent.v1.ItemProgress
+	0,  // 18: ingot.agent.v1.StepFinished.outcome:type_name -> ingot.agent.v1.Outcome
+	29, // 19: ingot.agent.v1.StepFinished.after:type_name -> google.protobuf.Duration
+	21, // 20: ingot.agent.v1.StepFinished.next:type_name -> ingot.agent.v1.Step
+	29, // 21: ingot.agent.v1.StepFinished.took:type_name -> google.protobuf.Duration
+	19, // 22: ingot.agent.v1.ConductorMessage.welcome:type_name -> ingot.agent.v1.Welcome
+	20, // 23: ingot.agent.v1.ConductorMessage.plan:type_name -> ingot.agent.v1.Plan
+	22, // 24: ingot.agent.v1.ConductorMessage.cancel:type_name -> ingot.agent.v1.Cancel
+	23, // 25: ingot.agent.v1.ConductorMessage.ack:type_name -> ingot.agent.v1.Ack
+	24, // 26: ingot.agent.v1.ConductorMessage.power:type_name -> ingot.agent.v1.Power
+	25, // 27: ingot.agent.v1.ConductorMessage.redirect:type_name -> ingot.agent.v1.Redirect
+	26, // 28: ingot.agent.v1.ConductorMessage.collect_logs:type_name -> ingot.agent.v1.CollectLogs
+	27, // 29: ingot.agent.v1.ConductorMessage.swarm_peers:type_name -> ingot.agent.v1.SwarmPeers
+	30, // 30: ingot.agent.v1.Welcome.clock:type_name -> google.protobuf.Timestamp
+	21, // 31: ingot.agent.v1.Plan.steps:type_name -> ingot.agent.v1.Step
+	29, // 32: ingot.agent.v1.Step.stall:type_name -> google.protobuf.Duration
+	1,  // 33: ingot.agent.v1.Power.action:type_name -> ingot.agent.v1.PowerAction
+	28, // 34: ingot.agent.v1.SwarmPeers.peers:type_name -> ingot.agent.v1.SwarmPeer
+	2,  // 35: ingot.agent.v1.Agents.Enroll:input_type -> ingot.agent.v1.EnrollRequest
+	6,  // 36: ingot.agent.v1.Agents.Session:input_type -> ingot.agent.v1.AgentMessage
+	3,  // 37: ingot.agent.v1.Agents.Enroll:output_type -> ingot.agent.v1.EnrollResponse
+	18, // 38: ingot.agent.v1.Agents.Session:output_type -> ingot.agent.v1.ConductorMessage
+	37, // [37:39] is the sub-list for method output_type
+	35, // [35:37] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_proto_agentv1_agent_proto_init() }
@@ -2641,7 +2739,7 @@ func file_proto_agentv1_agent_proto_init() {
 		(*Event_LogBundle)(nil),
 		(*Event_SwarmState)(nil),
 	}
-	file_proto_agentv1_agent_proto_msgTypes[15].OneofWrappers = []any{
+	file_proto_agentv1_agent_proto_msgTypes[16].OneofWrappers = []any{
 		(*ConductorMessage_Welcome)(nil),
 		(*ConductorMessage_Plan)(nil),
 		(*ConductorMessage_Cancel)(nil),
@@ -2657,7 +2755,7 @@ func file_proto_agentv1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_agentv1_agent_proto_rawDesc), len(file_proto_agentv1_agent_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   26,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

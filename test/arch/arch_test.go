@@ -38,6 +38,7 @@ var may = map[string][]string{
 	"agent/swarm":           {"agent/step", "images/index"},
 	"agent/disk":            {"agent/step", "agent/fat", "agent/ext4", "proto/rootdevice"},
 	"agent/erase":           {"agent/step", "agent/disk", "agent/passthru"},
+	"agent/burnin":          {"agent/step", "agent/disk", "agent/erase", "agent/passthru"},
 	"agent/configdrive":     {"agent/step", "agent/disk", "agent/fat"},
 	"agent/boot":            {"agent/step", "agent/disk", "agent/fat", "agent/ext4"},
 	"agent/inventory":       {"agent/step", "agent/disk", "agent/passthru", "agent/smbios", "proto/lldp"},

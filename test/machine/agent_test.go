@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/ingot-metal/ingot/conductor/agents"
+	"github.com/ingot-metal/ingot/conductor/erasure"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
 	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
@@ -40,7 +41,8 @@ type desk struct {
 	token string
 	last  func() error // ends the machine when all plans are done; nil: the agent is asked to
 
-	keepGoing bool            // a plan that failed does not end the machine
+	keepGoing bool // a plan that failed does not end the machine
+	book      *erasure.Book
 	before    func(node.Plan) // called before a plan is sent; nil: nothing is to be done
 
 	mu       sync.Mutex
@@ -66,6 +68,11 @@ func newDesk(t *testing.T, plans ...node.Plan) *desk {
 	}
 	id := uuid.NewString()
 	d.token = id + "." + strings.Repeat("t", 43)
+	key, err := erasure.OpenKey(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.book = &erasure.Book{Key: key, Store: d.st, Conductor: "test"}
 	sum := sha256.Sum256([]byte(d.token))
 	d.node = &node.Node{UUID: id, Name: "direct", Driver: "fake-hardware", Provision: node.Enroll, Generation: 1}
 	d.node.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), TokenHash: hex.EncodeToString(sum[:]),
@@ -74,6 +81,9 @@ func newDesk(t *testing.T, plans ...node.Plan) *desk {
 		t.Fatal(err)
 	}
 	d.srv, err = agents.New(d.st, d, d.ca, agents.Config{Dir: dir, Names: []string{"10.0.2.2"}, Hostname: "test",
+		Erased: func(ctx context.Context, id string, result []byte) error {
+			return d.book.Take(ctx, id, d.node.Name, result)
+		},
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }}, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -131,14 +131,38 @@ func (d *display) status(p *rest.Progress) string {
 		}
 	}
 	left := "  " + s.Step
-	if t.Phase != "" {
-		left += " (" + t.Phase + ")"
+	if phase := phaseOf(t); phase != "" {
+		left += " (" + phase + ")"
 	}
 	room := d.width - utf8.RuneCountInString(left) - utf8.RuneCountInString(right) - 4
 	if t.Total == 0 || room < 8 {
 		return left + right
 	}
 	return left + " " + bar(t, min(room, 40)) + right
+}
+
+// phaseOf is what a step does now, and where it does it to several things at once, how many of them it has done.
+func phaseOf(t *rest.Transfer) string {
+	if len(t.Items) == 0 {
+		return t.Phase
+	}
+	done, failed := 0, 0
+	for _, it := range t.Items {
+		switch {
+		case it.Error != "":
+			failed++
+		case it.Done:
+			done++
+		}
+	}
+	text := fmt.Sprintf("%d of %d done", done, len(t.Items))
+	if failed > 0 {
+		text += fmt.Sprintf(", %d failed", failed)
+	}
+	if t.Phase == "" {
+		return text
+	}
+	return t.Phase + ", " + text
 }
 
 func percent(t *rest.Transfer) uint64 {

@@ -99,3 +99,15 @@ func TestSizesAndSpans(t *testing.T) {
 		}
 	}
 }
+
+func TestPhaseOf(t *testing.T) {
+	for want, tr := range map[string]rest.Transfer{
+		"write":                        {Phase: "write"},
+		"erase, 1 of 3 done, 1 failed": {Phase: "erase", Items: []rest.ItemProgress{{Name: "sda", Done: true}, {Name: "sdb", Done: true, Error: "lies"}, {Name: "sdc"}}},
+		"0 of 1 done":                  {Items: []rest.ItemProgress{{Name: "sda"}}},
+	} {
+		if got := phaseOf(&tr); got != want {
+			t.Errorf("phaseOf(%+v) = %q, want %q", tr, got, want)
+		}
+	}
+}

@@ -52,7 +52,7 @@ func (s *Handlers) getProgress(ctx context.Context, c *call.Call) (*call.Reply, 
 		out.LastError = call.RedactedError
 	}
 	if p, ok := s.engine.Progress(n.UUID); ok && current(n.Job, p) {
-		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}}
+		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}, Items: showItems(p.Items)}
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
@@ -103,4 +103,15 @@ func (s *Handlers) getLogs(ctx context.Context, c *call.Call) (*call.Reply, erro
 		out.Next = out.Lines[len(out.Lines)-1].Seq
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
+}
+
+func showItems(items *[]node.ItemProgress) []rest.ItemProgress {
+	if items == nil {
+		return nil
+	}
+	var out []rest.ItemProgress
+	for _, it := range *items {
+		out = append(out, rest.ItemProgress{Name: it.Name, Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: rest.Null(it.Error)})
+	}
+	return out
 }

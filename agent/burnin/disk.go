@@ -1,0 +1,504 @@
+package burnin
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/erase"
+	"github.com/ingot-metal/ingot/agent/passthru"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// DiskArgs declares the arguments of burnin_disk.
+var DiskArgs = append(slices.Clone(erase.CommonArgs), []step.Arg{
+	{Name: "loops", Type: "integer", Min: step.Limit(1), Max: step.Limit(1000), Description: "how often everything is done (default 4)"},
+	{Name: "sequential_mib", Type: "integer", Min: step.Limit(1), Max: step.Limit(1 << 30), Description: "how many MiB of each disk a loop reads in long runs, spread over the whole disk (default 4096)"},
+	{Name: "random_reads", Type: "integer", Min: step.Limit(0), Max: step.Limit(100_000_000), Description: "how many blocks of 4 KiB a loop reads at random places, one after the other (default 4096)"},
+	{Name: "full", Type: "boolean", Description: "read every byte of each disk in each loop, not runs spread over it"},
+	{Name: "destructive", Type: "boolean", Description: "write what would only be read otherwise, then read it back and compare: WHAT THE DISKS HOLD IS LOST"},
+	{Name: "min_sibling_percent", Type: "integer", Min: step.Limit(0), Max: step.Limit(100), Description: "a disk fails that reads or writes at less than this percentage of the median of the other disks of its model and size (default 70); 0: none does"},
+	{Name: "min_sequential_mib", Type: "number", Min: step.Limit(0), Description: "a disk fails that reads fewer MiB per second in long runs (default 0)"},
+	{Name: "min_random_reads", Type: "number", Min: step.Limit(0), Description: "a disk fails that reads fewer blocks per second at random places (default 0)"},
+	{Name: "max_latency_ms", Type: "number", Min: step.Limit(0), Description: "a disk fails of whose random reads one in a hundred takes more milliseconds; default: tell it only"},
+}...)
+
+type diskArgs struct {
+	erase.Common
+	Loops         *int     `json:"loops"`
+	SequentialMiB *int64   `json:"sequential_mib"`
+	RandomReads   *int     `json:"random_reads"`
+	Full          bool     `json:"full"`
+	Destructive   bool     `json:"destructive"`
+	MinPercent    *int     `json:"min_sibling_percent"`
+	MinSequential *float64 `json:"min_sequential_mib"`
+	MinRandom     *float64 `json:"min_random_reads"`
+	MaxLatency    *float64 `json:"max_latency_ms"`
+}
+
+// disks is all that burnin_disk asks of the machine.
+type disks interface {
+	passthru.Door
+	OpenExclusive(ctx context.Context, path string) (disk.Device, error)
+	Settle(ctx context.Context) error
+}
+
+// DiskResult is what burnin_disk measured of one disk.
+type DiskResult struct {
+	Name   string `json:"name"`
+	Model  string `json:"model"`
+	Serial string `json:"serial"`
+	WWN    string `json:"wwn"`
+	Size   int64  `json:"size"`
+
+	Read   Throughput  `json:"sequential_read"`
+	Write  *Throughput `json:"sequential_write,omitempty"` // with destructive
+	Random Latency     `json:"random_read"`
+	// Errors are what the disk answered, the first of them; ErrorCount is how many there were.
+	Errors     []string `json:"errors"`
+	ErrorCount int      `json:"error_count"`
+	// Before and After are what the disk says of itself; nil when it can't tell.
+	Before *passthru.Health `json:"health_before,omitempty"`
+	After  *passthru.Health `json:"health_after,omitempty"`
+	// Mute is why a disk that has a health did not tell it: many RAID controllers are in the way.
+	Mute  string `json:"health_error,omitempty"`
+	Fault string `json:"fault,omitempty"` // why it failed; "" when it did not
+
+	disk   disk.Disk
+	ran    bool // to its end
+	faults []string
+}
+
+// Throughput is of long runs.
+type Throughput struct {
+	Bytes           int64   `json:"bytes"`
+	Seconds         float64 `json:"seconds"`
+	MiBPerSecond    float64 `json:"mib_per_second"`
+	PercentOfOthers float64 `json:"percent_of_others,omitempty"` // against the median of its siblings; absent without any
+}
+
+func (t *Throughput) add(n int, took time.Duration) {
+	t.Bytes += int64(n)
+	t.Seconds += took.Seconds()
+	if t.Seconds > 0 {
+		t.MiBPerSecond = float64(t.Bytes) / t.Seconds / (1 << 20)
+	}
+}
+
+// Latency is of reads at random places, one at a time. Times are milliseconds.
+type Latency struct {
+	Reads           int     `json:"reads"`
+	PerSecond       float64 `json:"reads_per_second"`
+	P50             float64 `json:"p50_ms"`
+	P90             float64 `json:"p90_ms"`
+	P99             float64 `json:"p99_ms"`
+	P999            float64 `json:"p99_9_ms"`
+	Max             float64 `json:"max_ms"`
+	PercentOfOthers float64 `json:"percent_of_others,omitempty"`
+}
+
+const (
+	diskBlock  = 1 << 20 // of a long run
+	diskRuns   = 32      // long runs per loop: outer and inner tracks differ by half
+	randomSize = 4096
+	tooMany    = 64 // read errors after which a disk is given up
+)
+
+// DiskStep reads from all disks at the same time, a bounded number of them, and compares how fast they are. With destructive, which
+// overwrites, a stopped step leaves disks with noise in some places.
+func DiskStep(m disks) step.Func {
+	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
+		var a diskArgs
+		if err := c.Decode(&a); err != nil {
+			return step.Outcome{}, err
+		}
+		chosen, err := a.Chosen(ctx, m, c, "burnin_disk")
+		if err != nil {
+			return step.Outcome{}, err
+		}
+		all := make([]*DiskResult, len(chosen))
+		for i, d := range chosen {
+			all[i] = &DiskResult{Name: d.Name, Model: d.Model, Serial: d.Serial, WWN: d.WWN, Size: d.Size, Errors: []string{}, disk: d}
+		}
+		name := func(r *DiskResult) string { return r.disk.String() }
+		err = step.Each(ctx, c, "burn in", a.Limit(), all, name, func(ctx context.Context, r *DiskResult, report func(done, total int64)) error {
+			return a.burn(ctx, m, r, report)
+		})
+		if ctx.Err() == nil {
+			compareDisks(all)
+		}
+		if err != nil {
+			for _, r := range all {
+				if !r.ran {
+					r.faults = append(r.faults, "not done")
+				}
+			}
+		}
+		var faults []string
+		for _, r := range all {
+			r.judge(a)
+			if r.Fault = strings.Join(r.faults, ", "); r.Fault != "" && r.ran {
+				faults = append(faults, fmt.Sprintf("%s (%s, serial %s): %s", r.Name, orUnknown(r.Model), orUnknown(r.Serial), r.Fault))
+			}
+			c.Log.Info("disk burnt in", "disk", r.Name, "mib_per_second", r.Read.MiBPerSecond, "reads_per_second", r.Random.PerSecond, "fault", r.Fault)
+		}
+		result := map[string]any{"disks": all}
+		if err != nil {
+			e := *step.AsError(err)
+			if len(faults) > 0 {
+				e.Err = fmt.Errorf("%w; %s", err, strings.Join(faults, "; "))
+			}
+			e.Result = result
+			return step.Outcome{}, &e
+		}
+		return failed("check cabling, backplane and the disk's place, and replace the disk if it stays so", faults, result)
+	}
+}
+
+func orUnknown(s string) string {
+	if s == "" {
+		return "unknown"
+	}
+	return s
+}
+
+// burn works on one disk. An error means that it could not be done; what speaks against the disk goes into r.
+func (a diskArgs) burn(ctx context.Context, m disks, r *DiskResult, report func(done, total int64)) (err error) {
+	var dev disk.Device
+	if a.Destructive {
+		dev, err = a.Open(ctx, m, r.disk)
+	} else {
+		dev, _, err = disk.OpenVerified(ctx, m, r.disk.Identity())
+	}
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := dev.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	r.Before = r.health(ctx, m)
+	b := &diskWork{args: a, dev: dev, r: r, report: report, rng: rand.New(rand.NewPCG(uint64(r.Size), uint64(time.Now().UnixNano())))}
+	if err := b.all(ctx); err != nil {
+		return err
+	}
+	if a.Destructive {
+		_ = dev.RereadPartitions() // a kernel that still shows old partitions is no fault of the disk
+	}
+	r.After = r.health(ctx, m)
+	r.ran = true
+	return nil
+}
+
+func (r *DiskResult) health(ctx context.Context, m passthru.Door) *passthru.Health {
+	h, err := passthru.ReadHealth(ctx, m, r.Name)
+	switch {
+	case err == nil:
+		return &h
+	case !errors.Is(err, errors.ErrUnsupported):
+		r.Mute = err.Error()
+	}
+	return nil
+}
+
+// diskWork is the work on one disk.
+type diskWork struct {
+	args        diskArgs
+	dev         disk.Device
+	r           *DiskResult
+	report      func(done, total int64)
+	rng         *rand.Rand
+	done, total int64
+	latencies   []time.Duration
+	random      time.Duration
+}
+
+var errTooMany = errors.New("too many errors")
+
+func (b *diskWork) all(ctx context.Context) error {
+	loops, reads := orElse(b.args.Loops, 4), orElse(b.args.RandomReads, 4096)
+	sector := int64(b.dev.SectorSize())
+	size := b.dev.Size() / sector * sector
+	runs := spread(size, orElse(b.args.SequentialMiB, 4096)<<20, b.args.Full)
+	var sum int64
+	for _, s := range runs {
+		sum += s.n
+	}
+	passes := int64(1)
+	if b.args.Destructive {
+		passes = 2
+	}
+	if size < randomSize {
+		reads = 0
+	}
+	b.total = int64(loops) * (passes*sum + int64(reads)*randomSize)
+	b.report(0, b.total)
+	buf, want := make([]byte, diskBlock), make([]byte, diskBlock)
+	for loop := range loops {
+		err := b.sequential(ctx, runs, loop, buf, want)
+		if err == nil {
+			err = b.randomReads(ctx, size, reads, buf)
+		}
+		if errors.Is(err, errTooMany) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	b.summary()
+	return nil
+}
+
+type span struct{ off, n int64 }
+
+// spread gives the long runs: the whole disk, or as many bytes of it as wanted, from its first to its last.
+func spread(size, want int64, full bool) []span {
+	if full || want >= size {
+		return []span{{0, size}}
+	}
+	n := max(want/diskRuns/diskBlock, 1) * diskBlock
+	count := max(want/n, 2)
+	if n*count >= size {
+		return []span{{0, size}}
+	}
+	out := make([]span, count)
+	for i := range out {
+		out[i] = span{(size - n) / diskBlock * int64(i) / (count - 1) * diskBlock, n}
+	}
+	out[count-1].off = (size - n) / randomSize * randomSize
+	out[count-1].n = size - out[count-1].off
+	return out
+}
+
+// sequential writes every run, if it may, flushes, and reads every run.
+func (b *diskWork) sequential(ctx context.Context, runs []span, loop int, buf, want []byte) error {
+	seed := b.rng.Uint64()
+	if b.args.Destructive {
+		if b.r.Write == nil {
+			b.r.Write = &Throughput{}
+		}
+		err := b.blocks(ctx, runs, func(off int64, n int) error {
+			stamp(want[:n], seed, off)
+			begin := time.Now()
+			_, err := b.dev.WriteAt(want[:n], off)
+			if err == nil {
+				b.r.Write.add(n, time.Since(begin))
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		begin := time.Now()
+		if err := b.dev.Sync(); err != nil {
+			if err := b.fault(fmt.Errorf("flush: %w", err)); err != nil {
+				return err
+			}
+		}
+		b.r.Write.add(0, time.Since(begin))
+	}
+	return b.blocks(ctx, runs, func(off int64, n int) error {
+		begin := time.Now()
+		got, err := b.dev.ReadAt(buf[:n], off)
+		took := time.Since(begin)
+		if err != nil && (got < n || !errors.Is(err, io.EOF)) {
+			return err
+		}
+		b.r.Read.add(n, took)
+		if !b.args.Destructive {
+			return nil
+		}
+		if stamp(want[:n], seed, off); !bytes.Equal(buf[:n], want[:n]) {
+			at := 0
+			for buf[at] == want[at] {
+				at++
+			}
+			return fmt.Errorf("loop %d: byte %d is 0x%02x, and 0x%02x was written", loop+1, off+int64(at), buf[at], want[at])
+		}
+		return nil
+	})
+}
+
+// stamp fills a block with noise that is right for its place only: a disk that writes it elsewhere is found out.
+func stamp(p []byte, seed uint64, off int64) {
+	s := mix(seed ^ uint64(off))
+	for i := 0; i < len(p); i += 8 {
+		s = s*6364136223846793005 + 1442695040888963407
+		binary.LittleEndian.PutUint64(p[i:], s^s>>29)
+	}
+}
+
+// blocks does something to each block of the runs. What fails speaks against the disk and does not end it, until it is too much.
+func (b *diskWork) blocks(ctx context.Context, runs []span, do func(off int64, n int) error) error {
+	for _, s := range runs {
+		for off := s.off; off < s.off+s.n; off += diskBlock {
+			if err := ctx.Err(); err != nil {
+				return context.Cause(ctx)
+			}
+			n := min(diskBlock, s.off+s.n-off)
+			if err := do(off, int(n)); err != nil {
+				if err := b.fault(fmt.Errorf("%d bytes at byte %d: %w", n, off, err)); err != nil {
+					return err
+				}
+			}
+			b.done += n
+			b.report(b.done, b.total)
+		}
+	}
+	return nil
+}
+
+func (b *diskWork) fault(err error) error {
+	if b.r.ErrorCount++; b.r.ErrorCount <= keep {
+		b.r.Errors = append(b.r.Errors, err.Error())
+	}
+	if b.r.ErrorCount >= tooMany {
+		return errTooMany
+	}
+	return nil
+}
+
+func (b *diskWork) randomReads(ctx context.Context, size int64, reads int, buf []byte) error {
+	for range reads {
+		if err := ctx.Err(); err != nil {
+			return context.Cause(ctx)
+		}
+		off := b.rng.Int64N(size/randomSize) * randomSize
+		begin := time.Now()
+		_, err := b.dev.ReadAt(buf[:randomSize], off)
+		took := time.Since(begin)
+		if err != nil {
+			if err := b.fault(fmt.Errorf("%d bytes at byte %d: %w", randomSize, off, err)); err != nil {
+				return err
+			}
+		} else {
+			b.random += took
+			b.latencies = append(b.latencies, took)
+		}
+		b.done += randomSize
+		b.report(b.done, b.total)
+	}
+	// What a loop of many reads leaves is bounded: a sample of them says as much.
+	if most := 1 << 20; len(b.latencies) > most {
+		b.r.Random.Reads += len(b.latencies) - most
+		b.rng.Shuffle(len(b.latencies), func(i, j int) { b.latencies[i], b.latencies[j] = b.latencies[j], b.latencies[i] })
+		b.latencies = b.latencies[:most]
+	}
+	return nil
+}
+
+func (b *diskWork) summary() {
+	l := &b.r.Random
+	l.Reads += len(b.latencies)
+	if l.Reads == 0 {
+		return
+	}
+	if s := b.random.Seconds(); s > 0 {
+		l.PerSecond = float64(l.Reads) / s
+	}
+	slices.Sort(b.latencies)
+	at := func(perMille int) float64 {
+		i := min((len(b.latencies)*perMille+999)/1000, len(b.latencies)) - 1
+		return float64(b.latencies[max(i, 0)].Microseconds()) / 1000
+	}
+	l.P50, l.P90, l.P99, l.P999, l.Max = at(500), at(900), at(990), at(999), at(1000)
+}
+
+// compareDisks sets each disk against its siblings: those of the same model and size that were read to the end.
+func compareDisks(all []*DiskResult) {
+	type kind struct {
+		vendor, model string
+		size          int64
+	}
+	groups := map[kind][]*DiskResult{}
+	for _, r := range all {
+		if r.ran {
+			k := kind{r.disk.Vendor, r.Model, r.Size}
+			groups[k] = append(groups[k], r)
+		}
+	}
+	for _, g := range groups {
+		if len(g) < 2 {
+			continue
+		}
+		for _, of := range []func(r *DiskResult) (float64, *float64){
+			func(r *DiskResult) (float64, *float64) { return r.Read.MiBPerSecond, &r.Read.PercentOfOthers },
+			func(r *DiskResult) (float64, *float64) { return r.Random.PerSecond, &r.Random.PercentOfOthers },
+			func(r *DiskResult) (float64, *float64) {
+				if r.Write == nil {
+					return 0, new(float64)
+				}
+				return r.Write.MiBPerSecond, &r.Write.PercentOfOthers
+			},
+		} {
+			values := make([]float64, len(g))
+			for i, r := range g {
+				values[i], _ = of(r)
+			}
+			for i, r := range g {
+				_, to := of(r)
+				*to = share(values, i)
+			}
+		}
+	}
+}
+
+// judge collects what speaks against the disk.
+func (r *DiskResult) judge(a diskArgs) {
+	if !r.ran {
+		return
+	}
+	bad := func(format string, v ...any) { r.faults = append(r.faults, fmt.Sprintf(format, v...)) }
+	if r.ErrorCount > 0 {
+		bad("%d errors, first: %s", r.ErrorCount, r.Errors[0])
+	}
+	least := percent(a.MinPercent, 70)
+	slow := func(what string, value, of float64, unit string) {
+		if of > 0 && of < least {
+			bad("%s at %.1f %s, %.0f %% of the median of its siblings", what, value, unit, of)
+		}
+	}
+	slow("reads", r.Read.MiBPerSecond, r.Read.PercentOfOthers, "MiB/s")
+	slow("reads at random places", r.Random.PerSecond, r.Random.PercentOfOthers, "blocks/s")
+	if r.Write != nil {
+		slow("writes", r.Write.MiBPerSecond, r.Write.PercentOfOthers, "MiB/s")
+	}
+	if v := orElse(a.MinSequential, 0); r.Read.Seconds > 0 && r.Read.MiBPerSecond < v {
+		bad("reads at %.1f MiB/s, and not %g", r.Read.MiBPerSecond, v)
+	}
+	if v := orElse(a.MinRandom, 0); r.Random.PerSecond > 0 && r.Random.PerSecond < v {
+		bad("reads %.1f blocks/s at random places, and not %g", r.Random.PerSecond, v)
+	}
+	if a.MaxLatency != nil && r.Random.P99 > *a.MaxLatency {
+		bad("one in a hundred random reads takes more than %g ms, and %g is allowed", r.Random.P99, *a.MaxLatency)
+	}
+	if h := r.After; h != nil {
+		if h.Status == passthru.Failing {
+			bad("says that it is failing: %s", strings.Join(h.Warnings, ", "))
+		}
+		if b := r.Before; b != nil {
+			for _, n := range []struct {
+				what          string
+				before, after *uint64
+			}{
+				{"errors that could not be corrected", b.MediaErrors, h.MediaErrors},
+				{"reallocated sectors", b.ReallocatedSectors, h.ReallocatedSectors},
+				{"pending sectors", b.PendingSectors, h.PendingSectors},
+			} {
+				if n.before != nil && n.after != nil && *n.after > *n.before {
+					bad("counts %d more %s than before", *n.after-*n.before, n.what)
+				}
+			}
+		}
+	}
+}

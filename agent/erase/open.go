@@ -1,0 +1,25 @@
+package erase
+
+import (
+	"context"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
+)
+
+// CommonArgs declares the arguments of Common, for steps of other packages that work on all disks.
+var CommonArgs = commonArgs
+
+// Limit is how many disks are worked on at a time.
+func (a Common) Limit() int { return a.limit() }
+
+// Chosen finds the disks to work on, once all are there. what is the step's name.
+func (a Common) Chosen(ctx context.Context, m machine, c *step.Call, what string) ([]disk.Disk, error) {
+	return a.chosen(ctx, m, c, what)
+}
+
+// Open opens a disk that is to lose what it holds: by its identity, exclusively, and not when it has to be spared.
+func (a Common) Open(ctx context.Context, m machine, d disk.Disk) (disk.Device, error) {
+	dev, _, err := a.open(ctx, m, d)
+	return dev, err
+}
