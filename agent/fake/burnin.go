@@ -3,6 +3,7 @@ package fake
 import (
 	"context"
 	"fmt"
+	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -84,3 +85,6 @@ func (r *region) Close() error {
 	r.closed, r.words = true, nil
 	return nil
 }
+
+// Segments is a thousand for each connection, and of them Again.
+func (m *Machine) Segments(*net.TCPConn) (sent, again int64, err error) { return 1000, m.Again, nil }

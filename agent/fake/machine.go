@@ -26,6 +26,8 @@ type Machine struct {
 	Stuck  []Stuck
 	Free   int64
 	NoLock bool
+	// Again is how many of a connection's segments had to be sent again.
+	Again int64
 	// Stays makes End fail.
 	Stays error
 
