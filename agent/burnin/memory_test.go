@@ -89,11 +89,11 @@ func TestMemoryECC(t *testing.T) {
 		after      map[string]string
 		want       []string
 	}{
-		{"as before", `{"runtime": 0}`, nil, nil},
-		{"corrected", `{"runtime": 0}`, map[string]string{edacDir + "/mc0/ce_count": "5", edacDir + "/mc0/dimm1/dimm_ce_count": "5"},
+		{"as before", `{"runtime": 0, "max_mib": 1}`, nil, nil},
+		{"corrected", `{"runtime": 0, "max_mib": 1}`, map[string]string{edacDir + "/mc0/ce_count": "5", edacDir + "/mc0/dimm1/dimm_ce_count": "5"},
 			[]string{"corrected 2 errors, and 0 is allowed (CPU0_DIMM_B2: dimm_ce_count 2)"}},
-		{"allowed", `{"runtime": 0, "max_corrected_errors": 2}`, map[string]string{edacDir + "/mc0/ce_count": "5"}, nil},
-		{"not corrected", `{"runtime": 0, "max_corrected_errors": 2}`, map[string]string{edacDir + "/mc0/ue_count": "1"}, []string{"found 1 errors that could not be corrected"}},
+		{"allowed", `{"runtime": 0, "max_mib": 1, "max_corrected_errors": 2}`, map[string]string{edacDir + "/mc0/ce_count": "5"}, nil},
+		{"not corrected", `{"runtime": 0, "max_mib": 1, "max_corrected_errors": 2}`, map[string]string{edacDir + "/mc0/ue_count": "1"}, []string{"found 1 errors that could not be corrected"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := sized(t, enough)
