@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -233,6 +234,27 @@ func TestDiskStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = again.Close()
+}
+
+// TestLatencies: percentiles are those of all reads, however many there were, and the longest is never lost.
+func TestLatencies(t *testing.T) {
+	b := &diskWork{r: &DiskResult{}, rng: rand.New(rand.NewPCG(1, 2))}
+	const reads = 2 * mostLatencies
+	for i := range reads {
+		d := 2 * time.Millisecond
+		if i%20 == 0 {
+			d = 7 * time.Millisecond
+		}
+		if i == 5 {
+			d = time.Second
+		}
+		b.took(d)
+	}
+	b.summary()
+	l := b.r.Random
+	if len(b.latencies) != mostLatencies || l.Reads != reads || l.P50 != 2 || l.P90 != 2 || l.P99 != 7 || l.Max != 1000 || l.PerSecond < 400 || l.PerSecond > 500 {
+		t.Errorf("%+v", l)
+	}
 }
 
 // TestSpread: long runs lie inside of the disk, reach both of its ends, and don't overlap.
