@@ -26,6 +26,8 @@ type Machine interface {
 	Addresses(ifname string) ([]netip.Prefix, error)
 	CPUs() ([]int, error)
 	OnCPU(cpu int, work func(used func() time.Duration)) error
+	Memory(ctx context.Context, size int64) (burnin.Memory, error)
+	Segments(c *net.TCPConn) (sent, again int64, err error)
 	IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error)
 	Settle(ctx context.Context) error
 	SetImmutable(file string, on bool) error
@@ -69,8 +71,13 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 		{Interface: "deploy", Name: "erase_devices_express", Args: erase.ExpressArgs, Stall: 10 * time.Minute, Abortable: true, Run: erase.ExpressStep(m)},
 		{Interface: "deploy", Name: "erase_pstore", Args: erase.PstoreArgs, Stall: 5 * time.Minute, Abortable: true, Run: erase.PstoreStep(m)},
 		{Interface: "deploy", Name: "clean_uefi_nvram", Args: boot.CleanNVRAMArgs, Stall: 5 * time.Minute, Run: boot.CleanNVRAMStep(m)},
-		{Interface: "deploy", Name: "burnin_cpu", Args: burnin.CPUArgs, Stall: 5 * time.Minute, Abortable: true, Run: burnin.CPUStep(m)},
+		{Interface: "deploy", Name: "burnin_cpu", Args: burnin.CPUArgs, Stall: 5 * time.Minute, Abortable: true,
+			Priority: step.In{Service: step.Asked}, Run: burnin.CPUStep(m)},
 		{Interface: "deploy", Name: "burnin_disk", Args: burnin.DiskArgs, Stall: 5 * time.Minute, Abortable: true, Run: burnin.DiskStep(m)},
+		{Interface: "deploy", Name: "burnin_memory", Args: burnin.MemoryArgs, Stall: 5 * time.Minute, Abortable: true,
+			Priority: step.In{Service: step.Asked}, Run: burnin.MemoryStep(m)},
+		{Interface: "deploy", Name: "burnin_network", Args: burnin.NetworkArgs, Stall: 5 * time.Minute, Abortable: true,
+			Priority: step.In{Service: step.Asked}, Run: burnin.NetworkStep(m)},
 		{Interface: "raid", Name: "create_configuration", Args: raid.CreateArgs, Stall: 5 * time.Minute, Run: raid.CreateStep(bare)},
 		{Interface: "raid", Name: "delete_configuration", Stall: 5 * time.Minute, Run: raid.DeleteStep(bare)},
 		{Interface: "raid", Name: "apply_configuration", Args: raid.ApplyArgs, Stall: 5 * time.Minute, Run: raid.ApplyStep(bare)},

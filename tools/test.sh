@@ -2,9 +2,9 @@
 # Runs all tests. A skipped test is a failure: everything is meant to run.
 #
 # Three groups: packages without machines, under the race detector; packages that boot a machine in some of their tests, likewise; packages that
-# do little else, without it, two at a time: test/e2e takes about as long as all the others together. Two are tested twice, because the race
-# detector is too slow for all of them: the engine, with a conductor that dies at every single write of a deployment, and the reader of qcow2,
-# with its corpus of hundreds of images.
+# do little else, without it, two at a time: test/e2e takes about as long as all the others together. Three are tested twice, because the
+# race detector is too slow for all of them: the engine, with a conductor that dies at every single write of a deployment, the reader of qcow2,
+# with its corpus of hundreds of images, and the eraser of metadata, with ten thousand random disks.
 set -eu
 if [ "$(id -u)" != 0 ]; then
 	echo "make test needs root: it makes network namespaces, loop devices and virtual machines. (make test-fast does not.)" >&2
@@ -16,5 +16,5 @@ most='/test/machine$|/test/compat$|/tools/lab$|/tools/cli$|/images/build$|/initr
 {
 	go test -json -race -timeout 15m $(go list ./... | grep -Ev "$some|$most|/test/e2e\$") || true
 	go test -json -race -timeout 25m $(go list ./... | grep -E "$some") || true
-	CGO_ENABLED=0 go test -json -p 2 -timeout 50m ./test/e2e ./conductor/engine ./images/qcow2 $(go list ./... | grep -E "$most") || true
+	CGO_ENABLED=0 go test -json -p 2 -timeout 50m ./test/e2e ./conductor/engine ./images/qcow2 ./agent/erase $(go list ./... | grep -E "$most") || true
 } | go run ./test/count

@@ -80,6 +80,13 @@ func during(every time.Duration, f func()) (stop func()) {
 	}
 }
 
+// alive gives a sign of life where there is no progress to tell.
+func alive(c *step.Call) {
+	if c.Alive != nil {
+		c.Alive()
+	}
+}
+
 // median of values, which is not empty and is left as it is; of an even number the mean of the two in the middle.
 func median(values []float64) float64 {
 	s := slices.Sorted(slices.Values(values))

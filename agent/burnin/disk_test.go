@@ -1,9 +1,13 @@
 package burnin
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,18 +18,19 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/linux"
 )
 
 const mib = 1 << 20
 
-// rack is a machine with disks of one model, and one of another.
-func rack(t *testing.T, n int) (*fake.Machine, []*fake.Disk) {
+// rack is a machine with disks of one model, and one of another, a quarter of their size.
+func rack(t *testing.T, n int, size int64) (*fake.Machine, []*fake.Disk) {
 	m := fake.NewMachine(t.TempDir())
 	var all []*fake.Disk
 	for i := range n {
-		all = append(all, m.Add(fake.DiskSpec{Name: "sd" + string(rune('a'+i)), Bus: "sata", Model: "Twin 100", Size: 64 * mib, Serial: fmt.Sprintf("T%d", i), Fill: 0xee}))
+		all = append(all, m.Add(fake.DiskSpec{Name: "sd" + string(rune('a'+i)), Bus: "sata", Model: "Twin 100", Size: size, Serial: fmt.Sprintf("T%d", i), Fill: 0xee}))
 	}
-	return m, append(all, m.Add(fake.DiskSpec{Name: "sdz", Bus: "sata", Model: "Single 7", Size: 64 * mib, Serial: "S"}))
+	return m, append(all, m.Add(fake.DiskSpec{Name: "sdz", Bus: "sata", Model: "Single 7", Size: size / 4, Serial: "S"}))
 }
 
 // takes makes every operation of a disk take a while, of the fake time of a synctest.
@@ -55,7 +60,7 @@ func TestDiskSiblings(t *testing.T) {
 		{"full", `"full": true, "loops": 1, "random_reads": 0`, []time.Duration{time.Millisecond, 2 * time.Millisecond, time.Millisecond}, []string{"sdb", "500.0 MiB/s"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			m, all := rack(t, len(tt.took)-1)
+			m, all := rack(t, len(tt.took)-1, 64*mib)
 			synctest.Test(t, func(t *testing.T) {
 				for i, d := range all {
 					takes(d, tt.took[i])
@@ -85,7 +90,7 @@ func TestDiskSiblings(t *testing.T) {
 
 // TestDiskErrors: what one disk answers fails it, and the others are done all the same.
 func TestDiskErrors(t *testing.T) {
-	m, all := rack(t, 3)
+	m, all := rack(t, 3, 64*mib)
 	all[0].Fail(func(kind string, off, n int64) error {
 		if off <= 10*mib && off+n > 10*mib {
 			return unix.EIO
@@ -151,15 +156,15 @@ func (d flips) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func TestDiskDestructive(t *testing.T) {
-	m, all := rack(t, 3)
+	m, all := rack(t, 3, 16*mib)
 	out, err := DiskStep(flipping{m})(t.Context(), call(`{"destructive": true, "full": true, "loops": 1, "random_reads": 10, "min_sibling_percent": 0,
 		"skip_block_devices": [{"name": "/dev/sdc"}]}`))
 	wantError(t, err, "sdb (", "1 errors, first: 1048576 bytes at byte 7340032: loop 1: byte 7340109 is 0x", "was written")
-	if all[0].Written() != 64*mib || all[1].Written() != 64*mib || all[2].Written() != 0 || all[3].Written() != 64*mib {
+	if all[0].Written() != 16*mib || all[1].Written() != 16*mib || all[2].Written() != 0 || all[3].Written() != 4*mib {
 		t.Errorf("written %d, %d, %d, %d", all[0].Written(), all[1].Written(), all[2].Written(), all[3].Written())
 	}
 	r := resultOf[struct{ Disks []DiskResult }](t, out, err)
-	if len(r.Disks) != 3 || r.Disks[0].Write == nil || r.Disks[0].Write.Bytes != 64*mib || r.Disks[0].Fault != "" {
+	if len(r.Disks) != 3 || r.Disks[0].Write == nil || r.Disks[0].Write.Bytes != 16*mib || r.Disks[0].Fault != "" {
 		t.Errorf("result %+v", r)
 	}
 	if h := all[0].History(); h[len(h)-1].Kind != "sync" {
@@ -173,9 +178,44 @@ func TestDiskDestructive(t *testing.T) {
 	}
 }
 
+// filed is the real machine with a plain file for a disk.
+type filed struct {
+	linux.Machine
+	root string
+	disk disk.Disk
+}
+
+func (m filed) Root() string                               { return m.root }
+func (m filed) Disks(context.Context) ([]disk.Disk, error) { return []disk.Disk{m.disk}, nil }
+
+// TestDiskFile reads and writes by the real door.
+func TestDiskFile(t *testing.T) {
+	dir := t.TempDir()
+	f := filepath.Join(dir, "disk")
+	if err := os.WriteFile(f, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(f, 9*mib+512); err != nil {
+		t.Fatal(err)
+	}
+	m := filed{root: dir, disk: disk.Disk{Name: f, Size: 9*mib + 512, Serial: "F"}}
+	for _, args := range []string{`{"loops": 2, "random_reads": 50, "sequential_mib": 4}`, `{"loops": 2, "random_reads": 50, "destructive": true}`} {
+		out, err := DiskStep(m)(t.Context(), call(args))
+		wantError(t, err)
+		r := resultOf[struct{ Disks []DiskResult }](t, out, err)
+		if len(r.Disks) != 1 || r.Disks[0].Random.Reads != 100 || r.Disks[0].Read.Bytes < 2*4*mib || r.Disks[0].Before != nil {
+			t.Errorf("%s: %+v", args, r)
+		}
+	}
+	b, err := os.ReadFile(f)
+	if err != nil || bytes.Count(b, []byte{0}) > len(b)/100 {
+		t.Errorf("the file is not full of noise (%v)", err)
+	}
+}
+
 // TestDiskStop: a disk is let go of when the step is stopped.
 func TestDiskStop(t *testing.T) {
-	m, all := rack(t, 1)
+	m, all := rack(t, 1, 64*mib)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
 	n := 0
@@ -194,6 +234,27 @@ func TestDiskStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = again.Close()
+}
+
+// TestLatencies: percentiles are those of all reads, however many there were, and the longest is never lost.
+func TestLatencies(t *testing.T) {
+	b := &diskWork{r: &DiskResult{}, rng: rand.New(rand.NewPCG(1, 2))}
+	const reads = 2 * mostLatencies
+	for i := range reads {
+		d := 2 * time.Millisecond
+		if i%20 == 0 {
+			d = 7 * time.Millisecond
+		}
+		if i == 5 {
+			d = time.Second
+		}
+		b.took(d)
+	}
+	b.summary()
+	l := b.r.Random
+	if len(b.latencies) != mostLatencies || l.Reads != reads || l.P50 != 2 || l.P90 != 2 || l.P99 != 7 || l.Max != 1000 || l.PerSecond < 400 || l.PerSecond > 500 {
+		t.Errorf("%+v", l)
+	}
 }
 
 // TestSpread: long runs lie inside of the disk, reach both of its ends, and don't overlap.

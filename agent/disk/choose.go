@@ -64,6 +64,19 @@ func explained(err error) error {
 	return step.Fail(e.Remedy, e.Err)
 }
 
+type rootKey struct{}
+
+// SetRoot leaves for later steps of the plan which disk is to be the root disk: one that a step has just made.
+func SetRoot(f *step.Facts, h Hints) { f.Set(rootKey{}, h) }
+
+// RootOf gives the hints that the root disk has to fit: those of a disk made in this plan, which nobody could name before, else those given.
+func RootOf(f *step.Facts, given Hints) Hints {
+	if h, ok := f.Get(rootKey{}).(Hints); ok && len(h) > 0 {
+		return h
+	}
+	return given
+}
+
 // Disks show up while controllers spin them up: IPA waits thirty seconds, and so do we, asking more often.
 const (
 	chooseFor   = 30 * time.Second

@@ -76,3 +76,27 @@ func TestOpenVerified(t *testing.T) {
 		t.Error("a disk that nothing identifies was opened")
 	}
 }
+
+// A root disk that was made in this plan goes before what anybody said before.
+func TestRootOf(t *testing.T) {
+	hints := func(raw string) Hints {
+		h, err := ParseHints(json.RawMessage(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	given, made := hints(`{"serial":"old"}`), hints(`{"serial":"new"}`)
+	f := &step.Facts{}
+	if got := RootOf(f, given); got.String() != given.String() {
+		t.Errorf("RootOf = %s, want %s", got, given)
+	}
+	SetRoot(f, made)
+	if got := RootOf(f, given); got.String() != made.String() {
+		t.Errorf("RootOf = %s, want %s", got, made)
+	}
+	SetRoot(f, nil)
+	if got := RootOf(f, given); got.String() != given.String() {
+		t.Errorf("RootOf = %s after the disk was removed, want %s", got, given)
+	}
+}

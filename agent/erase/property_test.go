@@ -297,7 +297,7 @@ func TestNoSignatureIsLeft(t *testing.T) {
 	kit.NeedPrograms(t, "wipefs", "blkid")
 	count := 10_000
 	if raceEnabled {
-		count = 500 // that is the other half of the test suite, where time is short
+		count = 250 // that is the other half of the test suite, where time is short
 	}
 	const batch = 250
 	kinds := signatures(t)
@@ -360,4 +360,35 @@ func wipeMany(t *testing.T, dir string, seed, count int, kinds []known) (nonempt
 		}
 	}
 	return nonempty
+}
+
+// FuzzRegions: whatever stands in the tables, the search ends, and finds nothing outside of the disk.
+func FuzzRegions(f *testing.F) {
+	seed := newSparse(8<<20, 512)
+	putGPT(seed, seed.size, 512, part{0, 2048, 4096}, part{0, 8192, 2048})
+	head, tail := make([]byte, 20<<10), make([]byte, 20<<10)
+	_, _ = seed.ReadAt(head, 0)
+	_, _ = seed.ReadAt(tail, seed.size-int64(len(tail)))
+	f.Add(head, tail, false)
+	putMBR(seed, 0, part{0, 2048, 4096}, part{5, 8192, 8000})
+	_, _ = seed.ReadAt(head, 0)
+	f.Add(head[:512], []byte{}, true)
+	f.Fuzz(func(t *testing.T, head, tail []byte, large bool) {
+		s := newSparse(8<<20, map[bool]int64{false: 512, true: 4096}[large])
+		put(s, head[:min(len(head), 1<<20)], 0)
+		tail = tail[:min(len(tail), 1<<20)]
+		put(s, tail, s.size-int64(len(tail)))
+		all, err := regions(s, "/nowhere", disk.Disk{Name: "/dev/none"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range all {
+			if r.off < 0 || r.n <= 0 || r.off+r.n > s.size || r.off%s.sector != 0 || r.n%s.sector != 0 {
+				t.Errorf("region %+v", r)
+			}
+		}
+		if len(all) > maxRegions+1 {
+			t.Errorf("%d regions", len(all))
+		}
+	})
 }

@@ -28,6 +28,8 @@ const (
 	maxDepth   = 3 // a partition of a disk of a machine that ran in a partition
 	maxEntries = 1024
 	maxLinks   = 128 // logical partitions
+	maxReads   = 20_000
+	maxBytes   = 64 << 20 // read in all
 )
 
 // regions gives the disk and all partitions that its tables name, innermost last. Every table counts, sound or not, for sectors of any size:
@@ -51,6 +53,8 @@ type finder struct {
 	dev   disk.Device
 	found []region
 	seen  map[region]bool
+	reads int
+	bytes int
 }
 
 // add takes in a partition of a region.
@@ -107,6 +111,10 @@ func (f *finder) look(r region) error {
 		if off < 0 || off+int64(n) > r.n {
 			return nil, nil
 		}
+		if f.reads++; f.reads > maxReads || f.bytes+n > maxBytes {
+			return nil, nil
+		}
+		f.bytes += n
 		b := make([]byte, n)
 		if _, err := in.ReadAt(b, off); err != nil {
 			return nil, fmt.Errorf("read the partition table at byte %d: %w", r.off+off, err)

@@ -1,8 +1,12 @@
 package fake
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // CPUs are numbered from 0; there is one if Cores says nothing.
@@ -30,3 +34,57 @@ func (m *Machine) OnCPU(cpu int, work func(used func() time.Duration)) error {
 	})
 	return nil
 }
+
+// Memory takes memory. It is ordinary memory but for its Stuck bits.
+func (m *Machine) Memory(_ context.Context, size int64) (interface {
+	Words() []uint64
+	Locked() bool
+	Physical(offset int64) (uint64, bool)
+	Close() error
+}, error) {
+	if m.Free > 0 && size > m.Free {
+		return nil, fmt.Errorf("map %d bytes of memory: %w", size, unix.ENOMEM)
+	}
+	return &region{words: make([]uint64, size/8), m: m}, nil
+}
+
+// Stuck is a cell of memory that holds 1, or 0, whatever is written to it.
+type Stuck struct {
+	Offset int64 // of the word, in bytes
+	Bit    int
+	One    bool
+}
+
+type region struct {
+	words  []uint64
+	m      *Machine
+	closed bool
+}
+
+// Words is the region. What is wrong with it shows whenever it is asked for, that is, after each run over it.
+func (r *region) Words() []uint64 {
+	for _, s := range r.m.Stuck {
+		if s.One {
+			r.words[s.Offset/8] |= 1 << s.Bit
+		} else {
+			r.words[s.Offset/8] &^= 1 << s.Bit
+		}
+	}
+	return r.words
+}
+
+func (r *region) Locked() bool { return !r.m.NoLock }
+
+// Physical is 4 GiB further up than the offset.
+func (r *region) Physical(offset int64) (uint64, bool) { return 1<<32 + uint64(offset), true }
+
+func (r *region) Close() error {
+	if r.closed {
+		return fmt.Errorf("give memory back: %w", unix.EINVAL)
+	}
+	r.closed, r.words = true, nil
+	return nil
+}
+
+// Segments is a thousand for each connection, and of them Again.
+func (m *Machine) Segments(*net.TCPConn) (sent, again int64, err error) { return 1000, m.Again, nil }

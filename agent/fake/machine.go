@@ -22,6 +22,12 @@ type Machine struct {
 	BMC func(netFn, command byte, data []byte) ([]byte, error)
 	// Cores is how fast each processor is, 1 being usual.
 	Cores []float64
+	// Stuck is what is wrong with the memory; Free how much there is, zero: enough; with NoLock it can't be locked.
+	Stuck  []Stuck
+	Free   int64
+	NoLock bool
+	// Again is how many of a connection's segments had to be sent again.
+	Again int64
 	// Stays makes End fail.
 	Stays error
 

@@ -170,7 +170,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		return nil, err
 	}
 	c.Report(step.Progress{Phase: "choose disk"})
-	choice, err := disk.ChooseWhenReady(ctx, m, a.hints)
+	choice, err := disk.ChooseWhenReady(ctx, m, disk.RootOf(c.Facts, a.hints))
 	if err != nil {
 		return nil, err
 	}

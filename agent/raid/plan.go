@@ -149,7 +149,8 @@ func plan(c Config, disks []disk.Disk) ([]array, error) {
 				on = append(on, disks[n])
 			}
 		} else {
-			on = slices.Clone(disks)
+			// What can be pulled out any time (a memory stick) is no member unless it is named.
+			on = slices.DeleteFunc(slices.Clone(disks), func(d disk.Disk) bool { return d.Removable })
 		}
 		if l.Number > 0 {
 			if l.Number > len(on) {

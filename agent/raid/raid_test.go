@@ -109,6 +109,9 @@ func TestPlan(t *testing.T) {
 		{name: "mirrored stripes", config: `[{"raid_level":"1","size_gb":1},{"raid_level":"1+0","size_gb":10}]`, disks: disks(10, 10, 10, 10),
 			want: []string{"volume0 1024 sda@551 sdb@551 sdc@551 sdd@551", "volume1 10240 sda@1576 sdb@1576 sdc@1576 sdd@1576"}},
 
+		{name: "no memory stick", config: `[{"raid_level":"1","size_gb":"MAX"}]`, disks: append(disks(10, 10), disk.Disk{Name: "/dev/sdz", Size: 8 << 30, LogicalSectors: 512, Removable: true}),
+			want: []string{"volume0 9687 sda@551 sdb@551"}},
+
 		{name: "none", config: `[]`, disks: disks(10, 10), err: "one or two"},
 		{name: "three", config: `[{"raid_level":"1","size_gb":1},{"raid_level":"1","size_gb":1},{"raid_level":"1","size_gb":1}]`, disks: disks(10, 10), err: "one or two"},
 		{name: "first no mirror", config: `[{"raid_level":"5","size_gb":"MAX"}]`, disks: disks(10, 10, 10), err: "must be of level 1"},

@@ -3,6 +3,7 @@ package raid
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -114,6 +115,7 @@ func DeleteStep(m Machine) step.Func {
 		if err := remove(ctx, m, c, disks); err != nil {
 			return step.Outcome{}, err
 		}
+		disk.SetRoot(c.Facts, nil)
 		return step.Outcome{Result: Result{RAIDConfig: Made{LogicalDisks: []MadeDisk{}}}}, nil
 	}
 }
@@ -308,6 +310,17 @@ func build(ctx context.Context, m Machine, c *step.Call, arrays []array) (step.O
 		if a.want.Root || !rooted && i == 0 {
 			made.Hint = map[string]string{"serial": made.UUID}
 			r.RootDevice = made.Hint
+		}
+		if made.Hint != nil {
+			raw, err := json.Marshal(made.Hint)
+			if err != nil {
+				return step.Outcome{}, err
+			}
+			h, err := disk.ParseHints(raw)
+			if err != nil {
+				return step.Outcome{}, err
+			}
+			disk.SetRoot(c.Facts, h)
 		}
 		r.RAIDConfig.LogicalDisks = append(r.RAIDConfig.LogicalDisks, made)
 		c.Log.Info("array made", "disk", made.Device, "volume", a.name, "level", made.Level, "bytes", a.size, "members", len(a.members))

@@ -85,8 +85,8 @@ func TestStepsOfTheDocumentation(t *testing.T) {
 				when = append(when, fmt.Sprintf("(%s)", p.phase))
 			}
 		}
-		if len(when) == 0 {
-			when = []string{"(clean, deploy)"}
+		if max(s.Priority.Deploy, s.Priority.Clean, s.Priority.Service, s.Priority.Inspect, s.Priority.Rescue) <= 0 {
+			when = append([]string{"(clean, deploy)"}, when...) // where every step may be asked for
 		}
 		stops := "at its end"
 		if s.Abortable {

@@ -125,8 +125,8 @@ func work(ctx context.Context) error {
 		return err
 	}
 	say("ROOT", out.Result)
-	hint := out.Result.(raid.Result).RootDevice
-	if out, err = run(facts, "deploy", "write_image", object{"image_source": url + "/tiny.zst", "allow_unverified": true, "root_device": hint}); err != nil {
+	// The step that made the array says which disk is meant: nobody could have known its UUID before.
+	if out, err = run(facts, "deploy", "write_image", object{"image_source": url + "/tiny.zst", "allow_unverified": true}); err != nil {
 		return err
 	}
 	say("WROTE", out.Result)

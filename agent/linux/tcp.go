@@ -1,0 +1,25 @@
+package linux
+
+import (
+	"fmt"
+	"net"
+
+	"golang.org/x/sys/unix"
+)
+
+// Segments is how many segments a connection has sent, and how many of them were sent again.
+func (Machine) Segments(c *net.TCPConn) (sent, again int64, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, 0, fmt.Errorf("ask about a connection: %w", err)
+	}
+	var info *unix.TCPInfo
+	var ierr error
+	if err := raw.Control(func(fd uintptr) { info, ierr = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) }); err != nil {
+		ierr = err
+	}
+	if ierr != nil {
+		return 0, 0, fmt.Errorf("ask about a connection: %w", ierr)
+	}
+	return int64(info.Segs_out), int64(info.Total_retrans), nil
+}
