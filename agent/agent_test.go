@@ -149,6 +149,7 @@ func TestCancelAndPower(t *testing.T) {
 	power(agentv1.PowerAction_POWER_ACTION_OFF)
 	poll(t, "the end of the boot", func() bool { return b.box.how() == "off" })
 	poll(t, "a clean end of the stream", func() bool { return c.count(func() int { return c.closed }) == 1 })
+	poll(t, "the agent's end", b.ended)
 	if err := b.stop(); !errors.Is(err, errEnded) {
 		t.Errorf("Run = %v", err)
 	}

@@ -82,6 +82,7 @@ type conductor struct {
 	cert tls.Certificate
 
 	mu      sync.Mutex
+	sending sync.Mutex
 	addr    string
 	server  *grpc.Server
 	keys    []string // public keys that enrolled
@@ -165,12 +166,14 @@ func (c *conductor) Session(s grpc.BidiStreamingServer[agentv1.AgentMessage, age
 		return c.deny
 	}
 	c.hellos = append(c.hellos, h)
-	c.stream = s
 	acked := c.acked
 	c.mu.Unlock()
-	if err := s.Send(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Welcome{Welcome: &agentv1.Welcome{AckedSeq: acked}}}); err != nil {
+	if err := c.send(s, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Welcome{Welcome: &agentv1.Welcome{AckedSeq: acked}}}); err != nil {
 		return err
 	}
+	c.mu.Lock()
+	c.stream = s // only now: the welcome comes first
+	c.mu.Unlock()
 	for {
 		m, err := s.Recv()
 		if errors.Is(err, io.EOF) {
@@ -198,9 +201,16 @@ func (c *conductor) Session(s grpc.BidiStreamingServer[agentv1.AgentMessage, age
 		}
 		c.mu.Unlock()
 		if ack {
-			_ = s.Send(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Ack{Ack: &agentv1.Ack{Seq: e.Seq}}})
+			_ = c.send(s, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Ack{Ack: &agentv1.Ack{Seq: e.Seq}}})
 		}
 	}
+}
+
+// send is what a stream allows to one at a time.
+func (c *conductor) send(s grpc.BidiStreamingServer[agentv1.AgentMessage, agentv1.ConductorMessage], m *agentv1.ConductorMessage) error {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	return s.Send(m)
 }
 
 // say sends a message on the open stream.
@@ -210,7 +220,7 @@ func (c *conductor) say(m *agentv1.ConductorMessage) {
 	c.mu.Lock()
 	s := c.stream
 	c.mu.Unlock()
-	if err := s.Send(m); err != nil {
+	if err := c.send(s, m); err != nil {
 		c.t.Errorf("send to the agent: %v", err)
 	}
 }
@@ -298,7 +308,8 @@ type bench struct {
 	opts    Options
 	release chan struct{} // lets the step "wait" end
 	ran     chan string
-	stop    func() error
+	stop    func() error // ends it, and gives what Run gave
+	ended   func() bool  // by itself
 }
 
 func newBench(t *testing.T, c *conductor) *bench {
@@ -346,9 +357,20 @@ func (b *bench) run() *Agent {
 		b.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- a.Run(ctx) }()
-	b.stop = sync.OnceValue(func() error { cancel(); return <-done })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err = a.Run(ctx)
+	}()
+	b.ended = func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+	b.stop = sync.OnceValue(func() error { cancel(); <-done; return err })
 	b.t.Cleanup(func() { _ = b.stop() })
 	return a
 }
