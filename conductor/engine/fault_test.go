@@ -77,7 +77,7 @@ func TestController(t *testing.T) {
 		w.cfg.CallTimeout = 5 * time.Millisecond
 		w.start(nil)
 		m := w.add("n1")
-		m.callErr = func(string) error { time.Sleep(10 * time.Millisecond); return errors.New("i/o timeout") }
+		m.callErr = func(string) error { time.Sleep(200 * time.Millisecond); return errors.New("i/o timeout") } // many times what is waited for
 		w.must(m, node.Manage)
 		wantError(t, w.until(m, "an error", func(n *node.Node) bool { return n.LastError != "" }), "no answer in 5ms", "tried 5 times")
 	})
