@@ -37,6 +37,7 @@ var commonArgs = []step.Arg{
 	{Name: "skip_read_only", Type: "boolean", Description: "leave read-only disks alone instead of failing"},
 	{Name: "guard_special_filesystems", Type: "boolean", Description: "refuse disks with VMFS, GFS2 or GPFS on them, which other machines may be using (default true)"},
 	{Name: "concurrency", Type: "integer", Min: step.Limit(1), Max: step.Limit(256), Description: "how many disks are worked on at a time (default 4)"},
+	{Name: "arrays", Type: "array", Items: "string", Description: "UUIDs of the software RAID arrays that the conductor knows of, which are erased in place of their disks; any other array fails the step"},
 }
 
 // Common is the arguments that every step of this package takes.
@@ -45,6 +46,7 @@ type Common struct {
 	SkipRO      bool              `json:"skip_read_only"`
 	Guard       *bool             `json:"guard_special_filesystems"`
 	Concurrency *int              `json:"concurrency"`
+	Arrays      []string          `json:"arrays"`
 }
 
 func (a Common) limit() int {
@@ -81,6 +83,9 @@ func (a Common) chosen(ctx context.Context, m machine, c *step.Call, what string
 	if err != nil {
 		return nil, err
 	}
+	if err := a.nothingHidden(ctx, m, all); err != nil {
+		return nil, err
+	}
 	var out []disk.Disk
 	for _, d := range all {
 		switch {
@@ -93,6 +98,41 @@ func (a Common) chosen(ctx context.Context, m machine, c *step.Call, what string
 		}
 	}
 	return out, nil
+}
+
+// nothingHidden makes sure that every disk is among those to erase, or a member of an array that is, and that the conductor knows of. Whoever had
+// the machine could write an array's superblock, and so take his disks out of everybody's sight.
+func (a Common) nothingHidden(ctx context.Context, m machine, all []disk.Disk) error {
+	const remedy = "run raid.delete_configuration, which takes arrays apart, then clean again"
+	disks, err := disk.List(ctx, m.Root())
+	if err != nil {
+		return err
+	}
+	among := func(list []disk.Disk, name string) bool {
+		return slices.ContainsFunc(list, func(d disk.Disk) bool { return d.Name == name })
+	}
+	members := map[string]bool{}
+	for _, d := range all {
+		if among(disks, d.Name) {
+			continue
+		}
+		if !slices.Contains(a.Arrays, d.Serial) {
+			return step.Failf(remedy, "%s is an array (%s) that the conductor has not made: what its disks hold beside it would not be erased", d.Name, d.Serial)
+		}
+		of, err := disk.Members(m.Root(), d.Name)
+		if err != nil {
+			return err
+		}
+		for _, p := range of {
+			members[p.Disk] = true
+		}
+	}
+	for _, d := range disks {
+		if !among(all, d.Name) && !members[d.Name] {
+			return step.Failf(remedy, "disk %s is marked as part of an array that is not complete, and would not be erased", d)
+		}
+	}
+	return nil
 }
 
 // open opens a disk for erasing, once it may be erased, and finds what is in it.

@@ -186,9 +186,12 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		if v := n.InstanceInfo["configdrive"]; v != nil {
 			args["configdrive"] = v
 		}
-	case "erase_devices_metadata", "erase_devices", "erase_devices_express":
+	case "erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk":
 		if v := n.Properties["skip_block_devices"]; v != nil {
 			args["skip_block_devices"] = v
+		}
+		if known := arrays(n.RAIDConfig); len(known) > 0 {
+			args["arrays"] = known
 		}
 	}
 	if len(s.Args) > 0 {

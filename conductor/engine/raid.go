@@ -59,3 +59,15 @@ func rootHint(config map[string]any) any {
 	}
 	return nil
 }
+
+// arrays are the UUIDs of the arrays in a raid_config.
+func arrays(config map[string]any) (uuids []string) {
+	disks, _ := config["logical_disks"].([]any)
+	for _, v := range disks {
+		d, _ := v.(map[string]any)
+		if id, _ := d["uuid"].(string); id != "" {
+			uuids = append(uuids, id)
+		}
+	}
+	return uuids
+}

@@ -30,6 +30,12 @@ func TestRAIDResult(t *testing.T) {
 	if d := cmp.Diff(map[string]any{"cpus": 4.0, "root_device": map[string]any{"serial": "u"}}, n.Properties); d != "" {
 		t.Errorf("properties (-want +got):\n%s", d)
 	}
+	for _, name := range []string{"erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk"} {
+		args, err := e.stepArgs(n, node.JobStep{Interface: "deploy", Name: name})
+		if err != nil || string(args) != `{"arrays":["u"]}` {
+			t.Errorf("%s runs with %s, %v", name, args, err)
+		}
+	}
 	disks, _ := n.RAIDConfig["logical_disks"].([]any)
 	if len(disks) != 1 || n.RAIDConfig["last_updated"] == nil {
 		t.Errorf("raid_config = %v", n.RAIDConfig)
