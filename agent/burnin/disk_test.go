@@ -199,7 +199,7 @@ func TestDiskFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := filed{root: dir, disk: disk.Disk{Name: f, Size: 9*mib + 512, Serial: "F"}}
-	for _, args := range []string{`{"loops": 2, "random_reads": 50, "sequential_mib": 4}`, `{"loops": 2, "random_reads": 50, "destructive": true}`} {
+	for _, args := range []string{`{"loops": 2, "random_reads": 50, "sequential_mib": 4, "arrays": ["F"]}`, `{"loops": 2, "random_reads": 50, "destructive": true, "arrays": ["F"]}`} {
 		out, err := DiskStep(m)(t.Context(), call(args))
 		wantError(t, err)
 		r := resultOf[struct{ Disks []DiskResult }](t, out, err)
