@@ -38,9 +38,7 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 		switch {
 		case j.PlanID == "":
 		case a.PlanID == j.PlanID:
-			if j.PlanSent.IsZero() {
-				j.PlanSent = time.Now().UTC()
-			}
+			e.planSent(n, also)
 		case touched(j):
 			// It began the plan and does not have it any more: another boot, or it broke down. Nothing that the steps left for
 			// each other is there.
@@ -223,9 +221,7 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 			return nil
 		}
 		// Having begun, it has the plan, whether or not sending it was recorded.
-		if j.PlanSent.IsZero() {
-			j.PlanSent = time.Now().UTC()
-		}
+		e.planSent(n, also)
 		if !s.RunsAgain.IsZero() { // its time has come
 			s.RunsAgain, j.Detail = time.Time{}, ""
 		}
@@ -270,9 +266,7 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 // stepResult applies how a step ended.
 func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep, i int, r *node.StepResult) error {
 	j := n.Job
-	if j.PlanSent.IsZero() {
-		j.PlanSent = time.Now().UTC()
-	}
+	e.planSent(n, also)
 	now := time.Now().UTC()
 	switch r.Outcome {
 	case node.OutcomeFailed:

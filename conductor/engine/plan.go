@@ -62,15 +62,7 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 		}
 		e.lives(n.UUID)
 		_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
-			if !n.Job.PlanSent.IsZero() {
-				return nil // the agent was quicker to say that it has it
-			}
-			n.Job.PlanSent = time.Now().UTC()
-			var names []string
-			for _, s := range plan.Steps {
-				names = append(names, s.Name)
-			}
-			e.mark(n, also, node.MarkPlan, strings.Join(names, " "))
+			e.planSent(n, also)
 			return nil
 		})
 		return 0, err
@@ -88,6 +80,22 @@ func (e *Engine) plan(ctx context.Context, p *pass) (time.Duration, error) {
 		return left, nil
 	}
 	return 0, p.bootAnew(ctx, fmt.Sprintf("the agent is connected but said nothing about step %s for %s", j.Current().Name, e.cfg.Silence))
+}
+
+// planSent notes that the agent has the plan, unless that was noted: it may be quicker to begin with it than sending it is to be recorded.
+func (e *Engine) planSent(n *node.Node, also *node.Also) {
+	j := n.Job
+	if !j.PlanSent.IsZero() {
+		return
+	}
+	j.PlanSent = time.Now().UTC()
+	var names []string
+	for from, to := planRange(j); from < to; from++ {
+		if j.Steps[from].Status != node.StepDone {
+			names = append(names, j.Steps[from].Name)
+		}
+	}
+	e.mark(n, also, node.MarkPlan, strings.Join(names, " "))
 }
 
 // planRange is the range of steps of the job's present plan. Steps of it may be done.
