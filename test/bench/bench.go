@@ -16,6 +16,7 @@ type bench struct {
 	rounds           int
 	sizeMiB, dataMiB int64
 	bin, dir, only   string
+	image            string // given; empty: one is made
 	ram              string // folder of the device that is rebuilt; empty: below dir
 	report, picture  string
 
@@ -78,8 +79,13 @@ func (b *bench) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	b.say("making the image: %d MiB, %d MiB of it files", b.sizeMiB, b.dataMiB)
-	im, err := makeImage(dir, "image", b.sizeMiB*mib, b.dataMiB*mib)
+	var im *image
+	if b.image != "" {
+		im, err = takeImage(dir, "image", b.image)
+	} else {
+		b.say("making the image: %d MiB, %d MiB of it files", b.sizeMiB, b.dataMiB)
+		im, err = makeImage(dir, "image", b.sizeMiB*mib, b.dataMiB*mib)
+	}
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,23 @@ type file struct {
 	bytes        int64 // to fetch
 }
 
+// takeImage takes a raw whole-disk image that is there. It is copied: some of it is changed later.
+func takeImage(dir, name, from string) (*image, error) {
+	im := &image{raw: filepath.Join(dir, name+".raw"), dir: filepath.Join(dir, "www"), files: map[string]file{}}
+	if err := os.MkdirAll(im.dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := run("cp", "--sparse=always", from, im.raw); err != nil {
+		return nil, err
+	}
+	st, err := os.Stat(im.raw)
+	if err != nil {
+		return nil, err
+	}
+	im.size = st.Size()
+	return im, im.measure()
+}
+
 // makeImage makes a whole-disk image as people deploy them: a table, an ext4 file system with real files (those of the Go tree and of this
 // machine's /usr/share, which pack like those of an operating system), and as much free room again.
 func makeImage(dir, name string, size, data int64) (*image, error) {

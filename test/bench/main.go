@@ -56,6 +56,7 @@ func command(ctx context.Context, args []string) error {
 	fs.IntVar(&b.rounds, "n", 5, "rounds of every comparison")
 	fs.Int64Var(&b.sizeMiB, "size", 2048, "MiB of the image")
 	fs.Int64Var(&b.dataMiB, "data", 1024, "MiB of files in it; the rest is zeros")
+	fs.StringVar(&b.image, "image", "", "raw whole-disk image to write, instead of one that is made")
 	fs.StringVar(&b.bin, "bin", "bin", "folder with ingot, ingot-agent and bench-swarm")
 	fs.StringVar(&b.dir, "dir", "build/bench", "folder for images and disks; several GiB, emptied at the end")
 	fs.StringVar(&b.ram, "ram", "/dev/shm", "folder in memory for the device that is rebuilt; empty: below -dir, on a disk that can be read at several GB/s")
