@@ -78,6 +78,6 @@ func hardwareTypes(cfg config.Hardware) (*driver.Table, error) {
 // plugs is what stands behind nodes' interfaces beside power and network.
 func plugs(types *driver.Table, machines *fake.Machines) *hardware.Set {
 	all := hardwarefake.New(machines, nil).Plugs()
-	all["raid"]["agent"] = hardware.SoftwareRAID{}
+	all["raid"]["agent"] = hardware.GenericRAID{}
 	return hardware.New(types.Interface, all)
 }

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -16,6 +17,23 @@ func raidArgs(n *node.Node, s node.JobStep, args map[string]any) {
 	if s.Interface == "raid" && s.Name == "create_configuration" && len(n.TargetRAID) > 0 {
 		args["target_raid_config"] = n.TargetRAID
 	}
+}
+
+// checkRAID tells what of the arrays that a step is to make can't be made.
+func checkRAID(args json.RawMessage) error {
+	var a struct {
+		Target map[string]any `json:"target_raid_config"` // of create_configuration
+		Config map[string]any `json:"raid_config"`        // of apply_configuration
+	}
+	if err := json.Unmarshal(args, &a); err != nil {
+		return err
+	}
+	for _, c := range []map[string]any{a.Target, a.Config} {
+		if err := hardware.CheckSoftwareRAID(c); err != nil {
+			return &InvalidError{err.Error()}
+		}
+	}
+	return nil
 }
 
 // useRAID keeps what arrays a node has, and makes the root volume its root device; the hint of an array that is gone goes, too.

@@ -49,6 +49,11 @@ func (e *Engine) checkPlan(n *node.Node, steps []node.JobStep) error {
 		if err := steparg.Check(s.Interface+"."+s.Name, st.Args, args, nil); err != nil {
 			return &InvalidError{err.Error()}
 		}
+		if s.Interface == "raid" {
+			if err := checkRAID(args); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

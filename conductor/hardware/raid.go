@@ -170,12 +170,11 @@ func repr(v any) string {
 	return fmt.Sprint(v)
 }
 
-// SoftwareRAID is made by the agent, of the machine's disks: steps raid.create_configuration and its like.
-type SoftwareRAID struct{ GenericRAID }
-
-// Check implements RAID: Ironic's rules for its agent, held before a machine is booted for nothing.
-func (g SoftwareRAID) Check(n *node.Node, config map[string]any) error {
-	if err := g.GenericRAID.Check(n, config); err != nil || len(config) == 0 {
+// CheckSoftwareRAID tells what of a configuration the agent can't make of a machine's disks, in steps raid.create_configuration and its like:
+// Ironic's rules for its agent. They are no condition for setting a node's target_raid_config, which Ironic takes whatever it asks for, but
+// for the steps, before a machine is booted for nothing.
+func CheckSoftwareRAID(config map[string]any) error {
+	if err := (GenericRAID{}).Check(nil, config); err != nil || len(config) == 0 {
 		return err
 	}
 	disks, _ := config["logical_disks"].([]any)

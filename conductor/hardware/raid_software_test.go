@@ -26,12 +26,12 @@ func TestSoftwareRAID(t *testing.T) {
 		if err := json.Unmarshal([]byte(`{"logical_disks":`+c.disks+`}`), &config); err != nil {
 			t.Fatal(err)
 		}
-		err := SoftwareRAID{}.Check(nil, config)
+		err := CheckSoftwareRAID(config)
 		if c.err == "" && err != nil || c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
 			t.Errorf("Check(%s) = %v, want %q", c.disks, err, c.err)
 		}
 	}
-	if err := (SoftwareRAID{}).Check(nil, nil); err != nil {
+	if err := CheckSoftwareRAID(nil); err != nil {
 		t.Errorf("an empty configuration: %v", err)
 	}
 }
