@@ -12,6 +12,7 @@ for pkg in $(go list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{en
 	done
 done
 n=0
+failed=
 while read -r pkg name; do
 	printf '%s %s, %s\n' "${pkg#github.com/ingot-metal/ingot/}" "$name" "$each"
 	# Before 1.27 the go tool sometimes takes the end of the time itself for a failure (go.dev/issue/75804). It then names nothing but
@@ -20,10 +21,15 @@ while read -r pkg name; do
 		go test -run '^$' -fuzz "^$name\$" -fuzztime "$each" -fuzzminimizetime 5x "$pkg" >"$log" 2>&1 && break
 		if [ "$again" = no ] || ! grep -qx ' *context deadline exceeded' "$log" || grep -Eq 'Failing input|panic|_test\.go' "$log"; then
 			cat "$log"
-			exit 1
+			failed="$failed $name"
+			break
 		fi
 		echo "  only the end of the time was reported: once more"
 	done
 	n=$((n + 1))
 done <"$list"
+if [ -n "$failed" ]; then
+	echo "fuzz: $n targets, $each each; failed:$failed" >&2
+	exit 1
+fi
 echo "fuzz: $n targets, $each each, nothing found"

@@ -119,7 +119,7 @@ func FuzzOpen(f *testing.F) {
 func FuzzParseReference(f *testing.F) {
 	sum := "sha256:" + strings.Repeat("ab", 32)
 	for _, s := range []string{"oci://registry.example.com/a/b:1", "oci://localhost:5000/a:1", "oci://[::1]:5000/a:1", "oci+http://10.0.0.1/a:1", "oci://h/a@" + sum,
-		"oci://h/a:1@" + sum, "oci://user:pw@h/a:1", "oci://h/a@sha512:" + strings.Repeat("ab", 64), "oci://h/../a:1", "oci://h/a:t/x", "oci://h/a?b:1", "oci://", "http://h/a:1", ""} {
+		"oci://h/a:1@" + sum, "oci://h/a:\x00@" + sum, "oci://h/a:@" + sum, "oci://user:pw@h/a:1", "oci://h/a@sha512:" + strings.Repeat("ab", 64), "oci://h/../a:1", "oci://h/a:t/x", "oci://h/a?b:1", "oci://", "http://h/a:1", ""} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {

@@ -127,6 +127,12 @@ func ParseReference(url string) (Reference, error) {
 	if err != nil {
 		return Reference{}, refuse(remedy, "%q is no reference to an image in a registry: %w", url, err)
 	}
+	// The library does not look at a tag that stands before a digest.
+	if name, _, pinned := strings.Cut(rest, "@"); pinned {
+		if _, err := registry.ParseReference(name); err != nil {
+			return Reference{}, refuse(remedy, "%q is no reference to an image in a registry: %w", url, err)
+		}
+	}
 	if ref.Reference == "" {
 		return Reference{}, refuse(remedy, "%q has neither tag nor digest", url)
 	}
