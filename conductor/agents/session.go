@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -350,6 +351,17 @@ func (s *Server) Power(ctx context.Context, nodeUUID string, a node.PowerAction)
 		return fmt.Errorf("an agent can't be asked to %q", a)
 	}
 	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: action}}})
+}
+
+// Kexec asks the node's agent to close its session and, after delay, to jump into the kernel that it has loaded.
+func (s *Server) Kexec(ctx context.Context, nodeUUID string, delay time.Duration) error {
+	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{
+		Action: agentv1.PowerAction_POWER_ACTION_KEXEC, Delay: durationpb.New(delay)}}})
+}
+
+// ResetNetwork asks the node's agent to acquire its network anew; its session breaks and comes back.
+func (s *Server) ResetNetwork(ctx context.Context, nodeUUID string) error {
+	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_NetworkReset{NetworkReset: &agentv1.NetworkReset{}}})
 }
 
 // CollectLogs asks the node's agent for its logs; they are kept in a file of the data directory when they come.

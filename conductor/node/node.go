@@ -156,7 +156,10 @@ const (
 	PhaseService Phase = "service"
 	// PhaseDiscover is the inspection of a machine that enrolled itself, in state enroll. It does nothing to the machine's power.
 	PhaseDiscover Phase = "discover"
-	PhasePower    Phase = "power" // a power action asked for by a client, in any stable state
+	// PhaseWarm boots the agent of a node that is available, and PhaseCool turns that agent's machine off. The node stays available.
+	PhaseWarm  Phase = "warm"
+	PhaseCool  Phase = "cool"
+	PhasePower Phase = "power" // a power action asked for by a client, in any stable state
 )
 
 // Job is the work in progress on a node: a list of steps and how far it is. It is stored with the node, in the same
@@ -249,6 +252,8 @@ type Boot struct {
 	LostAt    time.Time `json:"lost_at,omitzero"` // when the stream broke; zero while connected
 	AckedSeq  uint64    `json:"acked_seq,omitempty"`
 	Ended     bool      `json:"ended,omitempty"` // powered off, rebooted or torn down: certificate is void
+	// Kept: no job needs the agent, and it stays connected for the next one (fast track).
+	Kept bool `json:"kept,omitempty"`
 }
 
 // WindowOpen tells whether the machine's boot requests are to be answered at t.

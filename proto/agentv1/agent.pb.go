@@ -1649,6 +1649,7 @@ type ConductorMessage struct {
 	//	*ConductorMessage_Redirect
 	//	*ConductorMessage_CollectLogs
 	//	*ConductorMessage_SwarmPeers
+	//	*ConductorMessage_NetworkReset
 	Body          isConductorMessage_Body `protobuf_oneof:"body"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1763,6 +1764,15 @@ func (x *ConductorMessage) GetSwarmPeers() *SwarmPeers {
 	return nil
 }
 
+func (x *ConductorMessage) GetNetworkReset() *NetworkReset {
+	if x != nil {
+		if x, ok := x.Body.(*ConductorMessage_NetworkReset); ok {
+			return x.NetworkReset
+		}
+	}
+	return nil
+}
+
 type isConductorMessage_Body interface {
 	isConductorMessage_Body()
 }
@@ -1799,6 +1809,10 @@ type ConductorMessage_SwarmPeers struct {
 	SwarmPeers *SwarmPeers `protobuf:"bytes,8,opt,name=swarm_peers,json=swarmPeers,proto3,oneof"`
 }
 
+type ConductorMessage_NetworkReset struct {
+	NetworkReset *NetworkReset `protobuf:"bytes,9,opt,name=network_reset,json=networkReset,proto3,oneof"`
+}
+
 func (*ConductorMessage_Welcome) isConductorMessage_Body() {}
 
 func (*ConductorMessage_Plan) isConductorMessage_Body() {}
@@ -1814,6 +1828,8 @@ func (*ConductorMessage_Redirect) isConductorMessage_Body() {}
 func (*ConductorMessage_CollectLogs) isConductorMessage_Body() {}
 
 func (*ConductorMessage_SwarmPeers) isConductorMessage_Body() {}
+
+func (*ConductorMessage_NetworkReset) isConductorMessage_Body() {}
 
 type Welcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2100,10 +2116,14 @@ func (x *Ack) GetSeq() uint64 {
 	return 0
 }
 
-// Power asks the agent to flush, unmount and end this boot. It is refused (a WARN log line says so) while a plan runs.
+// Power asks the agent to flush, unmount and end this boot. It is refused (a WARN log line says so) while a plan runs, and for
+// POWER_ACTION_KEXEC when no kernel is loaded.
 type Power struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Action        PowerAction            `protobuf:"varint,1,opt,name=action,proto3,enum=ingot.agent.v1.PowerAction" json:"action,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Action PowerAction            `protobuf:"varint,1,opt,name=action,proto3,enum=ingot.agent.v1.PowerAction" json:"action,omitempty"`
+	// For POWER_ACTION_KEXEC: how long the agent waits between closing its session and the jump, so that the machine's network can be
+	// switched in between.
+	Delay         *durationpb.Duration `protobuf:"bytes,2,opt,name=delay,proto3" json:"delay,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2145,6 +2165,51 @@ func (x *Power) GetAction() PowerAction {
 	return PowerAction_POWER_ACTION_UNSPECIFIED
 }
 
+func (x *Power) GetDelay() *durationpb.Duration {
+	if x != nil {
+		return x.Delay
+	}
+	return nil
+}
+
+// NetworkReset asks the agent to let go of its links and addresses and to acquire them anew, because the network behind them was
+// switched. The session breaks and comes back; a plan that runs goes on.
+type NetworkReset struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NetworkReset) Reset() {
+	*x = NetworkReset{}
+	mi := &file_proto_agentv1_agent_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NetworkReset) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NetworkReset) ProtoMessage() {}
+
+func (x *NetworkReset) ProtoReflect() protoreflect.Message {
+	mi := &file_proto_agentv1_agent_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NetworkReset.ProtoReflect.Descriptor instead.
+func (*NetworkReset) Descriptor() ([]byte, []int) {
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{23}
+}
+
 // Redirect sends the agent to another conductor, which owns the node now.
 type Redirect struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2155,7 +2220,7 @@ type Redirect struct {
 
 func (x *Redirect) Reset() {
 	*x = Redirect{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[23]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2167,7 +2232,7 @@ func (x *Redirect) String() string {
 func (*Redirect) ProtoMessage() {}
 
 func (x *Redirect) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[23]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2180,7 +2245,7 @@ func (x *Redirect) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Redirect.ProtoReflect.Descriptor instead.
 func (*Redirect) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{23}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Redirect) GetAddress() string {
@@ -2198,7 +2263,7 @@ type CollectLogs struct {
 
 func (x *CollectLogs) Reset() {
 	*x = CollectLogs{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[24]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2210,7 +2275,7 @@ func (x *CollectLogs) String() string {
 func (*CollectLogs) ProtoMessage() {}
 
 func (x *CollectLogs) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[24]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2223,7 +2288,7 @@ func (x *CollectLogs) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CollectLogs.ProtoReflect.Descriptor instead.
 func (*CollectLogs) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{24}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{25}
 }
 
 // SwarmPeers tells an agent of its neighbours: agents of the same network that write the same image. The first one after a SwarmState
@@ -2246,7 +2311,7 @@ type SwarmPeers struct {
 
 func (x *SwarmPeers) Reset() {
 	*x = SwarmPeers{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[25]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2323,7 @@ func (x *SwarmPeers) String() string {
 func (*SwarmPeers) ProtoMessage() {}
 
 func (x *SwarmPeers) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[25]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2336,7 @@ func (x *SwarmPeers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwarmPeers.ProtoReflect.Descriptor instead.
 func (*SwarmPeers) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{25}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SwarmPeers) GetImage() []byte {
@@ -2337,7 +2402,7 @@ type SwarmPeer struct {
 
 func (x *SwarmPeer) Reset() {
 	*x = SwarmPeer{}
-	mi := &file_proto_agentv1_agent_proto_msgTypes[26]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2414,7 @@ func (x *SwarmPeer) String() string {
 func (*SwarmPeer) ProtoMessage() {}
 
 func (x *SwarmPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_proto_agentv1_agent_proto_msgTypes[26]
+	mi := &file_proto_agentv1_agent_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2427,7 @@ func (x *SwarmPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwarmPeer.ProtoReflect.Descriptor instead.
 func (*SwarmPeer) Descriptor() ([]byte, []int) {
-	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{26}
+	return file_proto_agentv1_agent_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SwarmPeer) GetNode() string {
@@ -2554,7 +2619,7 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\x04done\x18\t \x01(\bR\x04done\x12\x12\n" +
 	"\x04left\x18\n" +
 	" \x01(\bR\x04left\x12\x14\n" +
-	"\x05liars\x18\v \x03(\tR\x05liars\"\xbe\x03\n" +
+	"\x05liars\x18\v \x03(\tR\x05liars\"\x83\x04\n" +
 	"\x10ConductorMessage\x123\n" +
 	"\awelcome\x18\x01 \x01(\v2\x17.ingot.agent.v1.WelcomeH\x00R\awelcome\x12*\n" +
 	"\x04plan\x18\x02 \x01(\v2\x14.ingot.agent.v1.PlanH\x00R\x04plan\x120\n" +
@@ -2564,7 +2629,8 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\bredirect\x18\x06 \x01(\v2\x18.ingot.agent.v1.RedirectH\x00R\bredirect\x12@\n" +
 	"\fcollect_logs\x18\a \x01(\v2\x1b.ingot.agent.v1.CollectLogsH\x00R\vcollectLogs\x12=\n" +
 	"\vswarm_peers\x18\b \x01(\v2\x1a.ingot.agent.v1.SwarmPeersH\x00R\n" +
-	"swarmPeersB\x06\n" +
+	"swarmPeers\x12C\n" +
+	"\rnetwork_reset\x18\t \x01(\v2\x1c.ingot.agent.v1.NetworkResetH\x00R\fnetworkResetB\x06\n" +
 	"\x04body\"X\n" +
 	"\aWelcome\x120\n" +
 	"\x05clock\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05clock\x12\x1b\n" +
@@ -2584,9 +2650,11 @@ const file_proto_agentv1_agent_proto_rawDesc = "" +
 	"\x06Cancel\x12\x17\n" +
 	"\aplan_id\x18\x01 \x01(\tR\x06planId\"\x17\n" +
 	"\x03Ack\x12\x10\n" +
-	"\x03seq\x18\x01 \x01(\x04R\x03seq\"<\n" +
+	"\x03seq\x18\x01 \x01(\x04R\x03seq\"m\n" +
 	"\x05Power\x123\n" +
-	"\x06action\x18\x01 \x01(\x0e2\x1b.ingot.agent.v1.PowerActionR\x06action\"$\n" +
+	"\x06action\x18\x01 \x01(\x0e2\x1b.ingot.agent.v1.PowerActionR\x06action\x12/\n" +
+	"\x05delay\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05delay\"\x0e\n" +
+	"\fNetworkReset\"$\n" +
 	"\bRedirect\x12\x18\n" +
 	"\aaddress\x18\x01 \x01(\tR\aaddress\"\r\n" +
 	"\vCollectLogs\"\xad\x01\n" +
@@ -2639,7 +2707,7 @@ func file_proto_agentv1_agent_proto_rawDescGZIP() []byte {
 }
 
 var file_proto_agentv1_agent_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_proto_agentv1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_proto_agentv1_agent_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_proto_agentv1_agent_proto_goTypes = []any{
 	(Outcome)(0),                  // 0: ingot.agent.v1.Outcome
 	(PowerAction)(0),              // 1: ingot.agent.v1.PowerAction
@@ -2666,23 +2734,24 @@ var file_proto_agentv1_agent_proto_goTypes = []any{
 	(*Cancel)(nil),                // 22: ingot.agent.v1.Cancel
 	(*Ack)(nil),                   // 23: ingot.agent.v1.Ack
 	(*Power)(nil),                 // 24: ingot.agent.v1.Power
-	(*Redirect)(nil),              // 25: ingot.agent.v1.Redirect
-	(*CollectLogs)(nil),           // 26: ingot.agent.v1.CollectLogs
-	(*SwarmPeers)(nil),            // 27: ingot.agent.v1.SwarmPeers
-	(*SwarmPeer)(nil),             // 28: ingot.agent.v1.SwarmPeer
-	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 30: google.protobuf.Timestamp
+	(*NetworkReset)(nil),          // 25: ingot.agent.v1.NetworkReset
+	(*Redirect)(nil),              // 26: ingot.agent.v1.Redirect
+	(*CollectLogs)(nil),           // 27: ingot.agent.v1.CollectLogs
+	(*SwarmPeers)(nil),            // 28: ingot.agent.v1.SwarmPeers
+	(*SwarmPeer)(nil),             // 29: ingot.agent.v1.SwarmPeer
+	(*durationpb.Duration)(nil),   // 30: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
 }
 var file_proto_agentv1_agent_proto_depIdxs = []int32{
-	29, // 0: ingot.agent.v1.EnrollRequest.uptime:type_name -> google.protobuf.Duration
-	29, // 1: ingot.agent.v1.EnrollRequest.started:type_name -> google.protobuf.Duration
-	30, // 2: ingot.agent.v1.EnrollResponse.clock:type_name -> google.protobuf.Timestamp
+	30, // 0: ingot.agent.v1.EnrollRequest.uptime:type_name -> google.protobuf.Duration
+	30, // 1: ingot.agent.v1.EnrollRequest.started:type_name -> google.protobuf.Duration
+	31, // 2: ingot.agent.v1.EnrollResponse.clock:type_name -> google.protobuf.Timestamp
 	4,  // 3: ingot.agent.v1.EnrollResponse.policy:type_name -> ingot.agent.v1.Policy
-	29, // 4: ingot.agent.v1.Policy.progress_interval:type_name -> google.protobuf.Duration
+	30, // 4: ingot.agent.v1.Policy.progress_interval:type_name -> google.protobuf.Duration
 	5,  // 5: ingot.agent.v1.Policy.swarm:type_name -> ingot.agent.v1.SwarmPolicy
 	7,  // 6: ingot.agent.v1.AgentMessage.hello:type_name -> ingot.agent.v1.Hello
 	8,  // 7: ingot.agent.v1.AgentMessage.event:type_name -> ingot.agent.v1.Event
-	30, // 8: ingot.agent.v1.Event.time:type_name -> google.protobuf.Timestamp
+	31, // 8: ingot.agent.v1.Event.time:type_name -> google.protobuf.Timestamp
 	9,  // 9: ingot.agent.v1.Event.step_started:type_name -> ingot.agent.v1.StepStarted
 	10, // 10: ingot.agent.v1.Event.progress:type_name -> ingot.agent.v1.Progress
 	12, // 11: ingot.agent.v1.Event.log:type_name -> ingot.agent.v1.LogLine
@@ -2693,31 +2762,33 @@ var file_proto_agentv1_agent_proto_depIdxs = []int32{
 	17, // 16: ingot.agent.v1.Event.swarm_state:type_name -> ingot.agent.v1.SwarmState
 	11, // 17: ingot.agent.v1.Progress.items:type_name -> ingot.agent.v1.ItemProgress
 	0,  // 18: ingot.agent.v1.StepFinished.outcome:type_name -> ingot.agent.v1.Outcome
-	29, // 19: ingot.agent.v1.StepFinished.after:type_name -> google.protobuf.Duration
+	30, // 19: ingot.agent.v1.StepFinished.after:type_name -> google.protobuf.Duration
 	21, // 20: ingot.agent.v1.StepFinished.next:type_name -> ingot.agent.v1.Step
-	29, // 21: ingot.agent.v1.StepFinished.took:type_name -> google.protobuf.Duration
+	30, // 21: ingot.agent.v1.StepFinished.took:type_name -> google.protobuf.Duration
 	19, // 22: ingot.agent.v1.ConductorMessage.welcome:type_name -> ingot.agent.v1.Welcome
 	20, // 23: ingot.agent.v1.ConductorMessage.plan:type_name -> ingot.agent.v1.Plan
 	22, // 24: ingot.agent.v1.ConductorMessage.cancel:type_name -> ingot.agent.v1.Cancel
 	23, // 25: ingot.agent.v1.ConductorMessage.ack:type_name -> ingot.agent.v1.Ack
 	24, // 26: ingot.agent.v1.ConductorMessage.power:type_name -> ingot.agent.v1.Power
-	25, // 27: ingot.agent.v1.ConductorMessage.redirect:type_name -> ingot.agent.v1.Redirect
-	26, // 28: ingot.agent.v1.ConductorMessage.collect_logs:type_name -> ingot.agent.v1.CollectLogs
-	27, // 29: ingot.agent.v1.ConductorMessage.swarm_peers:type_name -> ingot.agent.v1.SwarmPeers
-	30, // 30: ingot.agent.v1.Welcome.clock:type_name -> google.protobuf.Timestamp
-	21, // 31: ingot.agent.v1.Plan.steps:type_name -> ingot.agent.v1.Step
-	29, // 32: ingot.agent.v1.Step.stall:type_name -> google.protobuf.Duration
-	1,  // 33: ingot.agent.v1.Power.action:type_name -> ingot.agent.v1.PowerAction
-	28, // 34: ingot.agent.v1.SwarmPeers.peers:type_name -> ingot.agent.v1.SwarmPeer
-	2,  // 35: ingot.agent.v1.Agents.Enroll:input_type -> ingot.agent.v1.EnrollRequest
-	6,  // 36: ingot.agent.v1.Agents.Session:input_type -> ingot.agent.v1.AgentMessage
-	3,  // 37: ingot.agent.v1.Agents.Enroll:output_type -> ingot.agent.v1.EnrollResponse
-	18, // 38: ingot.agent.v1.Agents.Session:output_type -> ingot.agent.v1.ConductorMessage
-	37, // [37:39] is the sub-list for method output_type
-	35, // [35:37] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	26, // 27: ingot.agent.v1.ConductorMessage.redirect:type_name -> ingot.agent.v1.Redirect
+	27, // 28: ingot.agent.v1.ConductorMessage.collect_logs:type_name -> ingot.agent.v1.CollectLogs
+	28, // 29: ingot.agent.v1.ConductorMessage.swarm_peers:type_name -> ingot.agent.v1.SwarmPeers
+	25, // 30: ingot.agent.v1.ConductorMessage.network_reset:type_name -> ingot.agent.v1.NetworkReset
+	31, // 31: ingot.agent.v1.Welcome.clock:type_name -> google.protobuf.Timestamp
+	21, // 32: ingot.agent.v1.Plan.steps:type_name -> ingot.agent.v1.Step
+	30, // 33: ingot.agent.v1.Step.stall:type_name -> google.protobuf.Duration
+	1,  // 34: ingot.agent.v1.Power.action:type_name -> ingot.agent.v1.PowerAction
+	30, // 35: ingot.agent.v1.Power.delay:type_name -> google.protobuf.Duration
+	29, // 36: ingot.agent.v1.SwarmPeers.peers:type_name -> ingot.agent.v1.SwarmPeer
+	2,  // 37: ingot.agent.v1.Agents.Enroll:input_type -> ingot.agent.v1.EnrollRequest
+	6,  // 38: ingot.agent.v1.Agents.Session:input_type -> ingot.agent.v1.AgentMessage
+	3,  // 39: ingot.agent.v1.Agents.Enroll:output_type -> ingot.agent.v1.EnrollResponse
+	18, // 40: ingot.agent.v1.Agents.Session:output_type -> ingot.agent.v1.ConductorMessage
+	39, // [39:41] is the sub-list for method output_type
+	37, // [37:39] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_proto_agentv1_agent_proto_init() }
@@ -2748,6 +2819,7 @@ func file_proto_agentv1_agent_proto_init() {
 		(*ConductorMessage_Redirect)(nil),
 		(*ConductorMessage_CollectLogs)(nil),
 		(*ConductorMessage_SwarmPeers)(nil),
+		(*ConductorMessage_NetworkReset)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2755,7 +2827,7 @@ func file_proto_agentv1_agent_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_proto_agentv1_agent_proto_rawDesc), len(file_proto_agentv1_agent_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   27,
+			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
