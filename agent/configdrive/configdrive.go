@@ -5,32 +5,28 @@
 // base64, gzipped or not, or at a URL. Objects become OpenStack's layout (openstack/latest/...) on an ISO 9660 file system with
 // Rock Ridge and Joliet names. Linux can't mount that from a disk with sectors of 4096 bytes: there the same files go onto a FAT.
 //
-// Both file systems are written by our own code, in memory: go-diskfs wants a folder of plain files for an ISO, which here would be
-// the tenant's secrets, and its Joliet folders lead into the plain tree. What tenants hand in is parsed with bounds on everything, and nothing of it is ever logged.
+// Both file systems are written by our own code, in memory; what is of use to the conductor too is in proto/drive. What tenants hand in is
+// parsed with bounds on everything, and nothing of it is ever logged.
 package configdrive
 
 import (
-	"bufio"
 	"bytes"
-	"compress/gzip"
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/proto/drive"
 )
 
 // Label is the name of the partition and of the file system on it.
-const Label = "config-2"
+const Label = drive.Label
 
 // MaxSize is the largest config drive, as in Ironic.
-const MaxSize = 64 << 20
+const MaxSize = drive.MaxSize
 
 // WriteArgs declares the arguments of write_configdrive.
 var WriteArgs = []step.Arg{
@@ -149,9 +145,9 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) 
 	case len(raw) == 0 || bytes.Equal(raw, []byte("null")):
 		return nil, "", step.Failf(remedyDrive, "none is given")
 	case raw[0] == '{':
-		files, err := objectFiles(raw)
+		files, err := drive.Files(raw, "") // the conductor knows the node's id; this is for who calls the step alone
 		if err != nil {
-			return nil, "", err
+			return nil, "", told(err)
 		}
 		return makeFS(files, sector, now)
 	case raw[0] != '"':
@@ -166,15 +162,15 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) 
 			return nil, "", err
 		}
 	}
-	if payload, err = unwrap(text); err != nil {
-		return nil, "", err
+	if payload, err = drive.Unwrap(text, isImage); err != nil {
+		return nil, "", told(err)
 	}
 	var files []file
 	fs, err := readable(payload)
 	switch {
 	case err != nil:
 		return nil, "", step.Fail(remedyDrive, err)
-	case fs == nil && sector <= isoSector:
+	case fs == nil && sector <= drive.Sector:
 		return payload, "iso9660", nil
 	case fs != nil && fs.Sector() >= sector:
 		return payload, "vfat", nil
@@ -184,7 +180,7 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) 
 			return nil, "", errRebuild(sector, err)
 		}
 	default:
-		files, err = readISO(payload)
+		files, err = drive.ReadISO(payload)
 		if err != nil {
 			return nil, "", errRebuild(sector, err)
 		}
@@ -208,15 +204,11 @@ func unquote(raw json.RawMessage) ([]byte, error) {
 	return bytes.TrimSpace([]byte(text)), nil
 }
 
-// file is a file with its path, which has no leading slash.
-type file struct {
-	path string
-	data []byte
-}
+type file = drive.File
 
 func makeFS(files []file, sector int, now time.Time) ([]byte, string, error) {
-	make, format := makeISO, "iso9660"
-	if sector > isoSector {
+	make, format := drive.ISO, "iso9660"
+	if sector > drive.Sector {
 		make, format = func(f []file, t time.Time) ([]byte, error) { return makeFAT(f, sector, t) }, "vfat"
 	}
 	payload, err := make(files, now)
@@ -230,155 +222,19 @@ func makeFS(files []file, sector int, now time.Time) ([]byte, string, error) {
 }
 
 func errTooLarge() error {
-	return step.Failf("make it smaller: put large data where the instance can fetch it", "larger than %d MiB", MaxSize>>20)
+	return step.Fail("make it smaller: put large data where the instance can fetch it", drive.ErrTooLarge)
 }
 
-// objectFiles makes OpenStack's layout of a config drive object.
-func objectFiles(raw json.RawMessage) ([]file, error) {
-	var o struct {
-		MetaData    json.RawMessage `json:"meta_data"`
-		UserData    json.RawMessage `json:"user_data"`
-		NetworkData json.RawMessage `json:"network_data"`
-		VendorData  json.RawMessage `json:"vendor_data"`
+// told gives an error of a config drive its remedy.
+func told(err error) error {
+	if errors.Is(err, drive.ErrTooLarge) {
+		return errTooLarge()
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&o); err != nil {
-		return nil, step.Fail(remedyDrive, err)
-	}
-	meta := map[string]any{}
-	if given(o.MetaData) {
-		d := json.NewDecoder(bytes.NewReader(o.MetaData))
-		d.UseNumber()
-		if err := d.Decode(&meta); err != nil || meta == nil {
-			return nil, step.Failf(remedyDrive, "meta_data is not an object")
-		}
-	}
-	// Without an instance id cloud-init refuses the whole drive. The conductor knows the node's; this is for who calls the step alone.
-	if id, _ := meta["uuid"].(string); id == "" {
-		meta["uuid"] = newUUID()
-	}
-	b, err := json.Marshal(meta)
-	if err != nil {
-		return nil, fmt.Errorf("meta_data: %w", err)
-	}
-	const dir = "openstack/latest/"
-	files := []file{{dir + "meta_data.json", b}}
-	if given(o.NetworkData) {
-		if o.NetworkData[0] != '{' {
-			return nil, step.Failf(remedyDrive, "network_data is not an object")
-		}
-		files = append(files, file{dir + "network_data.json", o.NetworkData})
-	}
-	if given(o.UserData) {
-		data := []byte(o.UserData) // an object stays JSON, as in Ironic
-		if o.UserData[0] == '"' {
-			var s string
-			if err := json.Unmarshal(o.UserData, &s); err != nil {
-				return nil, step.Failf(remedyDrive, "user_data is not a JSON string")
-			}
-			data = []byte(s)
-		}
-		files = append(files, file{dir + "user_data", data})
-	}
-	if given(o.VendorData) {
-		if o.VendorData[0] != '{' {
-			return nil, step.Failf(remedyDrive, "vendor_data is not an object")
-		}
-		// vendor_data2 is what Ironic's and Nova's builders call it; cloud-init reads both.
-		files = append(files, file{dir + "vendor_data2.json", o.VendorData})
-	}
-	return files, nil
+	return step.Fail(remedyDrive, err)
 }
-
-func given(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
-
-func newUUID() string {
-	var b [16]byte
-	rand.Read(b[:])
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
-}
-
-// unwrap finds the image in what was handed in: base64 or not, gzip or not. It is unpacked twice, the first time only to learn its size, so
-// that no more memory is taken than the image has.
-func unwrap(content []byte) ([]byte, error) {
-	if !isGzip(content) && isImage(content) {
-		if len(content) > MaxSize {
-			return nil, errTooLarge()
-		}
-		return content, nil
-	}
-	size, err := io.Copy(io.Discard, unpacked(content))
-	if err == nil && size > MaxSize {
-		return nil, errTooLarge()
-	}
-	out := make([]byte, size)
-	if err == nil {
-		_, err = io.ReadFull(unpacked(content), out)
-	}
-	var bad base64.CorruptInputError
-	switch {
-	case errors.As(err, &bad):
-		return nil, step.Failf(remedyDrive, "neither base64 nor an ISO 9660 or FAT image")
-	case errors.Is(err, gzip.ErrHeader):
-		return nil, step.Failf(remedyDrive, "its gzip header is damaged")
-	case errors.Is(err, io.ErrUnexpectedEOF):
-		return nil, step.Failf(remedyDrive, "it is truncated")
-	case err != nil:
-		return nil, step.Failf(remedyDrive, "its gzip stream is damaged")
-	case !isImage(out):
-		return nil, step.Failf(remedyDrive, "neither an ISO 9660 nor a FAT image")
-	}
-	return out, nil
-}
-
-// unpacked reads what is in base64, gzip, or both, up to one byte more than is allowed.
-func unpacked(content []byte) io.Reader {
-	var r io.Reader = bytes.NewReader(content)
-	if !isGzip(content) {
-		// The standard alphabet with line breaks, padded or not.
-		r = base64.NewDecoder(base64.RawStdEncoding, &plain{content})
-	}
-	b := bufio.NewReader(r)
-	if magic, err := b.Peek(3); err != nil || !isGzip(magic) {
-		return io.LimitReader(b, MaxSize+1)
-	}
-	z, err := gzip.NewReader(b)
-	if err != nil {
-		return failing{err}
-	}
-	return io.LimitReader(z, MaxSize+1)
-}
-
-type failing struct{ err error }
-
-func (f failing) Read([]byte) (int, error) { return 0, f.err }
-
-// plain reads base64 without what does not count in it.
-type plain struct{ rest []byte }
-
-func (p *plain) Read(b []byte) (int, error) {
-	n := 0
-	for n < len(b) && len(p.rest) > 0 {
-		run := p.rest[:min(len(p.rest), len(b)-n)]
-		skip := 0
-		if i := bytes.IndexAny(run, " \t\r\n="); i >= 0 {
-			run, skip = run[:i], 1
-		}
-		n += copy(b[n:], run)
-		p.rest = p.rest[len(run)+skip:]
-	}
-	if n == 0 && len(b) > 0 {
-		return 0, io.EOF
-	}
-	return n, nil
-}
-
-func isGzip(b []byte) bool { return bytes.HasPrefix(b, []byte("\x1f\x8b\x08")) }
 
 func isImage(b []byte) bool {
-	if isISO(b) {
+	if drive.IsISO(b) {
 		return true
 	}
 	fs, _ := readable(b)

@@ -25,6 +25,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/proto/drive"
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
@@ -156,28 +157,28 @@ func TestManyFilesAndNames(t *testing.T) {
 		if sector == 4096 {
 			run(t, "fsck.fat", "-n", path)
 			for _, f := range in[:90] {
-				if out := run(t, "mtype", "-i", path, "::/"+f.path); out != string(f.data) {
-					t.Errorf("mtype %s = %q", f.path, out)
+				if out := run(t, "mtype", "-i", path, "::/"+f.Path); out != string(f.Data) {
+					t.Errorf("mtype %s = %q", f.Path, out)
 				}
 			}
 			continue
 		}
 		for _, f := range []file{in[0], in[89], in[91], in[92], in[93]} {
-			if out := run(t, "isoinfo", "-R", "-x", "/"+f.path, "-i", path); out != string(f.data) {
-				t.Errorf("isoinfo %s = %q, want %q", f.path, out, f.data)
+			if out := run(t, "isoinfo", "-R", "-x", "/"+f.Path, "-i", path); out != string(f.Data) {
+				t.Errorf("isoinfo %s = %q, want %q", f.Path, out, f.Data)
 			}
 		}
-		back, err := readISO(img)
+		back, err := drive.ReadISO(img)
 		if err != nil || len(back) != len(in) {
 			t.Fatalf("read back %d of %d files: %v", len(back), len(in), err)
 		}
 		got := map[string]string{}
 		for _, f := range back {
-			got[f.path] = string(f.data)
+			got[f.Path] = string(f.Data)
 		}
 		for _, f := range in {
-			if got[f.path] != string(f.data) {
-				t.Errorf("read back %s = %q, want %q", f.path, got[f.path], f.data)
+			if got[f.Path] != string(f.Data) {
+				t.Errorf("read back %s = %q, want %q", f.Path, got[f.Path], f.Data)
 			}
 		}
 	}
@@ -202,13 +203,13 @@ func TestForeignISO(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files, err := readISO(img)
+		files, err := drive.ReadISO(img)
 		if err != nil || len(files) != len(wantFiles) {
 			t.Errorf("%v: %d files, %v", opts, len(files), err)
 		}
 		for _, f := range files {
-			if wantFiles[f.path] != string(f.data) {
-				t.Errorf("%v: %s = %q", opts, f.path, f.data)
+			if wantFiles[f.Path] != string(f.Data) {
+				t.Errorf("%v: %s = %q", opts, f.Path, f.Data)
 			}
 		}
 		// On large sectors it is rebuilt.
@@ -294,29 +295,29 @@ func TestBuildRefuses(t *testing.T) {
 }
 
 func TestUserDataAndInstanceID(t *testing.T) {
-	files, err := objectFiles(json.RawMessage(`{"user_data": {"ignition": {"version": "3.0.0"}}, "vendor_data": null}`))
+	files, err := drive.Files(json.RawMessage(`{"user_data": {"ignition": {"version": "3.0.0"}}, "vendor_data": null}`), "")
 	if err != nil || len(files) != 2 {
 		t.Fatalf("%v, %v", files, err)
 	}
-	if string(files[1].data) != `{"ignition": {"version": "3.0.0"}}` {
-		t.Errorf("user_data = %s", files[1].data)
+	if string(files[1].Data) != `{"ignition": {"version": "3.0.0"}}` {
+		t.Errorf("user_data = %s", files[1].Data)
 	}
 	var meta map[string]string
-	if err := json.Unmarshal(files[0].data, &meta); err != nil || len(meta["uuid"]) != 36 {
-		t.Errorf("meta_data = %s", files[0].data)
+	if err := json.Unmarshal(files[0].Data, &meta); err != nil || len(meta["uuid"]) != 36 {
+		t.Errorf("meta_data = %s", files[0].Data)
 	}
 }
 
 func FuzzReadISO(f *testing.F) {
-	f.Add(build(f, object, 512)[16*isoSector:])
+	f.Add(build(f, object, 512)[16*drive.Sector:])
 	f.Fuzz(func(t *testing.T, b []byte) {
-		files, err := readISO(append(make([]byte, 16*isoSector), b...))
+		files, err := drive.ReadISO(append(make([]byte, 16*drive.Sector), b...))
 		if err != nil {
 			return
 		}
 		for _, x := range files {
-			if strings.Contains(x.path, "..") && strings.Contains(x.path, "/../") {
-				t.Fatalf("path %q", x.path)
+			if strings.Contains(x.Path, "..") && strings.Contains(x.Path, "/../") {
+				t.Fatalf("path %q", x.Path)
 			}
 		}
 		if _, err := makeFAT(files, 4096, noon); err == nil {

@@ -6,18 +6,19 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/fat"
+	"github.com/ingot-metal/ingot/proto/drive"
 )
 
 // makeFAT makes a FAT12 file system of files, for disks with sectors too large for ISO 9660.
 func makeFAT(files []file, sector int, now time.Time) ([]byte, error) {
-	if _, err := isoTree(files); err != nil { // the same bounds for both
+	if err := drive.Check(files); err != nil { // the same bounds for both
 		return nil, err
 	}
 	var list []fat.File
 	total := 0
 	for _, f := range files {
-		list = append(list, fat.File{Path: f.path, Data: f.data})
-		total += len(f.data)
+		list = append(list, fat.File{Path: f.Path, Data: f.Data})
+		total += len(f.Data)
 	}
 	if total > MaxSize {
 		return nil, errTooLarge()
@@ -31,19 +32,19 @@ func makeFAT(files []file, sector int, now time.Time) ([]byte, error) {
 
 // readable opens a FAT that was handed in; nil when it is none.
 func readable(b []byte) (*fat.FS, error) {
-	if isISO(b) { // a hybrid
+	if drive.IsISO(b) { // a hybrid
 		return nil, nil
 	}
 	return fat.Open(bytes.NewReader(b), int64(len(b)))
 }
 
-// readFAT gives the files of a FAT that a tenant made, within the bounds of readISO.
+// readFAT gives the files of a FAT that a tenant made, within the bounds of drive.ReadISO.
 func readFAT(fs *fat.FS) ([]file, error) {
 	var files []file
 	total, folders := int64(0), 0
 	var walk func(dir *fat.Entry, prefix string, depth int) error
 	walk = func(dir *fat.Entry, prefix string, depth int) error {
-		if folders++; depth > 8 || folders > maxFiles {
+		if folders++; depth > 8 || folders > drive.MaxFiles {
 			return errFAT
 		}
 		list, err := fs.List(dir)
@@ -58,7 +59,7 @@ func readFAT(fs *fat.FS) ([]file, error) {
 				continue
 			}
 			// Overlapping chains could make many large files of few clusters.
-			if total += int64(e.Size); total > MaxSize || len(files) >= maxFiles {
+			if total += int64(e.Size); total > MaxSize || len(files) >= drive.MaxFiles {
 				return errFAT
 			}
 			data, err := fs.Read(&e, MaxSize)

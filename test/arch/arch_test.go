@@ -24,6 +24,7 @@ var may = map[string][]string{
 	"proto/agentv1":    {},
 	"proto/rootdevice": {},
 	"proto/steparg":    {},
+	"proto/drive":      {},
 	"proto/lldp":       {},
 
 	"agent":                 {"proto/agentv1", "agent/...", "images/...", "initramfs/init"},
@@ -39,7 +40,7 @@ var may = map[string][]string{
 	"agent/disk":            {"agent/step", "agent/fat", "agent/ext4", "proto/rootdevice"},
 	"agent/erase":           {"agent/step", "agent/disk", "agent/passthru"},
 	"agent/burnin":          {"agent/step", "agent/disk", "agent/erase", "agent/passthru"},
-	"agent/configdrive":     {"agent/step", "agent/disk", "agent/fat"},
+	"agent/configdrive":     {"agent/step", "agent/disk", "agent/fat", "proto/drive"},
 	"agent/boot":            {"agent/step", "agent/disk", "agent/fat", "agent/ext4"},
 	"agent/inventory":       {"agent/step", "agent/disk", "agent/passthru", "agent/smbios", "proto/lldp"},
 	"agent/smbios":          {},

@@ -1,4 +1,4 @@
-package configdrive
+package drive
 
 import (
 	"bytes"
@@ -13,10 +13,12 @@ import (
 
 // The layout follows ECMA-119 (ISO 9660), the Joliet specification of 1995, and the Rock Ridge Interchange Protocol 1.12.
 const (
-	isoSector = 2048
-	isoFirst  = 16 // sector of the first volume descriptor
+	// Sector is the size of a sector of an ISO 9660 image.
+	Sector   = 2048
+	isoFirst = 16 // sector of the first volume descriptor
 
-	maxFiles = 1000
+	// MaxFiles is how many files a config drive may have.
+	MaxFiles = 1000
 	maxName  = 64 // of a Joliet name, in UCS-2 units
 )
 
@@ -33,8 +35,8 @@ type isoNode struct {
 	number   [2]int // of a folder in the path table
 }
 
-// makeISO makes an ISO 9660 image of files, with Rock Ridge names for Linux and Joliet names for Windows.
-func makeISO(files []file, now time.Time) ([]byte, error) {
+// ISO makes an ISO 9660 image of files, with Rock Ridge names for Linux and Joliet names for Windows.
+func ISO(files []File, now time.Time) ([]byte, error) {
 	root, err := isoTree(files)
 	if err != nil {
 		return nil, err
@@ -43,15 +45,21 @@ func makeISO(files []file, now time.Time) ([]byte, error) {
 	return b.build(), nil
 }
 
-func isoTree(files []file) (*isoNode, error) {
+// Check tells whether files can be on a config drive: how many there are, and their names.
+func Check(files []File) error {
+	_, err := isoTree(files)
+	return err
+}
+
+func isoTree(files []File) (*isoNode, error) {
 	root := &isoNode{dir: true}
 	root.parent = root
-	if len(files) > maxFiles {
+	if len(files) > MaxFiles {
 		return nil, fmt.Errorf("%d files are too many", len(files))
 	}
 	for _, f := range files {
 		at := root
-		parts := strings.Split(f.path, "/")
+		parts := strings.Split(f.Path, "/")
 		if len(parts) > 8 {
 			return nil, fmt.Errorf("path of %d folders is too deep", len(parts))
 		}
@@ -65,11 +73,11 @@ func isoTree(files []file) (*isoNode, error) {
 				at.children = append(at.children, &isoNode{name: part, dir: !last, parent: at})
 				j = len(at.children) - 1
 			} else if last || !at.children[j].dir {
-				return nil, fmt.Errorf("file name %q is there twice", f.path)
+				return nil, fmt.Errorf("file name %q is there twice", f.Path)
 			}
 			at = at.children[j]
 		}
-		at.data = f.data
+		at.data = f.Data
 	}
 	nameTree(root)
 	return root, nil
@@ -139,7 +147,7 @@ type isoBuilder struct {
 
 func (b *isoBuilder) take(bytes int) uint32 {
 	at := b.next
-	b.next += uint32((bytes + isoSector - 1) / isoSector)
+	b.next += uint32((bytes + Sector - 1) / Sector)
 	return at
 }
 
@@ -166,7 +174,7 @@ func (b *isoBuilder) build() []byte {
 			}
 		}
 	}
-	b.out = make([]byte, int(b.next)*isoSector)
+	b.out = make([]byte, int(b.next)*Sector)
 	b.put(isoFirst, b.descriptor(plainTree))
 	b.put(isoFirst+1, b.descriptor(jolietTree))
 	b.put(isoFirst+2, append([]byte{255}, "CD001\x01"...))
@@ -186,7 +194,7 @@ func (b *isoBuilder) build() []byte {
 	return b.out
 }
 
-func (b *isoBuilder) put(sector uint32, data []byte) { copy(b.out[int(sector)*isoSector:], data) }
+func (b *isoBuilder) put(sector uint32, data []byte) { copy(b.out[int(sector)*Sector:], data) }
 
 func (b *isoBuilder) listDirs(tree int) {
 	level := []*isoNode{b.root}
@@ -252,7 +260,7 @@ func (b *isoBuilder) records(tree int, d *isoNode) []byte {
 	var out []byte
 	add := func(n *isoNode, id []byte, rock []byte) {
 		r := b.record(tree, n, id, rock)
-		if room := isoSector - len(out)%isoSector; len(r) > room {
+		if room := Sector - len(out)%Sector; len(r) > room {
 			out = append(out, make([]byte, room)...)
 		}
 		out = append(out, r...)
@@ -276,7 +284,7 @@ func (b *isoBuilder) records(tree int, d *isoNode) []byte {
 		}
 		add(c, c.identifier(tree), rock)
 	}
-	return append(out, make([]byte, (isoSector-len(out)%isoSector)%isoSector)...)
+	return append(out, make([]byte, (Sector-len(out)%Sector)%Sector)...)
 }
 
 func (b *isoBuilder) record(tree int, n *isoNode, id, rock []byte) []byte {
@@ -349,7 +357,7 @@ func (b *isoBuilder) date7() []byte {
 
 // descriptor is the primary volume descriptor, or the supplementary one of Joliet.
 func (b *isoBuilder) descriptor(tree int) []byte {
-	d := make([]byte, isoSector)
+	d := make([]byte, Sector)
 	text := func(off, n int, s string) {
 		field := bytes.Repeat([]byte{' '}, n)
 		if tree == jolietTree {
@@ -371,7 +379,7 @@ func (b *isoBuilder) descriptor(tree int) []byte {
 	}
 	copy(d[120:], both16(1))
 	copy(d[124:], both16(1))
-	copy(d[128:], both16(isoSector))
+	copy(d[128:], both16(Sector))
 	copy(d[132:], both32(b.pathSize[tree]))
 	binary.LittleEndian.PutUint32(d[140:], b.pathTable[tree][0])
 	binary.BigEndian.PutUint32(d[148:], b.pathTable[tree][1])

@@ -1,4 +1,4 @@
-package configdrive
+package drive
 
 import (
 	"bytes"
@@ -10,22 +10,23 @@ import (
 	"unicode/utf8"
 )
 
-func isISO(b []byte) bool {
-	return len(b) >= (isoFirst+2)*isoSector && string(b[isoFirst*isoSector+1:isoFirst*isoSector+6]) == "CD001"
+// IsISO tells whether b begins like an ISO 9660 image.
+func IsISO(b []byte) bool {
+	return len(b) >= (isoFirst+2)*Sector && string(b[isoFirst*Sector+1:isoFirst*Sector+6]) == "CD001"
 }
 
 var errISO = errors.New("the ISO 9660 image is damaged")
 
-// readISO gives the files of an image that a tenant made. Rock Ridge names are used when there are any, else Joliet's, else the plain
+// ReadISO gives the files of an image that a tenant made. Rock Ridge names are used when there are any, else Joliet's, else the plain
 // ones in lower case. Folders are followed to a depth of eight, and each only once, so that no loop and no bomb does harm.
-func readISO(img []byte) ([]file, error) {
-	if !isISO(img) {
+func ReadISO(img []byte) ([]File, error) {
+	if !IsISO(img) {
 		return nil, errISO
 	}
 	r := &isoReader{img: img, seen: map[uint32]bool{}}
 	var primary, joliet []byte
 	for sector := isoFirst; sector < isoFirst+32; sector++ {
-		d, err := r.at(uint32(sector), isoSector)
+		d, err := r.at(uint32(sector), Sector)
 		if err != nil || string(d[1:6]) != "CD001" || d[0] == 255 {
 			break
 		}
@@ -36,7 +37,7 @@ func readISO(img []byte) ([]file, error) {
 			joliet = d
 		}
 	}
-	if primary == nil || binary.LittleEndian.Uint16(primary[128:]) != isoSector {
+	if primary == nil || binary.LittleEndian.Uint16(primary[128:]) != Sector {
 		return nil, errISO
 	}
 	root := primary[156:190]
@@ -54,12 +55,12 @@ type isoReader struct {
 	img   []byte
 	ucs2  bool
 	seen  map[uint32]bool
-	files []file
+	files []File
 	total int
 }
 
 func (r *isoReader) at(sector uint32, n int) ([]byte, error) {
-	off := int64(sector) * isoSector
+	off := int64(sector) * Sector
 	if n < 0 || off+int64(n) > int64(len(r.img)) {
 		return nil, errISO
 	}
@@ -72,7 +73,7 @@ func extentOf(record []byte) (sector uint32, n int) {
 
 func (r *isoReader) hasRockRidge(root []byte) bool {
 	sector, n := extentOf(root)
-	data, err := r.at(sector, min(n, isoSector))
+	data, err := r.at(sector, min(n, Sector))
 	if err != nil || len(data) < 34 || int(data[0]) > len(data) || int(data[0]) < 34 {
 		return false
 	}
@@ -92,7 +93,7 @@ func (r *isoReader) walk(dir []byte, prefix string, depth int) error {
 	for off := 0; off < len(data); {
 		length := int(data[off])
 		if length == 0 { // the rest of the sector is empty
-			off = (off/isoSector + 1) * isoSector
+			off = (off/Sector + 1) * Sector
 			continue
 		}
 		if length < 34 || off+length > len(data) || 33+int(data[off+32]) > length {
@@ -120,10 +121,10 @@ func (r *isoReader) walk(dir []byte, prefix string, depth int) error {
 			content, err = nil, nil // its place may be anywhere
 		}
 		// Overlapping extents could make many large files of few bytes.
-		if r.total += n; err != nil || record[25]&0x80 != 0 || len(r.files) >= maxFiles || r.total > MaxSize {
+		if r.total += n; err != nil || record[25]&0x80 != 0 || len(r.files) >= MaxFiles || r.total > MaxSize {
 			return errISO
 		}
-		r.files = append(r.files, file{prefix + name, content})
+		r.files = append(r.files, File{prefix + name, content})
 	}
 	return nil
 }

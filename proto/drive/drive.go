@@ -1,0 +1,182 @@
+// Package drive is the form of a config drive, as far as both sides need it: the agent puts one on a disk, and both of them hand one to a
+// workload that runs from memory.
+//
+// A config drive comes as an object with meta_data, user_data, network_data and vendor_data, which becomes OpenStack's layout
+// (openstack/latest/...), or as a finished image in base64, gzipped or not. Files make an ISO 9660 image with Rock Ridge and Joliet names,
+// or an archive (newc cpio) that a kernel unpacks beside an initramfs. Sizes are bytes. Everything is bounded and stays in memory: these
+// are the tenant's secrets. Nothing here reads from a network or knows FAT.
+package drive
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"crypto/rand"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Label is the name of the file system of a config drive, and of the partition that it is on.
+const Label = "config-2"
+
+// MaxSize is the largest config drive, as in Ironic.
+const MaxSize = 64 << 20
+
+// ErrTooLarge says that a config drive is larger than MaxSize.
+var ErrTooLarge = fmt.Errorf("larger than %d MiB", MaxSize>>20)
+
+// File is a file with its path, which has no leading slash.
+type File struct {
+	Path string
+	Data []byte
+}
+
+// Files makes OpenStack's layout of a config drive object. Without an instance id cloud-init refuses the whole drive: a meta_data that has
+// none gets the one that is given, or a random one if that is empty.
+func Files(raw json.RawMessage, instance string) ([]File, error) {
+	var o struct {
+		MetaData    json.RawMessage `json:"meta_data"`
+		UserData    json.RawMessage `json:"user_data"`
+		NetworkData json.RawMessage `json:"network_data"`
+		VendorData  json.RawMessage `json:"vendor_data"`
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&o); err != nil {
+		return nil, err
+	}
+	meta := map[string]any{}
+	if given(o.MetaData) {
+		d := json.NewDecoder(bytes.NewReader(o.MetaData))
+		d.UseNumber()
+		if err := d.Decode(&meta); err != nil || meta == nil {
+			return nil, errors.New("meta_data is not an object")
+		}
+	}
+	if id, _ := meta["uuid"].(string); id == "" {
+		if instance == "" {
+			instance = newUUID()
+		}
+		meta["uuid"] = instance
+	}
+	b, err := json.Marshal(meta)
+	if err != nil {
+		return nil, fmt.Errorf("meta_data: %w", err)
+	}
+	const dir = "openstack/latest/"
+	files := []File{{dir + "meta_data.json", b}}
+	if given(o.NetworkData) {
+		if o.NetworkData[0] != '{' {
+			return nil, errors.New("network_data is not an object")
+		}
+		files = append(files, File{dir + "network_data.json", o.NetworkData})
+	}
+	if given(o.UserData) {
+		data := []byte(o.UserData) // an object stays JSON, as in Ironic
+		if o.UserData[0] == '"' {
+			var s string
+			if err := json.Unmarshal(o.UserData, &s); err != nil {
+				return nil, errors.New("user_data is not a JSON string")
+			}
+			data = []byte(s)
+		}
+		files = append(files, File{dir + "user_data", data})
+	}
+	if given(o.VendorData) {
+		if o.VendorData[0] != '{' {
+			return nil, errors.New("vendor_data is not an object")
+		}
+		// vendor_data2 is what Ironic's and Nova's builders call it; cloud-init reads both.
+		files = append(files, File{dir + "vendor_data2.json", o.VendorData})
+	}
+	return files, nil
+}
+
+func given(raw json.RawMessage) bool { return len(raw) > 0 && string(raw) != "null" }
+
+func newUUID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// Unwrap finds the image in what was handed in: base64 or not, gzip or not; isImage knows one. It is unpacked twice, the first time only to
+// learn its size, so that no more memory is taken than the image has.
+func Unwrap(content []byte, isImage func([]byte) bool) ([]byte, error) {
+	if !isGzip(content) && isImage(content) {
+		if len(content) > MaxSize {
+			return nil, ErrTooLarge
+		}
+		return content, nil
+	}
+	size, err := io.Copy(io.Discard, unpacked(content))
+	if err == nil && size > MaxSize {
+		return nil, ErrTooLarge
+	}
+	out := make([]byte, size)
+	if err == nil {
+		_, err = io.ReadFull(unpacked(content), out)
+	}
+	var bad base64.CorruptInputError
+	switch {
+	case errors.As(err, &bad):
+		return nil, errors.New("neither base64 nor an ISO 9660 or FAT image")
+	case errors.Is(err, gzip.ErrHeader):
+		return nil, errors.New("its gzip header is damaged")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, errors.New("it is truncated")
+	case err != nil:
+		return nil, errors.New("its gzip stream is damaged")
+	case !isImage(out):
+		return nil, errors.New("neither an ISO 9660 nor a FAT image")
+	}
+	return out, nil
+}
+
+// unpacked reads what is in base64, gzip, or both, up to one byte more than is allowed.
+func unpacked(content []byte) io.Reader {
+	var r io.Reader = bytes.NewReader(content)
+	if !isGzip(content) {
+		// The standard alphabet with line breaks, padded or not.
+		r = base64.NewDecoder(base64.RawStdEncoding, &plain{content})
+	}
+	b := bufio.NewReader(r)
+	if magic, err := b.Peek(3); err != nil || !isGzip(magic) {
+		return io.LimitReader(b, MaxSize+1)
+	}
+	z, err := gzip.NewReader(b)
+	if err != nil {
+		return failing{err}
+	}
+	return io.LimitReader(z, MaxSize+1)
+}
+
+type failing struct{ err error }
+
+func (f failing) Read([]byte) (int, error) { return 0, f.err }
+
+// plain reads base64 without what does not count in it.
+type plain struct{ rest []byte }
+
+func (p *plain) Read(b []byte) (int, error) {
+	n := 0
+	for n < len(b) && len(p.rest) > 0 {
+		run := p.rest[:min(len(p.rest), len(b)-n)]
+		skip := 0
+		if i := bytes.IndexAny(run, " \t\r\n="); i >= 0 {
+			run, skip = run[:i], 1
+		}
+		n += copy(b[n:], run)
+		p.rest = p.rest[len(run)+skip:]
+	}
+	if n == 0 && len(b) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func isGzip(b []byte) bool { return bytes.HasPrefix(b, []byte("\x1f\x8b\x08")) }
