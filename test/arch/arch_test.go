@@ -61,7 +61,7 @@ var may = map[string][]string{
 	"conductor/cmd/ingotd":      {"conductor/app"},
 	"conductor/config":          {},
 	"conductor/node":            {},
-	"conductor/engine":          {"conductor/node", "conductor/inspect", "conductor/inspect/hook", "conductor/power", "conductor/hardware", "proto/rootdevice", "proto/steparg"},
+	"conductor/engine":          {"conductor/node", "conductor/inspect", "conductor/inspect/hook", "conductor/power", "conductor/hardware", "conductor/signoflife", "proto/rootdevice", "proto/steparg"},
 	"conductor/erasure":         {},
 	"conductor/store":           {"conductor/erasure", "conductor/node", "conductor/store/prepared", "conductor/store/seal"},
 	"conductor/store/prepared":  {},
@@ -73,6 +73,7 @@ var may = map[string][]string{
 	"conductor/power/...":       {"conductor/power"},
 	"conductor/agents":          {"proto/agentv1", "conductor/node", "conductor/swarm"},
 	"conductor/swarm":           {},
+	"conductor/signoflife":      {},
 	"conductor/agents/...":      {"proto/agentv1"}, // agentstest: a simulated agent
 	"conductor/netboot":         {"conductor/node"},
 	"conductor/driver":          {"conductor/node", "conductor/power"},

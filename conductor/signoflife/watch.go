@@ -1,0 +1,62 @@
+package signoflife
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+)
+
+const (
+	portEvery = 2 * time.Second // between two rounds
+	dialLimit = 3 * time.Second
+)
+
+// WaitPort tries a TCP port at all addresses, which are asked for anew each time, until one opens: then it tells which. Nothing is sent.
+// It returns an error when ctx ends.
+func WaitPort(ctx context.Context, port int, addresses func(context.Context) []netip.Addr) (netip.AddrPort, error) {
+	dialer := net.Dialer{Timeout: dialLimit}
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return netip.AddrPort{}, context.Cause(ctx)
+		case <-pause.C:
+		}
+		for _, a := range addresses(ctx) {
+			c, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(a.String(), strconv.Itoa(port)))
+			if err == nil {
+				c.Close()
+				return netip.AddrPortFrom(a, uint16(port)), nil
+			}
+		}
+		pause.Reset(portEvery)
+	}
+}
+
+// ErrFound ends a console that has said what it was watched for.
+var ErrFound = errors.New("the text was on the console")
+
+// Finder looks for a text in what is written to it, wherever the pieces break; Write fails with ErrFound once it was there.
+type Finder struct {
+	text []byte
+	tail []byte
+}
+
+// NewFinder makes a Finder.
+func NewFinder(text string) *Finder { return &Finder{text: []byte(text)} }
+
+func (f *Finder) Write(b []byte) (int, error) {
+	f.tail = append(f.tail, b...)
+	if bytes.Contains(f.tail, f.text) {
+		return len(b), ErrFound
+	}
+	if keep := len(f.text) - 1; len(f.tail) > keep {
+		f.tail = append(f.tail[:0], f.tail[len(f.tail)-keep:]...)
+	}
+	return len(b), nil
+}
