@@ -28,6 +28,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power/fake"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/workload"
 )
 
 // lockWait is how long the API waits for a node that something else is done to: as long as Ironic tries.
@@ -259,7 +260,7 @@ func logLine(l agents.LogLine) rest.LogLine {
 
 func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config {
 	c := engine.Config{
-		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AllowMD5: cfg.Deploy.AllowMD5, AutomatedClean: cfg.Deploy.AutomatedClean, BootMode: cfg.Deploy.BootMode,
+		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AllowMD5: cfg.Deploy.AllowMD5, AutomatedClean: cfg.Deploy.AutomatedClean, FastTrack: cfg.Deploy.FastTrack, BootMode: cfg.Deploy.BootMode,
 		BootTimeout: cfg.Deploy.BootTimeout, SessionGrace: cfg.Deploy.SessionGrace, Silence: cfg.Deploy.Silence, MaxBoots: cfg.Deploy.MaxBoots, PlanTries: cfg.Deploy.Tries,
 		PowerTimeout: cfg.Power.Timeout, PowerSync: cfg.Power.SyncInterval, ForcePower: cfg.Power.Force, CallTimeout: cfg.Power.CallTimeout, RetryTries: cfg.Power.Retries,
 	}
@@ -292,6 +293,7 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 		HasPorts:      st.HasPorts,
 		Groups:        groupsOf(st),
 		OnFlatNetwork: plugs.servesInstance,
+		Workload:      func(n *node.Node) bool { return plugs.types.Interface(n, "deploy") == workload.Interface },
 	}
 	var faults []error
 	parse := func(key, s string) netip.Addr {

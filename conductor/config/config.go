@@ -203,6 +203,9 @@ type Deploy struct {
 	AllowMD5 bool `yaml:"allow_md5"`
 	// AutomatedClean cleans nodes on their way to available, unless a node's own automated_clean says otherwise.
 	AutomatedClean bool `yaml:"automated_clean"`
+	// FastTrack keeps the agent up between inspection, cleaning and deployment, so that the machine is not booted for each of them, unless a
+	// node's driver_info.fast_track says otherwise.
+	FastTrack bool `yaml:"fast_track"`
 	// BootMode is bios or uefi for nodes that don't say in their capabilities; empty leaves it to the machine.
 	BootMode string `yaml:"boot_mode"`
 	// BootTimeout is how long a machine may take from power-on to a connected agent.

@@ -58,6 +58,8 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 			return e.orphan(ctx, n)
 		case n.Reservation != "":
 			return e.orphanLock(ctx, n)
+		case n.Boot != nil && n.Boot.Kept:
+			return e.watchKept(ctx, n)
 		}
 		return never, nil
 	}
@@ -188,9 +190,10 @@ func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err er
 	}
 	pause := e.cfg.RetryBase << (tries - 1)
 	e.log.Warn("controller does not do as asked, trying again", "node", p.n.UUID, "step", s.Name, "err", err, "pause", pause)
-	_, err = p.change(ctx, func(n *node.Node, _ *node.Also) error {
+	_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
 		n.Job.Attempt, n.Job.NotBefore = tries, time.Now().Add(pause).UTC()
 		n.Job.Detail = err.Error()
+		e.mark(n, also, node.MarkRetry, err.Error())
 		return nil
 	})
 	return pause, err
@@ -242,7 +245,17 @@ func (p *pass) edit(f func(*node.Node, *node.Also) error) {
 		b := *c.Boot
 		c.Boot = &b
 	}
-	p.later = append(p.later, f)
+	at := time.Now().UTC() // of the marks: what is put off happened now
+	p.later = append(p.later, func(n *node.Node, also *node.Also) error {
+		first := len(also.Marks)
+		err := f(n, also)
+		for i := first; i < len(also.Marks); i++ {
+			if m := &also.Marks[i]; m.At.After(at) {
+				m.At = at
+			}
+		}
+		return err
+	})
 	if err := f(&c, &node.Also{}); err == nil { // an error comes again, with the change
 		p.n = &c
 	}

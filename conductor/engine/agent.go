@@ -19,7 +19,9 @@ func (e *StaleAgentError) Error() string {
 // AgentUp takes in that an agent's session is open, and where the agent stands. When it returns, that is stored, and a plan that
 // the agent lacks is on its way.
 func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
+	other := false // it has been given up because it is of another ramdisk
 	_, err := e.change(ctx, a.NodeUUID, func(n *node.Node, also *node.Also) error {
+		other = false
 		b := n.Boot
 		if b == nil || b.Ended || b.BootID != a.BootID || a.Generation < b.Generation {
 			return &StaleAgentError{a.NodeUUID, a.BootID}
@@ -28,10 +30,26 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 		b.Connected, b.LostAt = true, time.Time{}
 		e.discover(n, also)
 		j := n.Job
+		want := e.cfg.StepsDigest
+		differs := want != "" && a.StepsDigest != "" && a.StepsDigest != want
+		if b.Kept && differs {
+			other = true
+			why := fmt.Sprintf("the agent that was kept is not of the ramdisk that is configured now (its steps have digest %.12s instead of %.12s)", a.StepsDigest, want)
+			if j == nil {
+				e.endKept(n, also, why)
+				return nil
+			}
+			e.history(n, also, "boot", "WARNING", why+": the machine is booted anew", "")
+			e.closeBoot(n)
+			return nil
+		}
 		if j == nil || j.Failure != "" {
 			return nil
 		}
-		if want := e.cfg.StepsDigest; want != "" && a.StepsDigest != "" && a.StepsDigest != want {
+		if differs {
+			if j.IsAhead() {
+				e.closeBoot(n) // it is not worth keeping
+			}
 			return e.fail(n, also, fmt.Sprintf("the agent's steps (digest %.12s) are not those of the configured ramdisk (%.12s); restart ingotd after changing the ramdisk, and make sure that only this ramdisk is served",
 				a.StepsDigest, want))
 		}
@@ -55,8 +73,13 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 	if err != nil {
 		return err
 	}
+	if other {
+		e.wake(a.NodeUUID)
+		return &StaleAgentError{a.NodeUUID, a.BootID}
+	}
 	e.mu.Lock()
 	e.holds[a.NodeUUID] = a.PlanID
+	e.met[a.NodeUUID] = a.BootID
 	e.alive[a.NodeUUID] = time.Now()
 	e.mu.Unlock()
 	e.wake(a.NodeUUID)

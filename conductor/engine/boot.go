@@ -53,6 +53,12 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	viaAgent := p.viaAgent()
 	switch j := p.n.Job; j.Note {
 	case "":
+		if b := p.n.Boot; b != nil && b.Kept {
+			if v, taken, err := takeUp(ctx, p); taken || err != nil {
+				return v, err
+			}
+			j = p.n.Job
+		}
 		if j.Boots >= e.cfg.MaxBoots {
 			return verdict{}, failf("the agent was booted %d times for this job and lost each time, at last because %s; look at the node's console and history",
 				j.Boots, strings.TrimSuffix(lowerFirst(orElse(j.Detail, "it went away")), "."))
@@ -165,9 +171,19 @@ func (e *Engine) openWindow(n *node.Node, also *node.Also) error {
 // bootStages are the marks of a boot that gets on. A machine that goes round in circles makes the same ones again, which is no progress.
 var bootStages = []string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk}
 
+// bootMarks are the marks of the present job, behind those of the job whose boot it took over, oldest first.
+func (e *Engine) bootMarks(ctx context.Context, p *pass) ([]node.Mark, error) {
+	marks, err := e.db.Marks(ctx, p.n.UUID, p.n.Job.ID)
+	if err != nil || p.n.Job.Adopted == "" {
+		return marks, err
+	}
+	before, err := e.db.Marks(ctx, p.n.UUID, p.n.Job.Adopted)
+	return append(before, marks...), err
+}
+
 // bootProgress is until when a machine that boots may take: so long after it first got as far as it is.
 func (e *Engine) bootProgress(ctx context.Context, p *pass) (time.Time, error) {
-	marks, err := e.db.Marks(ctx, p.n.UUID, p.n.Job.ID)
+	marks, err := e.bootMarks(ctx, p)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -190,7 +206,7 @@ func (e *Engine) bootProgress(ctx context.Context, p *pass) (time.Time, error) {
 
 // whyNoAgent says how far a machine came that did not bring up its agent in time, and what that hints at.
 func (e *Engine) whyNoAgent(ctx context.Context, p *pass) (string, error) {
-	marks, err := e.db.Marks(ctx, p.n.UUID, p.n.Job.ID)
+	marks, err := e.bootMarks(ctx, p)
 	if err != nil {
 		return "", err
 	}
@@ -303,6 +319,11 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 			if err != nil {
 				return verdict{}, err
 			}
+		} else {
+			p.edit(func(n *node.Node, also *node.Also) error {
+				p.e.mark(n, also, node.MarkReset, "by the agent")
+				return nil
+			})
 		}
 		return stepDone, p.ended(ctx)
 	}
@@ -311,6 +332,11 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 
 // powerOffAgent leaves the ramdisk of a machine that must not be turned off running, locked out.
 func powerOffAgent(ctx context.Context, p *pass) (verdict, error) {
+	if p.n.Job.Note == "" {
+		if v, taken := keep(ctx, p); taken {
+			return v, nil
+		}
+	}
 	if p.e.staysOn(p.n) {
 		return stepDone, p.ended(ctx)
 	}

@@ -20,6 +20,7 @@ type Config struct {
 	AllowUnverified bool   // deploy images without a digest
 	AllowMD5        bool   // deploy images of which no more than an MD5 sum is known
 	AutomatedClean  bool   // clean on the way to available, unless the node says otherwise
+	FastTrack       bool   // keep the agent between inspection, cleaning and deployment, unless the node's driver_info.fast_track says otherwise
 	BootMode        string // "bios", "uefi", or "" for what the machine is set to; a node's capabilities say otherwise
 	ImageBase       string // URL below which the conductor's own images are served; for an image_source that is a bare file name
 

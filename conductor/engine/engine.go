@@ -35,6 +35,7 @@ type db interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
 	UUIDs(ctx context.Context, busy bool) ([]string, error)
+	Kept(ctx context.Context) ([]string, error)
 	Idle(ctx context.Context) ([]node.Idle, error)
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
@@ -104,6 +105,7 @@ type Engine struct {
 	alive    map[string]time.Time     // last sign of life of an agent
 	holds    map[string]string        // plan that the agent said it holds
 	asked    map[string]ask           // when power actions were asked for
+	met      map[string]string        // boot whose agent had a session with this conductor
 }
 
 // New makes an engine; Run starts it. link and network may be nil: no agent is reachable, all machines are on one network.
@@ -115,7 +117,7 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
 		queue: newQueue(), bmcs: newLockTable(),
 		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{}, holds: map[string]string{},
-		asked: map[string]ask{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
+		asked: map[string]ask{}, met: map[string]string{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
 	}
 }
 
@@ -147,7 +149,7 @@ func (noLink) CloseSession(string)                                   {}
 
 // Run works until ctx ends: first on everything that was under way when the conductor was last stopped.
 func (e *Engine) Run(ctx context.Context) error {
-	ids, err := e.db.UUIDs(ctx, true)
+	ids, err := e.unfinished(ctx)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -190,12 +192,22 @@ func (e *Engine) Run(ctx context.Context) error {
 // rescan looks for unfinished work that nobody told this engine of, such as that of a conductor that died.
 func (e *Engine) rescan(ctx context.Context) {
 	e.every(ctx, e.cfg.Rescan, func() error {
-		ids, err := e.db.UUIDs(ctx, true)
+		ids, err := e.unfinished(ctx)
 		for _, id := range ids {
 			e.wake(id)
 		}
 		return err
 	})
+}
+
+// unfinished lists the nodes that have to be looked at: those with work under way, and those whose agent is kept.
+func (e *Engine) unfinished(ctx context.Context) ([]string, error) {
+	busy, err := e.db.UUIDs(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	kept, err := e.db.Kept(ctx)
+	return append(busy, kept...), err
 }
 
 // every calls f each time so long has passed since it returned.

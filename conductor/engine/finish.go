@@ -19,7 +19,9 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	}
 	took := time.Since(j.StartedAt).Round(time.Millisecond)
 	ended := func(verb node.Verb) error {
-		e.closeBoot(n)
+		if b := n.Boot; b == nil || !b.Kept {
+			e.closeBoot(n)
+		}
 		if err := e.leave(n, also, verb); err != nil {
 			return err
 		}
@@ -32,6 +34,9 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 		return nil
 	}
 	switch j.Phase {
+	case node.PhaseWarm, node.PhaseCool:
+		e.finishAhead(n, also, took)
+		return nil
 	case node.PhasePower:
 		e.history(n, also, "power", "INFO", fmt.Sprintf("%s is done after %s", n.TargetPower, took), j.Requester)
 		n.Job, n.TargetPower = nil, ""
@@ -87,18 +92,27 @@ func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 	j := n.Job
 	reason = sentence(reason)
 	if j.Failure != "" { // the cleaning up failed, too
-		n.LastError = j.Failure + " Besides, " + lowerFirst(reason)
 		e.history(n, also, "provisioning", "ERROR", "cleaning up failed: "+reason, "")
-		j.Failure = n.LastError
+		j.Failure += " Besides, " + lowerFirst(reason)
+		if !j.IsAhead() {
+			n.LastError = j.Failure
+		}
 		return e.finishFailed(n, also)
 	}
 	if s := j.Current(); s != nil {
 		s.Status, s.EndedAt = node.StepFailed, time.Now().UTC()
 		e.mark(n, also, node.MarkStepFailed, s.Name+": "+reason)
 	}
-	j.Failure, n.LastError = reason, reason
+	if j.Failure = reason; !j.IsAhead() { // nobody asked for what is done ahead: the node is as good as before
+		n.LastError = reason
+	}
 	e.history(n, also, map[bool]string{true: "power", false: "provisioning"}[j.Phase == node.PhasePower], "ERROR",
 		fmt.Sprintf("%s failed: %s", j.Phase, reason), j.Requester)
+	if s := j.Current(); j.IsAhead() && s != nil && s.InBand && n.Boot != nil && n.Boot.Connected && !n.Boot.Ended {
+		n.Boot.Kept, n.Boot.Staged = true, nil // the image could not be written, but the agent is well
+		e.mark(n, also, node.MarkKept, "")
+		return e.finishFailed(n, also)
+	}
 	if n.Boot != nil && n.Boot.ClosedAt.IsZero() {
 		n.Boot.ClosedAt = time.Now().UTC()
 	}
@@ -118,7 +132,13 @@ func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 // finishFailed enters the failure state.
 func (e *Engine) finishFailed(n *node.Node, also *node.Also) error {
 	j := n.Job
-	e.closeBoot(n)
+	if j.IsAhead() {
+		e.failAhead(n)
+		return nil
+	}
+	if b := n.Boot; b == nil || !b.Kept { // a kept agent that the job did not take up waits for the next
+		e.closeBoot(n)
+	}
 	if j.Phase == node.PhaseDiscover {
 		n.Job = nil
 		return nil
@@ -197,5 +217,5 @@ func (e *Engine) closeBoot(n *node.Node) {
 	if n.Boot.ClosedAt.IsZero() {
 		n.Boot.ClosedAt = time.Now().UTC()
 	}
-	n.Boot.Ended, n.Boot.Connected = true, false
+	n.Boot.Ended, n.Boot.Connected, n.Boot.Kept, n.Boot.Staged = true, false, false, nil
 }

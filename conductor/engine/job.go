@@ -45,6 +45,9 @@ func (e *Engine) newJob(ctx context.Context, n *node.Node, r Request) (*node.Job
 	case node.Adopt:
 		job.Phase, job.Target = node.PhaseAdopt, node.Active
 		job.Steps = conductorPhase(node.PhaseAdopt)
+		if b := n.Boot; b != nil && b.Kept { // what runs on the machine is not the instance
+			job.Steps = append(conductorPhase(node.PhaseCool), job.Steps...)
+		}
 	case node.Service:
 		job.Phase, job.Target = node.PhaseService, node.Active
 		job.Steps, err = e.listedSteps(n, node.PhaseService, r.ServiceSteps, r.DisableRamdisk)

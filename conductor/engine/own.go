@@ -137,4 +137,5 @@ func (e *Engine) disown(id string) {
 	delete(e.alive, id)
 	delete(e.holds, id)
 	delete(e.asked, id)
+	delete(e.met, id)
 }

@@ -15,7 +15,7 @@ func pausable(n *node.Node, s *node.JobStep) bool {
 		return false
 	}
 	switch j.Phase {
-	case node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseService, node.PhaseRescue:
+	case node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseService, node.PhaseRescue, node.PhaseWarm:
 		return true
 	}
 	return false
@@ -25,10 +25,13 @@ const pausedDetail = "paused: the node is in maintenance mode"
 
 // pause leaves a job waiting, with nothing touched and nothing locked. Nobody tells the engine when maintenance ends, so it looks.
 func (e *Engine) pause(ctx context.Context, p *pass) (time.Duration, error) {
-	if p.n.Job.Detail == pausedDetail && p.n.Provision.IsWaiting() {
+	if p.n.Job.Detail == pausedDetail && !p.n.Provision.IsWorking() {
 		return e.pausePoll(), nil
 	}
 	_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+		if n.Job.Detail != pausedDetail {
+			e.mark(n, also, node.MarkPaused, "")
+		}
 		n.Job.Detail = pausedDetail
 		return e.waitForAgent(n, also)
 	})

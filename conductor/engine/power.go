@@ -39,24 +39,40 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 	if timeout > 0 {
 		args = json.RawMessage(`{"timeout":` + strconv.FormatInt(int64(timeout), 10) + `}`)
 	}
-	_, err = e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+	var gone string // plan of a job that this one takes the place of
+	n, err = e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
 		switch {
 		case n.TargetPower != "":
 			return &LockedError{n.UUID, e.cfg.Hostname, "a power action is under way (" + n.TargetPower + ")"}
 		case n.Provision == node.Cleaning || n.Provision == node.CleanWait || n.Provision == node.CleanHold:
 			return invalidf("node %s is being cleaned, during which its power can't be changed: abort the cleaning first", n.UUID)
-		case n.Job != nil:
+		case n.Job != nil && !n.Job.IsAhead():
 			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
 		case n.DisablePowerOff && (target == "power off" || target == "soft power off"):
 			return invalidf("node %s has disable_power_off set: its power can't be turned off", n.UUID)
 		case e.drivers.Interface(n, "power") == agentPower && len(steps) == 1:
 			return invalidf("node %s has no controller but its agent (power interface agent), which can restart the machine, not turn it on or off: ask for rebooting", n.UUID)
 		}
+		gone = ""
+		if j := n.Job; j.IsAhead() {
+			gone = j.PlanID
+			n.Job = nil
+			if !n.IsWarm() {
+				e.closeBoot(n)
+			}
+		}
+		if target != "power on" {
+			e.letGo(n, also, target+" was asked for")
+		}
 		e.beginPower(n, also, target, args, user)
 		return nil
 	})
 	if err != nil {
 		return err
+	}
+	e.cancelGone(ctx, n.UUID, gone)
+	if b := n.Boot; (b == nil || b.Ended) && e.drivers.Interface(n, "power") != agentPower { // else its session is what acts
+		e.agents().CloseSession(n.UUID)
 	}
 	e.wake(n.UUID)
 	return nil

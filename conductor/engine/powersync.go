@@ -176,6 +176,12 @@ func (e *Engine) powerSeen(n *node.Node, also *node.Also, st power.State) error 
 	if n.Power == string(st) {
 		return nil
 	}
+	if st == power.Off && n.Boot != nil && n.Boot.Kept {
+		// Somebody does not want it warm any more, or the machine lost its power: no reason to set it back.
+		e.letGo(n, also, "its machine is off, which was not asked for here")
+		e.recordPower(n, also, st)
+		return nil
+	}
 	known := func(s string) bool { return s == string(power.On) || s == string(power.Off) }
 	if e.cfg.ForcePower && known(n.Power) && known(string(st)) && (n.Power == string(power.On) || !e.staysOn(n)) {
 		if times := e.sync.push(n.UUID); times <= e.cfg.PowerSyncTries {

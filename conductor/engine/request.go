@@ -51,18 +51,23 @@ func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 	if err != nil {
 		return err
 	}
-	var gone string // plan of the job that this request ends
+	var gone, ahead string // plan of the job that this request ends
 	n, err = e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
-		gone = ""
+		gone, ahead = "", ""
 		if n.Job != nil {
 			gone = n.Job.PlanID
+		}
+		if n.Job.IsAhead() {
+			ahead = gone
 		}
 		return e.provision(ctx, n, also, r)
 	})
 	if err != nil {
 		return err
 	}
-	if r.Verb == node.Delete {
+	if r.Verb != node.Delete {
+		e.cancelGone(ctx, n.UUID, ahead)
+	} else {
 		// The agent, if there is one, is not told politely: its machine is about to lose power.
 		if gone != "" {
 			if err := e.agents().CancelPlan(ctx, n.UUID, gone); err != nil {
@@ -83,10 +88,13 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	if n.Job != nil && n.Job.Phase == node.PhasePower {
 		return &LockedError{n.UUID, e.cfg.Hostname, "a power action is under way (" + n.TargetPower + ")"}
 	}
-	if n.Job != nil && n.Job.Failure != "" {
+	if n.Job != nil && n.Job.Failure != "" && !n.Job.IsAhead() {
 		return &LockedError{n.UUID, e.cfg.Hostname, "failed work is being cleaned up"}
 	}
 	if err := e.allowed(n, r); err != nil {
+		return err
+	}
+	if _, err := e.fastTrack(n); err != nil {
 		return err
 	}
 	r, err := e.withRunbook(ctx, n, r)
@@ -130,14 +138,17 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	n.LastError = ""
 	clearFault(n, node.FaultClean)
 	clearFault(n, node.FaultService)
-	if n.Boot != nil {
-		n.Boot.Ended = true // of the job before this one
+	if n.Job.IsAhead() {
+		job = e.takeOverAhead(n, also, n.Job, job)
+	}
+	if b := n.Boot; b != nil && !b.Kept && (job == nil || job.Adopted == "") {
+		b.Ended = true // of the job before this one
 	}
 	n.Job = job
 	if err := e.setState(n, also, r.Verb); err != nil {
 		return err
 	}
-	if job == nil {
+	if job == nil || job.IsAhead() {
 		return nil
 	}
 	e.mark(n, also, node.MarkRequested, string(job.Phase))

@@ -11,6 +11,7 @@ const (
 	stepBootAgent = "deploy" // in a deployment, as in Ironic
 	stepBoot      = "boot_agent"
 	stepTearDown  = "tear_down_agent"
+	stepOffAgent  = "power_off_agent"
 	stepAfterFail = "power_off_after_failure"
 
 	stepSwitchNetwork = "switch_to_tenant_network"
@@ -36,8 +37,8 @@ func conductorSteps() []conductorStep {
 		{"deploy", stepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2}, switchToTenantNetwork},
 		{"deploy", stepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3}, powerOn},
 
-		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000}, bootAgent},
-		{"deploy", "power_off_agent", map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1}, powerOffAgent},
+		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000, node.PhaseWarm: 1000}, bootAgent},
+		{"deploy", stepOffAgent, map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1, node.PhaseCool: -1}, powerOffAgent},
 
 		{"power", "power_off_instance", map[node.Phase]int{node.PhaseDelete: 100}, powerOffForGood},
 		{"network", "remove_tenant_network", map[node.Phase]int{node.PhaseDelete: 50}, removeTenantNetwork},

@@ -1,5 +1,10 @@
 package node
 
+import (
+	"strings"
+	"time"
+)
+
 // Names of marks. Whoever sees the thing happen writes the mark with the ID of the node's job; the time line, the table of where
 // the time went, and the explanation of a boot that got stuck are made from them.
 const (
@@ -19,6 +24,13 @@ const (
 	MarkStepFailed  = "step failed"          // Detail: the step and why
 	MarkState       = "provision state"      // Detail: the new state
 	MarkBootAgain   = "agent is booted anew" // Detail: why
+	MarkKexecAsked  = "kexec requested"      // of the agent
+	MarkKexec       = "kexec"                // the agent has left, and the system's kernel starts
+	MarkSign        = "sign of life"         // of the deployed system; Detail: which
+	MarkBMC         = "controller called"    // when it had answered; Detail: what was asked and how long it took, see CallDetail
+	MarkReset       = "reset requested"      // of a machine that stays on
+	MarkRetry       = "waits to try again"   // Detail: why
+	MarkPaused      = "paused"               // while the node is in maintenance
 
 	// By network boot and enrolment, in the order in which a machine goes through them.
 	MarkDHCP         = "dhcp answered"        // Detail: address, boot file
@@ -33,3 +45,21 @@ const (
 	MarkImageFetch   = "image download began" // when the conductor serves the image
 	MarkImageFetched = "image download ended" //
 )
+
+// CallDetail is the Detail of a MarkBMC.
+func CallDetail(op string, took time.Duration) string {
+	return op + " took " + took.Round(time.Millisecond).String()
+}
+
+// ParseCall reads the Detail of a MarkBMC. One that can't be read took no time.
+func ParseCall(detail string) (op string, took time.Duration) {
+	i := strings.LastIndex(detail, " took ")
+	if i < 0 {
+		return detail, 0
+	}
+	took, err := time.ParseDuration(detail[i+len(" took "):])
+	if err != nil || took < 0 {
+		return detail, 0
+	}
+	return detail[:i], took
+}

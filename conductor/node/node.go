@@ -85,6 +85,8 @@ type Node struct {
 
 	Job  *Job  `json:",omitzero"` // work in progress; nil when there is none
 	Boot *Boot `json:",omitzero"` // the newest boot of the agent on this machine; nil before the first
+	// Warmth is why the node could not be made warm, or what its disk could not be given ahead, when that was last tried; nil when it went well.
+	Warmth *Warmth `json:",omitzero"`
 
 	// Past has the newest job of each phase that is over, with what came out of its steps, but without their arguments.
 	Past map[Phase]*Job `json:",omitzero"`
@@ -188,6 +190,7 @@ type Job struct {
 	Failure   string    `json:"failure,omitempty"`    // why the job failed; what is left of it cleans up behind it
 	Detail    string    `json:"detail,omitempty"`     // for humans: "waiting for the agent since ..."
 	EndedAt   time.Time `json:"ended_at,omitzero"`    // of a job that is over, see Node.Past
+	Adopted   string    `json:"adopted,omitempty"`    // ID of the job whose boot of the agent this one took over; the boot's first marks are that one's
 }
 
 // JobStep is one step of a job.
@@ -254,6 +257,8 @@ type Boot struct {
 	Ended     bool      `json:"ended,omitempty"` // powered off, rebooted or torn down: certificate is void
 	// Kept: no job needs the agent, and it stays connected for the next one (fast track).
 	Kept bool `json:"kept,omitempty"`
+	// Staged is the image that was written ahead in this boot, and not committed; nil when there is none.
+	Staged *Staged `json:"staged,omitempty"`
 }
 
 // WindowOpen tells whether the machine's boot requests are to be answered at t.

@@ -15,6 +15,7 @@ var nodeColumns = []string{
 	"name", "instance_uuid", "instance_name", "driver", "provision_state", "target_provision_state", "provision_updated_at",
 	"power_state", "target_power_state", "reservation", "maintenance", "fault", "retired", "protected", "resource_class",
 	"conductor_group", "conductor", "owner", "lessee", "shard", "parent_node", "chassis_uuid", "description", "busy",
+	"kept",
 }
 
 func columns(n *node.Node) []any {
@@ -23,6 +24,7 @@ func columns(n *node.Node) []any {
 		micros(n.ProvisionUpdatedAt), n.Power, n.TargetPower, n.Reservation, bit(n.Maintenance), n.Fault, bit(n.Retired),
 		bit(n.Protected), n.ResourceClass, n.ConductorGroup, n.Conductor, n.Owner, n.Lessee, n.Shard, n.ParentNode, n.ChassisUUID,
 		n.Description, bit(n.Job != nil || n.TargetPower != "" || n.Reservation != "" || !n.Provision.IsStable()),
+		bit(n.Boot != nil && n.Boot.Kept),
 	}
 }
 
@@ -67,7 +69,7 @@ type Query struct {
 func SortKeys() []string {
 	keys := []string{"uuid", "created_at", "updated_at"}
 	for _, c := range nodeColumns {
-		if c != "busy" {
+		if c != "busy" && c != "kept" {
 			keys = append(keys, c)
 		}
 	}
@@ -223,6 +225,18 @@ func (s *Store) markerExists(ctx context.Context, table, marker string) error {
 		return fmt.Errorf("marker %s: %w", marker, ErrNotFound)
 	}
 	return err
+}
+
+// Kept returns the UUIDs of nodes without work under way whose agent is kept for the next.
+func (s *Store) Kept(ctx context.Context) ([]string, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT uuid FROM nodes WHERE kept = 1 AND busy = 0 ORDER BY seq`)
+	if err != nil {
+		return nil, fmt.Errorf("list nodes whose agent is kept: %w", err)
+	}
+	return collect(rows, func(scan func(...any) error) (string, error) {
+		var id string
+		return id, scan(&id)
+	})
 }
 
 // UUIDs returns the UUIDs of all nodes, or of those with work under way only, in the order they were made.

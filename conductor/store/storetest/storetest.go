@@ -45,6 +45,8 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"Allocate", allocate},
 		{"AllocationEnds", allocationEnds},
 		{"Backfill", backfill},
+		{"Pools", pools},
+		{"Duties", duties},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, t.Context(), open(t)) })
 	}
@@ -239,6 +241,25 @@ func query(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Fatal(err)
 	}
 	create(t, s, &node.Node{Driver: "fake-hardware", Retired: true, ChassisUUID: ch.UUID, TargetPower: "power on"})
+	kept, err := s.Kept(ctx)
+	if err != nil || len(kept) != 0 {
+		t.Errorf("Kept = %v, %v, want none", kept, err)
+	}
+	change := func(ident string, f func(*node.Node)) string {
+		t.Helper()
+		n, err := s.UpdateNode(ctx, ident, func(n *node.Node) error { f(n); return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n.UUID
+	}
+	id := change("b", func(n *node.Node) { n.Boot = &node.Boot{Kept: true} })
+	change("c", func(n *node.Node) { n.Boot = &node.Boot{Kept: true} }) // has a job
+	if kept, err := s.Kept(ctx); err != nil || !slices.Equal(kept, []string{id}) {
+		t.Errorf("Kept = %v, %v, want that of %s", kept, err, id)
+	}
+	change("b", func(n *node.Node) { n.Boot = nil })
+	change("c", func(n *node.Node) { n.Boot = nil })
 	for _, c := range []struct {
 		name string
 		q    store.Query

@@ -1,0 +1,241 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+)
+
+// Fast track: at the end of inspection and cleaning the agent may stay (Boot.Kept), and the next job takes it up instead of booting the
+// machine. Whether it is there its stream tells, so nobody waits for it: only a conductor that was away itself gives it the time to come back.
+
+// fastTrack tells whether a node's agent is kept between jobs: the node's own setting, else the configuration's.
+func (e *Engine) fastTrack(n *node.Node) (bool, error) {
+	switch v := n.DriverInfo["fast_track"].(type) {
+	case nil:
+		return e.cfg.FastTrack, nil
+	case bool:
+		return v, nil
+	case string:
+		switch strings.ToLower(strings.TrimSpace(v)) {
+		case "true", "yes", "on", "1":
+			return true, nil
+		case "false", "no", "off", "0":
+			return false, nil
+		case "":
+			return e.cfg.FastTrack, nil
+		}
+	}
+	return false, invalidf("fast_track in driver_info of node %s is neither true nor false", n.UUID)
+}
+
+// agentThere tells whether the newest boot's agent has a session, and if not how long it may still take to come back: no time at all, unless
+// this conductor has not heard of it since it started or took the node over.
+func (p *pass) agentThere() (there bool, left time.Duration) {
+	b := p.n.Boot
+	switch {
+	case b == nil || b.Ended || b.EnrolledAt.IsZero():
+		return false, 0
+	case b.Connected:
+		return true, 0
+	case p.e.heard(p.n.UUID, b.BootID):
+		return false, 0
+	}
+	return false, max(0, time.Until(b.LostAt.Add(p.e.cfg.SessionGrace)))
+}
+
+// heard tells whether an agent's session was opened with this conductor since it owns the node.
+func (e *Engine) heard(nodeUUID, bootID string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.met[nodeUUID] == bootID
+}
+
+// mayKeep tells whether the agent stays at the end of the present job, if it is there.
+func (p *pass) mayKeep() bool {
+	n, j := p.n, p.n.Job
+	if j.Failure != "" || j.Abort || n.Maintenance || n.Retired || n.Quarantine != nil || j.Phase != node.PhaseInspect && j.Phase != node.PhaseClean {
+		return false
+	}
+	on, err := p.e.fastTrack(n)
+	if err != nil { // told when the job was asked for
+		p.e.log.Warn("the agent is not kept", "node", n.UUID, "err", err)
+	}
+	return on
+}
+
+// keep ends a job with the agent waiting for the next. taken is false when the agent is to be turned off as usual.
+func keep(_ context.Context, p *pass) (v verdict, taken bool) {
+	e := p.e
+	if !p.mayKeep() {
+		return verdict{}, false
+	}
+	there, left := p.agentThere()
+	switch {
+	case there:
+		return verdict{done: true, result: json.RawMessage(`{"kept":true}`), apply: func(n *node.Node, also *node.Also) error {
+			b := n.Boot
+			if b == nil || b.Ended || !b.Connected {
+				return errMoved
+			}
+			b.Kept = true
+			e.mark(n, also, node.MarkKept, "")
+			e.history(n, also, "boot", "INFO", "the agent is kept for what comes next (fast track)", "")
+			return nil
+		}}, true
+	case left > 0:
+		return again(left), true
+	}
+	return verdict{}, false
+}
+
+// takeUp begins a job with the agent that was kept. taken is false when the machine has to be booted.
+func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
+	e := p.e
+	there, left := p.agentThere()
+	switch {
+	case there:
+		if err := e.attachKept(ctx, p.n, ProvisioningNetwork); err != nil {
+			return verdict{}, true, err
+		}
+		result, err := json.Marshal(map[string]any{"boot_id": p.n.Boot.BootID, "kept": true, "took_ms": 0})
+		return verdict{done: true, result: result, apply: func(n *node.Node, also *node.Also) error {
+			b := n.Boot
+			if b == nil || b.Ended || !b.Kept || !b.Connected {
+				return errMoved
+			}
+			b.Kept = false
+			e.mark(n, also, node.MarkTakenUp, "")
+			return nil
+		}}, true, err
+	case left > 0:
+		return again(left), true, nil
+	}
+	_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
+		b := n.Boot
+		if b == nil || b.Connected {
+			return errMoved
+		}
+		since := ""
+		if !b.LostAt.IsZero() {
+			since = " since " + b.LostAt.Format("15:04:05")
+		}
+		e.history(n, also, "boot", "WARNING", "the agent that was kept is out of reach"+since+": the machine is booted as usual", "")
+		e.closeBoot(n)
+		return nil
+	})
+	return verdict{}, false, err
+}
+
+// switcher is a network that knows whether connecting a node to a network moves its ports from another one.
+type switcher interface {
+	Switches(ctx context.Context, n *node.Node, to NetworkName) (bool, error)
+}
+
+// resetter is a link by which an agent can be told to drop its links and get its addresses anew.
+type resetter interface {
+	ResetNetwork(ctx context.Context, nodeUUID string) error
+}
+
+// attachKept connects a node to a network while its agent runs. Where that moves its ports, the agent is told to get its addresses anew.
+func (e *Engine) attachKept(ctx context.Context, n *node.Node, to NetworkName) error {
+	moves := false
+	if s, ok := e.network.(switcher); ok {
+		var err error
+		if moves, err = s.Switches(ctx, n, to); err != nil {
+			return failf("find out which network the machine is on: %v", err)
+		}
+	}
+	if err := e.attach(ctx, n, to); err != nil || !moves {
+		return err
+	}
+	r, ok := e.agents().(resetter)
+	if !ok {
+		return nil
+	}
+	if err := r.ResetNetwork(ctx, n.UUID); err != nil {
+		// Its session breaks with the switch, and the agent looks for its network by itself when it can't get back.
+		e.log.Info("the agent could not be told that its network was switched", "node", n.UUID, "err", err)
+	}
+	return nil
+}
+
+// watchKept looks after a node on which nothing is under way but that its agent is kept: one that stays out of reach is given up.
+func (e *Engine) watchKept(ctx context.Context, n *node.Node) (time.Duration, error) {
+	if claimed, err := e.claim(ctx, n.UUID); err != nil {
+		return never, err
+	} else if claimed != nil {
+		n = claimed
+	}
+	b := n.Boot
+	if n.Job != nil || b == nil || !b.Kept {
+		return 0, nil
+	}
+	if b.Connected || n.Maintenance || n.Reservation != "" {
+		// Its owner keeps it, as that of a job that waits.
+		if time.Until(n.LeaseUntil) < e.cfg.Lease/2 {
+			if _, err := e.change(ctx, n.UUID, func(*node.Node, *node.Also) error { return nil }); err != nil {
+				return never, err
+			}
+		}
+		if b.Connected {
+			return e.cfg.Lease / 3, nil
+		}
+		return e.pausePoll(), nil
+	}
+	if left := time.Until(b.LostAt.Add(e.cfg.SessionGrace)); left > 0 {
+		return left, nil
+	}
+	_, err := e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		if b := n.Boot; n.Job != nil || b == nil || !b.Kept || b.Connected || n.Maintenance || n.Reservation != "" {
+			return errMoved
+		}
+		e.endKept(n, also, fmt.Sprintf("the agent that was kept is out of reach for %s", e.cfg.SessionGrace))
+		return nil
+	})
+	if err == nil {
+		e.agents().CloseSession(n.UUID)
+	}
+	return 0, err
+}
+
+// endKept gives up an agent that was kept, on a node on which nothing is under way: its machine is turned off, as it would be had the agent
+// not been kept.
+func (e *Engine) endKept(n *node.Node, also *node.Also, why string) {
+	off := n.Power == string(power.Off) || e.staysOn(n) || n.Maintenance
+	then := "its machine is turned off"
+	if off {
+		then = "the next job boots it as usual"
+	}
+	e.history(n, also, "boot", "WARNING", why+": "+then, "")
+	e.closeBoot(n)
+	if !off {
+		n.Job = e.coolJob(n, also, "")
+	}
+}
+
+// coolJob turns a machine off on which nothing but the agent runs.
+func (e *Engine) coolJob(n *node.Node, also *node.Also, user string) *node.Job {
+	j := &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: user, Phase: node.PhaseCool, Steps: conductorPhase(node.PhaseCool)}
+	was := n.Job
+	n.Job = j
+	e.mark(n, also, node.MarkRequested, string(j.Phase))
+	n.Job = was
+	return j
+}
+
+// letGo ends the boot of a kept agent because a client changes the power of its machine.
+func (e *Engine) letGo(n *node.Node, also *node.Also, why string) {
+	if b := n.Boot; b == nil || !b.Kept {
+		return
+	}
+	e.history(n, also, "boot", "INFO", "the agent that was kept ends: "+why, "")
+	e.closeBoot(n)
+}

@@ -1,0 +1,243 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// What is done ahead: an available node's agent is booted, its machine turned off again, an image written to its disk. The node stays
+// available meanwhile, with nothing locked, and whatever a client asks for comes first. A deployment takes over the boot that is under way.
+
+// Warm boots the agent of an available node, which stays available. It does nothing when the agent is up, or being booted. When it returns
+// nil the intent is stored; if it does not succeed, Node.Warmth and the history say why. Errors are as those of Provision.
+func (e *Engine) Warm(ctx context.Context, ident, user string) error {
+	return e.ahead(ctx, ident, func(n *node.Node, also *node.Also) error {
+		if n.IsWarm() && n.Job == nil || n.Job != nil && n.Job.Phase == node.PhaseWarm && n.Job.Failure == "" {
+			return nil
+		}
+		if err := e.mayWarm(n); err != nil {
+			return err
+		}
+		e.beginAhead(n, also, &node.Job{Phase: node.PhaseWarm, Steps: conductorPhase(node.PhaseWarm)}, "to be booted into the agent, for what may come", user)
+		return nil
+	})
+}
+
+// Cool turns a warm node off, or ends its warming. It does nothing when no agent is up or being booted ahead. What it returns is as with Warm.
+func (e *Engine) Cool(ctx context.Context, ident, user string) error {
+	return e.ahead(ctx, ident, func(n *node.Node, also *node.Also) error {
+		switch j := n.Job; {
+		case j != nil && j.Phase == node.PhaseCool:
+			return nil
+		case j != nil && !j.IsAhead():
+			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
+		case j == nil && (n.Boot == nil || !n.Boot.Kept):
+			n.Warmth = nil
+			return nil
+		}
+		n.Warmth = nil
+		e.beginAhead(n, also, &node.Job{Phase: node.PhaseCool, Steps: conductorPhase(node.PhaseCool)}, "to be turned off again", user)
+		return nil
+	})
+}
+
+// Image says what is to be written ahead, by the keys of instance_info that a deployment of it will have: image_source, image_os_hash_algo,
+// image_os_hash_value, image_checksum, image_type, root_gb, ...
+type Image map[string]any
+
+// Stage writes an image to the disk of an available node ahead; the node is made warm first if it is not. A deployment in the same boot that
+// asks for the same image finds it there; any other writes its own as usual. What it returns is as with Warm.
+func (e *Engine) Stage(ctx context.Context, ident string, image Image, user string) error {
+	return e.ahead(ctx, ident, func(n *node.Node, also *node.Also) error {
+		if err := e.mayWarm(n); err != nil {
+			return err
+		}
+		step, err := e.stageStep(n, image)
+		if err != nil {
+			return err
+		}
+		if j := n.Job; j != nil && j.Phase == node.PhaseWarm && j.Failure == "" {
+			if slices.ContainsFunc(j.Steps, func(s node.JobStep) bool { return s.InBand && slices.Equal(s.Args, step.Args) }) {
+				return nil
+			}
+			if j.PlanID != "" {
+				return &LockedError{n.UUID, e.cfg.Hostname, "another image is being written ahead"}
+			}
+			j.Steps = append(slices.DeleteFunc(j.Steps, func(s node.JobStep) bool { return s.InBand }), step)
+			return nil
+		}
+		job := &node.Job{Phase: node.PhaseWarm, Steps: append(conductorPhase(node.PhaseWarm), step)}
+		e.beginAhead(n, also, job, "to be given an image ahead", user)
+		return nil
+	})
+}
+
+// stageStep is the writing of an image ahead, with all its arguments: what instance_info says by the time it runs is none of its business.
+func (e *Engine) stageStep(n *node.Node, image Image) (node.JobStep, error) {
+	as := *n
+	as.InstanceInfo = map[string]any(image)
+	if err := e.checkAgent(&as); err != nil {
+		return node.JobStep{}, err
+	}
+	if err := e.checkImage(&as); err != nil {
+		return node.JobStep{}, err
+	}
+	st, _ := e.agentTable("deploy", "write_image") // checkAgent has seen it
+	step := inBand(st, nil, st.Priority.Deploy)
+	step.Abortable = true // nobody waits for it, and what it leaves has no table
+	if err := e.checkPlan(&as, []node.JobStep{step}); err != nil {
+		return node.JobStep{}, err
+	}
+	var err error
+	step.Args, err = e.stepArgs(&as, step)
+	return step, err
+}
+
+// ahead changes what is done ahead on a node, and tells the agent of the job before, if there was one.
+func (e *Engine) ahead(ctx context.Context, ident string, f func(*node.Node, *node.Also) error) error {
+	n, err := e.db.Node(ctx, ident)
+	if err != nil {
+		return err
+	}
+	var gone string
+	n, err = e.change(ctx, n.UUID, func(n *node.Node, also *node.Also) error {
+		was := n.Job
+		if err := f(n, also); err != nil {
+			return err
+		}
+		gone = ""
+		if was != nil && (n.Job == nil || n.Job.ID != was.ID) {
+			gone = was.PlanID
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	e.cancelGone(ctx, n.UUID, gone)
+	e.wake(n.UUID)
+	return nil
+}
+
+// cancelGone stops the plan of a job that is over, if there is one.
+func (e *Engine) cancelGone(ctx context.Context, nodeUUID, planID string) {
+	if planID == "" {
+		return
+	}
+	if err := e.agents().CancelPlan(ctx, nodeUUID, planID); err != nil {
+		e.log.Debug("cancel plan", "node", nodeUUID, "err", err)
+	}
+}
+
+// mayWarm refuses to boot what is not idle, or not well, or has no agent.
+func (e *Engine) mayWarm(n *node.Node) error {
+	switch {
+	case n.Job != nil && !n.Job.IsAhead(), n.TargetPower != "", n.Job == nil && n.Reservation != "":
+		return &LockedError{n.UUID, e.cfg.Hostname, "something is under way in state " + string(n.Provision)}
+	case n.Provision != node.Available:
+		return invalidf("node %s is in state %q: only an available node can be made warm", n.UUID, n.Provision)
+	case n.Maintenance:
+		return invalidf("node %s can't be made warm because it's in maintenance mode", n.UUID)
+	case n.Fault != "":
+		return invalidf("node %s can't be made warm while it has a fault (%s)", n.UUID, n.Fault)
+	case n.Quarantine != nil, n.Retired:
+		return invalidf("node %s can't be made warm: it is retired, or in quarantine", n.UUID)
+	case e.drivers.Interface(n, "deploy") == "fake":
+		return invalidf("node %s has deploy interface fake, and so no agent that could be booted ahead", n.UUID)
+	}
+	return nil
+}
+
+// beginAhead gives a node a job that is done ahead, in place of one that is.
+func (e *Engine) beginAhead(n *node.Node, also *node.Also, j *node.Job, what, user string) {
+	was := n.Job
+	j.ID, j.StartedAt, j.Requester = uuid.NewString(), time.Now().UTC(), user
+	n.Job = j
+	e.history(n, also, "provisioning", "INFO", "the node is "+what, user)
+	e.mark(n, also, node.MarkRequested, string(j.Phase))
+	if was != nil && j.Phase == node.PhaseWarm && was.Phase == node.PhaseCool {
+		e.closeBoot(n) // it is being turned off
+	}
+}
+
+// takeOverAhead begins a client's job in place of one that was done ahead. A nil job is a change of state only.
+func (e *Engine) takeOverAhead(n *node.Node, also *node.Also, was, job *node.Job) *node.Job {
+	booting := was.Phase == node.PhaseWarm && was.Failure == "" && n.Boot != nil && !n.Boot.Ended
+	s := was.Current()
+	switch {
+	case booting && (s == nil || !bootsAgent(*s)):
+		n.Boot.Kept = true // the next boot_agent takes it up
+		return job
+	case job == nil && was.Phase == node.PhaseWarm && was.Failure == "":
+		e.history(n, also, "boot", "INFO", "the boot of the agent that is under way is not wanted any more: the machine is turned off", "")
+		e.closeBoot(n)
+		return e.coolJob(n, also, was.Requester)
+	case job == nil:
+		return was // it turns the machine off
+	case booting && s.Status == node.StepRunning && was.Note != "" && len(job.Steps) > 0 && bootsAgent(job.Steps[0]):
+		first := &job.Steps[0]
+		first.Status, first.StartedAt = node.StepRunning, time.Now().UTC()
+		job.Note, job.Attempt, job.BegunAt, job.NotBefore, job.Boots, job.Detail = was.Note, was.Attempt, was.BegunAt, was.NotBefore, was.Boots, was.Detail
+		job.Adopted = was.ID
+		e.history(n, also, "boot", "INFO", "the boot of the agent that is under way is taken over", "")
+		return job
+	}
+	return job
+}
+
+// finishAhead ends a job that was done ahead.
+func (e *Engine) finishAhead(n *node.Node, also *node.Also, took time.Duration) {
+	j := n.Job
+	if j.Phase == node.PhaseCool {
+		e.closeBoot(n)
+		e.history(n, also, "provisioning", "INFO", "the node is not warm any more", j.Requester)
+		n.Job = nil
+		return
+	}
+	n.Boot.Kept, n.Warmth = true, nil
+	e.mark(n, also, node.MarkKept, "")
+	for _, s := range j.Steps {
+		if s.InBand && s.Name == "write_image" {
+			n.Boot.Staged = staged(s)
+		}
+	}
+	e.history(n, also, "provisioning", "INFO", "the node is warm after "+took.String()+": its agent waits for work", j.Requester)
+	remember(n)
+	n.Job = nil
+}
+
+// staged is what a step that wrote an image ahead left.
+func staged(s node.JobStep) *node.Staged {
+	var args struct {
+		Source string `json:"image_source"`
+	}
+	var r struct {
+		Disk struct {
+			Name string `json:"name"`
+		} `json:"disk"`
+		Digest string `json:"digest"`
+	}
+	// What can't be read is shown empty: the agent alone decides whether an image is the one that it wrote.
+	_ = json.Unmarshal(s.Args, &args)
+	_ = json.Unmarshal(s.Result, &r)
+	return &node.Staged{Source: redact(args.Source), Digest: r.Digest, Disk: r.Disk.Name, At: time.Now().UTC()}
+}
+
+// failAhead ends a job that was done ahead and failed: the node is as available as before.
+func (e *Engine) failAhead(n *node.Node) {
+	n.Warmth = &node.Warmth{Failure: n.Job.Failure, At: time.Now().UTC()}
+	if n.Job.Phase == node.PhaseCool {
+		n.Warmth = nil // nobody wants it warm
+	}
+	if b := n.Boot; b == nil || !b.Kept {
+		e.closeBoot(n)
+	}
+	remember(n)
+	n.Job = nil
+}
