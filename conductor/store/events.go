@@ -375,7 +375,11 @@ func (s *Store) noteDeleted(tx *txn, id string) error {
 // notePart notes a change of something that may belong to a node. what is "create", "update" or "delete".
 func (s *Store) notePart(tx *txn, kind, what string, h node.Head, fields []string) error {
 	kind = strings.ReplaceAll(kind, " ", "")
-	e := node.Event{Type: "baremetal." + kind + "." + what + ".end", Kind: kind, UUID: h.UUID, Name: h.Name, NodeUUID: h.NodeUUID, Owner: h.Owner, Fields: fields}
+	prefix := "baremetal."
+	if kind == "pool" { // which Ironic has not
+		prefix = "ingot."
+	}
+	e := node.Event{Type: prefix + kind + "." + what + ".end", Kind: kind, UUID: h.UUID, Name: h.Name, NodeUUID: h.NodeUUID, Owner: h.Owner, Fields: fields}
 	if h.NodeUUID != "" {
 		var name sql.NullString
 		var owner string
