@@ -15,6 +15,7 @@ type admission struct {
 	why     string
 	unknown bool // nobody has told of it: it is no node's, by whatever it tells
 	invited bool // unknown, and booted to be enrolled: node is empty
+	work    bool // what it is to boot is its node's workload, not the agent
 }
 
 // admit decides about a machine by its MAC and the system GUIDs that it told, in either byte order.
@@ -52,6 +53,9 @@ func (s *Server) admitPort(n *node.Node, port *node.Port) admission {
 	switch {
 	case open && port.PXEEnabled:
 		a.address, a.boot = true, true
+	case s.bootsWorkload(n):
+		// Whatever the network is: what boots from here needs an address here.
+		a.address, a.boot, a.work = true, port.PXEEnabled, port.PXEEnabled
 	case open || atWork(n):
 		a.address = true
 	case hasInstance(n) && s.cfg.OnFlatNetwork(n):

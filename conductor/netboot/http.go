@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path"
+	"regexp"
 	"strings"
 	"time"
 
@@ -23,14 +24,18 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /loader/{file}", s.getLoader)
 	mux.HandleFunc("GET /ramdisk/{sha256}/{file}", s.getRamdisk)
 	mux.HandleFunc("GET /images/{file...}", s.getImage)
+	mux.HandleFunc("GET /workload/{secret}/config-drive.cpio", s.getSeed)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		c := &counter{ResponseWriter: w}
 		mux.ServeHTTP(c, r)
-		s.log.Debug("HTTP", "method", r.Method, "path", r.URL.Path, "range", r.Header.Get("Range"), "from", r.RemoteAddr,
+		s.log.Debug("HTTP", "method", r.Method, "path", secretPath.ReplaceAllString(r.URL.Path, "/workload/..."), "range", r.Header.Get("Range"), "from", r.RemoteAddr,
 			"status", c.status, "bytes", c.n, "took", time.Since(begin).Round(time.Millisecond))
 	})
 }
+
+// secretPath is what of a path no log has.
+var secretPath = regexp.MustCompile(`^/workload/[^/]*`)
 
 func remoteAddr(r *http.Request) netip.Addr {
 	ap, err := netip.ParseAddrPort(r.RemoteAddr)

@@ -62,6 +62,9 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 	if err != nil {
 		return "", err
 	}
+	if a.work {
+		return s.workload(ctx, a.node, mac, from)
+	}
 	rd, err := s.files.currentRamdisk()
 	if err != nil {
 		return "", err
@@ -87,11 +90,7 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 	if err != nil {
 		return "", s.tellNode(ctx, a.node, "no boot script", err)
 	}
-	shown := a.node.UUID
-	if plainName.MatchString(a.node.Name) {
-		shown = a.node.Name
-	}
-	text, err := s.writeScript(rd, shown, line)
+	text, err := s.writeScript(rd, shownName(a.node), line)
 	if err != nil {
 		return "", err
 	}
@@ -109,6 +108,14 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 	s.mu.Unlock()
 	s.log.Info("boot script served", "node", a.node.UUID, "mac", mac, "from", from)
 	return text, nil
+}
+
+// shownName is what a script calls a node.
+func shownName(n *node.Node) string {
+	if plainName.MatchString(n.Name) {
+		return n.Name
+	}
+	return n.UUID
 }
 
 func (s *Server) writeScript(rd *ramdisk, shown, line string) (string, error) {

@@ -3,7 +3,7 @@
 //
 // Only admitted machines are answered (admit.go). A machine whose MAC is a port of a node gets an address while an agent is expected
 // or at work on it, and when its instance lives on this network; it gets something to boot only while the node's boot window is
-// open. A node without ports is recognised by its system GUID, during inspection alone. Nobody else hears anything from here, unless
+// open, or when its node has a workload that runs from memory (workload.go). A node without ports is recognised by its system GUID, during inspection alone. Nobody else hears anything from here, unless
 // discovery is on (discover.go): then a machine that is no node's boots the agent once, to be enrolled.
 //
 // The way of a machine: firmware → DHCP → iPXE over TFTP (or HTTP) → DHCP again → boot script over HTTP → kernel and initramfs, by names
@@ -101,6 +101,8 @@ type Config struct {
 	HasPorts func(ctx context.Context, nodeUUID string) (bool, error)
 	// OnFlatNetwork tells whether a node's instance is on the provisioning network and gets its address here.
 	OnFlatNetwork func(*node.Node) bool
+	// Workload tells whether a node runs from memory (deploy interface ramdisk), so that its machine gets its workload at each start; nil: none does.
+	Workload func(*node.Node) bool
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 }
@@ -118,6 +120,7 @@ type Server struct {
 	strangers rate
 	invites   invites
 	booting   recently
+	seeds     seeds
 
 	mu      sync.Mutex
 	clients map[netip.Addr]string // who fetched a boot script from where, for marks
@@ -142,6 +145,9 @@ func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
 	}
 	if s.cfg.OnFlatNetwork == nil {
 		s.cfg.OnFlatNetwork = func(*node.Node) bool { return false }
+	}
+	if s.cfg.Workload == nil {
+		s.cfg.Workload = func(*node.Node) bool { return false }
 	}
 	if !cfg.Address.Is4() {
 		return nil, errors.New("network boot: the conductor has no IPv4 address on the provisioning network: set netboot.address or netboot.interface")
