@@ -23,7 +23,7 @@ require (
 	github.com/ulikunitz/xz v0.5.15 // Debian packages
 	github.com/vishvananda/netlink v1.3.0 // links and addresses
 	github.com/zeebo/blake3 v0.2.4 // digests of images; the fastest with AVX2
-	golang.org/x/crypto v0.57.0 // secret keys of cosign, passwords of users of the API
+	golang.org/x/crypto v0.57.0 // secret keys of cosign, passwords of users of the API, the ssh server of rescue
 	golang.org/x/net v0.60.0 // ICMPv6 for router advertisements
 	golang.org/x/sync v0.23.0 // errgroup
 	golang.org/x/sys v0.48.0 // system calls

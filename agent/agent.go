@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/inventory"
+	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/agent/swarm"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
@@ -36,6 +37,8 @@ type network interface {
 	Wait(ctx context.Context) error
 	// Rotate prefers another link, if there is one that could do.
 	Rotate()
+	// Reset lets go of all links and addresses and begins to acquire them anew; Wait waits for that from then on.
+	Reset(ctx context.Context) error
 	// Summary is the machine's addresses for a person at the console.
 	Summary() string
 }
@@ -49,6 +52,8 @@ type Options struct {
 	Steps    []step.Step
 	System   system
 	Network  network
+	Shell    rescue.Door       // what people who log in to a rescued machine get; nil: nobody can
+	SSH      string            // where they do: address and port; empty: ":22"
 	BuiltCA  *x509.Certificate // CA built into the ramdisk, or nil
 	Log      slog.Handler      // where log records go besides the conductor
 	Status   *Status           // status lines for a person at the console; nil: none
@@ -70,6 +75,7 @@ type Agent struct {
 	key    *ecdsa.PrivateKey
 	facts  *step.Facts // of the work in progress, which may come in several plans
 	swarm  *swarm.Node
+	rescue *rescue.Host
 	// started is how long the kernel had been up when this was made.
 	started time.Duration
 
@@ -108,6 +114,7 @@ func New(o Options) (*Agent, error) {
 	}
 	a.log = slog.New(&logHandler{local: o.Log, q: a.q, level: level})
 	a.swarm = swarm.New(a.log, a.q.rouse)
+	a.rescue = rescue.New(o.Shell, o.SSH, a.log)
 	a.q.swarm = func(now time.Time) (*agentv1.Event, time.Duration) { return swarmEvent(a.swarm, now) }
 	a.runner = &step.Runner{Table: o.Steps, Log: a.log}
 	if err := a.inherit(); err != nil {
@@ -153,6 +160,11 @@ func (a *Agent) inherit() error {
 	}
 	a.key, a.st = key, *old
 	a.st.Results = nil
+	if old.Rescue != nil {
+		if err := a.rescue.Restore(old.Rescue); err != nil {
+			a.log.Error("nobody can log in to this machine any more", "err", err)
+		}
+	}
 	a.q.lastSeq, a.q.results = old.LastSeq, events
 	reason := a.o.Reason
 	if reason == "" {
@@ -180,8 +192,10 @@ func (a *Agent) save() {
 	}
 	a.saveMu.Lock()
 	defer a.saveMu.Unlock()
+	open := a.rescue.Keep()
 	a.mu.Lock()
 	st := a.st
+	st.Rescue = open
 	st.PlansSeen = append([]string(nil), st.PlansSeen...)
 	a.mu.Unlock()
 	a.q.mu.Lock()
@@ -212,6 +226,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
+	defer a.rescue.Close("the agent ends")
 	defer a.plans.Wait()
 	defer stop()
 	a.log.Info("agent started", "version", a.o.Version, "restarts", a.o.Restarts, "boot_mode", a.o.Identity.BootMode)

@@ -293,11 +293,18 @@ func (b *box) how() string { b.mu.Lock(); defer b.mu.Unlock(); return b.ended }
 type wire struct {
 	mu      sync.Mutex
 	rotated int
+	resets  int
 }
 
 func (*wire) Wait(context.Context) error { return nil }
 func (w *wire) Rotate()                  { w.mu.Lock(); w.rotated++; w.mu.Unlock() }
-func (*wire) Summary() string            { return "eth0 192.0.2.1/24" }
+func (w *wire) Reset(context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.resets++
+	return nil
+}
+func (*wire) Summary() string { return "eth0 192.0.2.1/24" }
 
 // bench is an agent under test with steps that the test controls.
 type bench struct {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/agent/swarm"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
@@ -56,6 +57,9 @@ func (a *Agent) startLocked(p *agentv1.Plan) {
 		a.facts = &step.Facts{}
 	}
 	swarm.Offer(a.facts, a.swarm)
+	if p.Phase == string(step.Rescue) {
+		rescue.Offer(a.facts, a.rescue)
+	}
 	a.facts.Set(step.Node{}, a.st.NodeUUID)
 	facts := a.facts
 	a.carry, a.phase = false, p.Phase
@@ -74,6 +78,7 @@ func (a *Agent) startLocked(p *agentv1.Plan) {
 
 func (a *Agent) runPlan(ctx context.Context, facts *step.Facts, p *agentv1.Plan) {
 	a.log.Info("plan started", "plan", p.Id, "phase", p.Phase, "steps", len(p.Steps))
+	a.closeRescue("another plan begins")
 	var steps []step.Planned
 	for _, s := range p.Steps {
 		steps = append(steps, step.Planned{Interface: s.Interface, Name: s.Name, Args: json.RawMessage(s.Args), Stall: s.Stall.AsDuration()})
@@ -121,6 +126,13 @@ func (a *Agent) finishPlan(id string, end step.End) {
 	a.q.result(&agentv1.Event{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{
 		PlanId: id, Done: end.Done, Cancelled: end.Cancelled,
 	}}})
+}
+
+// closeRescue lets nobody log in any more, nor through the next worker.
+func (a *Agent) closeRescue(why string) {
+	if a.rescue.Close(why) {
+		a.save()
+	}
 }
 
 // cancelPlan stops the running plan, if it is the one named; an empty id means whichever runs.

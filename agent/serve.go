@@ -17,6 +17,8 @@ const endGrace = 5 * time.Second
 var (
 	errLeave      = errors.New("the boot is to end")
 	errRedirected = errors.New("redirected to another conductor")
+	// errNetworkReset ends a session whose network is to be acquired anew.
+	errNetworkReset = errors.New("the network is to be acquired anew")
 )
 
 // serving is one open stream: one goroutine sends what the queue has, one receives.
@@ -87,6 +89,9 @@ func (s *serving) receive() error {
 			s.a.log.Info("redirected", "conductor", b.Redirect.Address)
 			s.a.change(func(st *saved) { st.Conductor = b.Redirect.Address })
 			return errRedirected
+		case *agentv1.ConductorMessage_NetworkReset:
+			s.a.log.Info("the conductor has the network acquired anew")
+			return errNetworkReset
 		case *agentv1.ConductorMessage_CollectLogs:
 			s.a.plans.Go(s.a.collectLogs)
 		case *agentv1.ConductorMessage_SwarmPeers:

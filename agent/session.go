@@ -70,6 +70,12 @@ func (a *Agent) sessions(ctx context.Context) error {
 		if ctx.Err() != nil {
 			break
 		}
+		if errors.Is(err, errNetworkReset) {
+			a.resetNetwork(ctx)
+			b.reset()
+			failures, told = 0, ""
+			continue
+		}
 		if opened {
 			b.reset()
 			failures, told = 0, ""
@@ -84,6 +90,7 @@ func (a *Agent) sessions(ctx context.Context) error {
 		if final(err) {
 			// Somebody newer owns this machine, or nobody knows it: what runs here must not go on.
 			a.cancelPlan("")
+			a.closeRescue("the conductor refuses this boot")
 			sleep(ctx, finalRetry/2+rand.N(finalRetry))
 			continue
 		}
@@ -93,6 +100,19 @@ func (a *Agent) sessions(ctx context.Context) error {
 		sleep(ctx, b.next())
 	}
 	return context.Cause(ctx)
+}
+
+// resetNetwork acquires the network anew. A plan that runs goes on: what it fetches, it fetches again.
+func (a *Agent) resetNetwork(ctx context.Context) {
+	a.o.Status.Line("the conductor has switched the network; acquiring it anew")
+	if err := a.o.Network.Reset(ctx); err != nil {
+		a.log.Error("the network stays as it was", "err", err)
+	}
+	if err := a.o.Network.Wait(ctx); err != nil {
+		return // ctx has ended
+	}
+	a.o.Status.Line("network: %s", a.o.Network.Summary())
+	a.log.Info("network is up again", "addresses", a.o.Network.Summary())
 }
 
 // address is where to dial: where the agent was redirected to, and now and then where it came from, should that be gone.
@@ -292,7 +312,7 @@ func (a *Agent) session(ctx context.Context, client agentv1.AgentsClient) (opene
 	}
 	cancel(sendErr)
 	err = <-received
-	if errors.Is(err, errRedirected) {
+	if errors.Is(err, errRedirected) || errors.Is(err, errNetworkReset) {
 		return true, err
 	}
 	return true, fmt.Errorf("session ended: %w", err)

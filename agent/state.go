@@ -30,6 +30,8 @@ type saved struct {
 	Plan        savedPlan
 	PlansSeen   []string `json:"plans_seen,omitempty"`
 	Highest     uint64   `json:"highest"` // highest plan generation seen
+	// Rescue is what opens the machine for people, while it is open.
+	Rescue json.RawMessage `json:"rescue,omitempty"`
 }
 
 // savedPlan is the plan the agent holds.

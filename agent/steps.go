@@ -15,6 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/passthru"
 	"github.com/ingot-metal/ingot/agent/raid"
+	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
@@ -78,6 +79,8 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 			Priority: step.In{Service: step.Asked}, Run: burnin.MemoryStep(m)},
 		{Interface: "deploy", Name: "burnin_network", Args: burnin.NetworkArgs, Stall: 5 * time.Minute, Abortable: true,
 			Priority: step.In{Service: step.Asked}, Run: burnin.NetworkStep(m)},
+		{Interface: "rescue", Name: "rescue", Args: rescue.Args, Stall: 2 * time.Minute, Abortable: true,
+			Priority: step.In{Rescue: 100}, Run: rescue.Step()},
 		{Interface: "raid", Name: "create_configuration", Args: raid.CreateArgs, Stall: 5 * time.Minute, Run: raid.CreateStep(bare)},
 		{Interface: "raid", Name: "delete_configuration", Stall: 5 * time.Minute, Run: raid.DeleteStep(bare)},
 		{Interface: "raid", Name: "apply_configuration", Args: raid.ApplyArgs, Stall: 5 * time.Minute, Run: raid.ApplyStep(bare)},

@@ -47,11 +47,13 @@ type Config struct {
 
 // Net is the machine's network.
 type Net struct {
-	cfg   Config
-	log   *slog.Logger
-	ready chan struct{}
+	cfg Config
+	log *slog.Logger
+	// resets asks Run to acquire everything anew; what is sent is closed when that has begun.
+	resets chan chan struct{}
 
 	mu     sync.Mutex
+	ready  chan struct{} // closed when up
 	links  map[int]*link
 	order  []*link // that have an IPv4 lease, in the order in which they got it
 	prefer *link   // whose default route comes first
@@ -70,6 +72,7 @@ type link struct {
 	carrier chan struct{}   // a carrier came up
 	ctx     context.Context // ends with the link
 	stop    context.CancelFunc
+	mtu     int           // before any lease
 	on      bool          // has a carrier
 	dhcp6   bool          // a DHCPv6 client runs
 	managed bool          // and asks for addresses
@@ -82,7 +85,7 @@ type link struct {
 
 // New prepares a network. Run does the work.
 func New(cfg Config) *Net {
-	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), links: map[int]*link{}, made: map[string]int{}}
+	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), resets: make(chan chan struct{}), links: map[int]*link{}, made: map[string]int{}}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
@@ -97,8 +100,11 @@ func (n *Net) Wait(ctx context.Context) error {
 	hint := time.NewTimer(10 * time.Second)
 	defer hint.Stop()
 	for {
+		n.mu.Lock()
+		ready := n.ready
+		n.mu.Unlock()
 		select {
-		case <-n.ready:
+		case <-ready:
 			return nil
 		case <-hint.C:
 			n.say(n.lack())
@@ -184,6 +190,10 @@ func (n *Net) Run(ctx context.Context) error {
 		select {
 		case <-grace:
 			n.check()
+		case done := <-n.resets:
+			n.drop()
+			grace = time.After(bootGrace)
+			close(done)
 		case u, ok := <-updates:
 			if !ok {
 				return fmt.Errorf("watch network links: the kernel stopped telling")
@@ -245,7 +255,7 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 	n.mu.Lock()
 	if l == nil {
 		lctx, stop := context.WithCancel(ctx)
-		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, carrier: make(chan struct{}, 1), ask6: make(chan struct{}, 1), ctx: lctx, stop: stop}
+		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, mtu: a.MTU, carrier: make(chan struct{}, 1), ask6: make(chan struct{}, 1), ctx: lctx, stop: stop}
 		n.links[a.Index] = l
 		n.log.Info("link found", "link", l.name, "mac", l.mac.String())
 		prepareIPv6(l.name)

@@ -274,6 +274,67 @@ func TestBootIFComesFirst(t *testing.T) {
 	}
 }
 
+// TestReset holds that after the network was switched nothing of the old one is left: the address, the routes, the name servers, the MTU; and
+// that the machine asks as one that knows of no lease.
+func TestReset(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	cable(t, "eth0", "192.0.2.1/24")
+	cable(t, "eth1", "203.0.113.1/24") // the other network's, where nobody answers for now
+	d := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"), options: []dhcpv4.Option{
+		dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptDNS(net.IPv4(192, 0, 2, 53)), dhcpv4.OptIPAddressLeaseTime(time.Hour),
+		dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x05, 0x78})}}
+	d.start(t)
+	n := up(t, Config{Conductor: "203.0.113.9:6386"})
+	via := func() string {
+		r, err := netlink.RouteGet(net.IPv4(203, 0, 113, 200))
+		if err != nil || len(r) == 0 {
+			return fmt.Sprint(err)
+		}
+		return r[0].Gw.String()
+	}
+	for i, c := range []struct{ self, addr, router, dns string }{
+		{"198.51.100.1", "198.51.100.7", "198.51.100.254", "198.51.100.53"}, {"192.0.2.1", "192.0.2.60", "192.0.2.253", "192.0.2.54"},
+	} {
+		d.set(func() {
+			d.seen, d.self, d.addr = nil, netip.MustParseAddr(c.self), netip.MustParseAddr(c.addr)
+			d.options = []dhcpv4.Option{dhcpv4.OptRouter(net.ParseIP(c.router)), dhcpv4.OptDNS(net.ParseIP(c.dns)), dhcpv4.OptIPAddressLeaseTime(time.Hour)}
+		})
+		if err := n.Reset(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "the new address", func() bool { return addresses(t, "eth0") == c.addr+"/24" })
+		if got := via(); got != c.router && i == 0 {
+			t.Errorf("the way out is %s, want %s", got, c.router)
+		}
+		if b, _ := os.ReadFile(n.cfg.Resolv); string(b) != "nameserver "+c.dns+"\n" {
+			t.Errorf("resolv.conf:\n%s", b)
+		}
+		if l, _ := netlink.LinkByName("eth0"); l.Attrs().MTU != 1500 {
+			t.Errorf("MTU = %d, want 1500", l.Attrs().MTU)
+		}
+		if d.count("DISCOVER") == 0 {
+			t.Error("it did not ask as one that knows of no lease")
+		}
+		links := 0
+		n.mu.Lock()
+		links = len(n.links)
+		n.mu.Unlock()
+		if links != 4 { // both ends of both cables: a test has no others
+			t.Errorf("%d links are managed, want 4", links)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := New(Config{}).Reset(ctx); err == nil {
+		t.Error("a network that is not run was reset")
+	}
+}
+
 func TestParse4(t *testing.T) {
 	ack := func(mods ...dhcpv4.Modifier) *nclient4.Lease {
 		m, err := dhcpv4.New(mods...)

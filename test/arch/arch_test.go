@@ -43,6 +43,7 @@ var may = map[string][]string{
 	"agent/configdrive":     {"agent/step", "agent/disk", "agent/fat", "proto/drive"},
 	"agent/boot":            {"agent/step", "agent/disk", "agent/fat", "agent/ext4"},
 	"agent/inventory":       {"agent/step", "agent/disk", "agent/passthru", "agent/smbios", "proto/lldp"},
+	"agent/rescue":          {"agent/step"},
 	"agent/smbios":          {},
 	"agent/lldp":            {"proto/lldp"},
 	"agent/passthru":        {"agent/step"},
@@ -261,7 +262,7 @@ var agentModules = []string{
 	"github.com/vishvananda/netlink",       // links and addresses
 	"github.com/vishvananda/netns",         // of netlink
 	"github.com/zeebo/blake3",              // digests
-	"golang.org/x/crypto",                  // of minisign
+	"golang.org/x/crypto",                  // the ssh server of rescue; of minisign
 	"golang.org/x/net",                     // of grpc
 	"golang.org/x/sync",
 	"golang.org/x/sys",                          // system calls

@@ -78,7 +78,7 @@ func worker(ctx context.Context, stdout, stderr io.Writer) error {
 		slog.New(handler).Error("steps of the site are missing", "err", err)
 	}
 	a, err := agent.New(agent.Options{
-		Config: cfg, Version: version, Identity: id, MACs: macs, Steps: steps, System: m, Network: network, BuiltCA: ca,
+		Config: cfg, Version: version, Identity: id, MACs: macs, Steps: steps, System: m, Network: network, Shell: m, BuiltCA: ca,
 		Log: handler, Status: status, State: agent.StateFile, LogFiles: []string{pid1.LogFile + ".1", pid1.LogFile},
 		Restarts: restarts, Reason: os.Getenv(pid1.EnvReason),
 	})

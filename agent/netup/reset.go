@@ -1,0 +1,63 @@
+package netup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Reset lets go of every link and every address and begins to acquire them anew, because what is behind the cables is another network now.
+// When it returns that has begun, and Wait waits for it. Leases are not given back: their server is out of reach.
+func (n *Net) Reset(ctx context.Context) error {
+	done := make(chan struct{})
+	select {
+	case n.resets <- done:
+		<-done
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("reset the network: %w", context.Cause(ctx))
+	}
+}
+
+// drop is Reset's work, in Run's loop: announcements of links wait meanwhile.
+func (n *Net) drop() {
+	n.log.Info("the network is acquired anew")
+	n.stopAll() // their goroutines change what is changed here
+	n.mu.Lock()
+	links := n.links
+	n.links, n.order, n.prefer, n.dns6, n.began = map[int]*link{}, nil, nil, nil, time.Now()
+	if n.up {
+		n.up, n.ready = false, make(chan struct{})
+	}
+	n.mu.Unlock()
+	for _, l := range links {
+		if err := n.let(l); err != nil {
+			n.log.Warn("link is not quite let go of", "link", l.name, "err", err)
+		}
+	}
+	// The kernel announces each link as it comes up, and that is where everything begins again.
+}
+
+// let takes a link's addresses away and puts it down and up. The kernel itself drops the routes, and IPv6 addresses, and asks for routers
+// again. A VLAN goes altogether: it is made again if it is configured, or if the new switch names it.
+func (n *Net) let(l *link) error {
+	nl, err := netlink.LinkByIndex(l.index)
+	if err != nil {
+		return err
+	}
+	if nl.Type() == "vlan" {
+		n.mu.Lock()
+		delete(n.made, l.name)
+		n.mu.Unlock()
+		return netlink.LinkDel(nl)
+	}
+	list, err := netlink.AddrList(nl, netlink.FAMILY_V4)
+	errs := []error{err, netlink.LinkSetMTU(nl, l.mtu)}
+	for _, a := range list {
+		errs = append(errs, netlink.AddrDel(nl, &a))
+	}
+	return errors.Join(append(errs, netlink.LinkSetDown(nl), netlink.LinkSetUp(nl))...)
+}
