@@ -121,10 +121,10 @@ func TestMarks(t *testing.T) {
 			got = append(got, k.Name)
 		}
 	}
-	want := `requested, step started deploy, boot window opened, boot device set, power on requested, power is on, step done deploy, plan sent,
+	want := `requested, step started deploy, boot window opened, controller called, boot device set, power on requested, controller called, power is on, step done deploy, plan sent,
  step started write_image, step done write_image, step started prepare_instance_boot, step done prepare_instance_boot,
- step started tear_down_agent, power is off, step done tear_down_agent, step started switch_to_tenant_network, step done switch_to_tenant_network,
- step started boot_instance, power on requested, power is on, step done boot_instance`
+ step started tear_down_agent, controller called, power is off, step done tear_down_agent, step started switch_to_tenant_network, step done switch_to_tenant_network,
+ step started boot_instance, power on requested, controller called, power is on, step done boot_instance`
 	if g, wnt := strings.Join(got, ", "), strings.ReplaceAll(want, "\n", ""); g != wnt {
 		t.Errorf("marks of a deployment:\n%s\nwant\n%s", g, wnt)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -43,6 +44,9 @@ func (p *pass) close() {
 	p.d = nil
 }
 
+// slowCall is how long a controller may take to tell something before it is noted on the time line.
+const slowCall = time.Second
+
 // call makes one call to the controller within the limit for it. A controller that takes longer is one that does not answer.
 func (p *pass) call(ctx context.Context, op string, f func(context.Context, power.Driver) error) error {
 	d, err := p.driver()
@@ -51,7 +55,15 @@ func (p *pass) call(ctx context.Context, op string, f func(context.Context, powe
 	}
 	cctx, cancel := context.WithTimeout(ctx, p.e.cfg.CallTimeout)
 	defer cancel()
+	began := time.Now()
 	err = f(cctx, d)
+	// Reading goes on all the time, so only what is slow is noted.
+	if took := time.Since(began); p.n.Job != nil && (took >= slowCall || !strings.HasPrefix(op, "read ")) {
+		p.edit(func(n *node.Node, also *node.Also) error {
+			p.e.mark(n, also, node.MarkBMC, node.CallDetail(op, took))
+			return nil
+		})
+	}
 	if err == nil || ctx.Err() != nil {
 		return err
 	}

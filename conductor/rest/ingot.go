@@ -1,5 +1,7 @@
 package rest
 
+import "time"
+
 // What follows is Ingot's own part of the API, below /ingot/v1: facts that Ironic has no words for. It has no microversions;
 // fields are only ever added.
 
@@ -50,10 +52,43 @@ type Transfer struct {
 	Items []ItemProgress `json:"items,omitempty"` // of a step that works on several things at the same time
 }
 
-// Timeline is where the time went.
+// Timeline is where the time went: points, and what was done between them, one trace for each job, oldest first.
 type Timeline struct {
-	NodeUUID string `json:"node_uuid"`
-	Marks    []Mark `json:"marks"`
+	NodeUUID string  `json:"node_uuid"`
+	Marks    []Mark  `json:"marks"`
+	Traces   []Trace `json:"traces"`
+}
+
+// Trace is where the time of one job went. Every instant of it belongs to exactly one span that has no spans in it.
+type Trace struct {
+	JobID   string    `json:"job_id"`
+	Phase   string    `json:"phase"`
+	Begin   time.Time `json:"begin"`
+	End     time.Time `json:"end"`
+	Seconds float64   `json:"seconds"`
+	Open    bool      `json:"open"`    // the job goes on; End is now
+	Outcome Null      `json:"outcome"` // the provision state that the job led to
+	// Attributed is the share of the time of which is known what it was spent on, 0 to 1. The rest are spans of kind "unknown".
+	Attributed float64 `json:"attributed"`
+	// FirmwareBoots is how often the machine went through its firmware in this time, Kexecs how often one kernel started the next.
+	FirmwareBoots int    `json:"firmware_boots"`
+	Kexecs        int    `json:"kexecs"`
+	Spans         []Span `json:"spans"`
+}
+
+// Span is a stretch of time, with what it was spent on.
+type Span struct {
+	Name    string    `json:"name"`
+	Kind    string    `json:"kind"` // "conductor", "bmc", "firmware", "network", "kernel", "agent", "step", "kexec", "os", "wait", "unknown"; "group" has spans of several kinds in it
+	Step    string    `json:"step,omitempty"`
+	Begin   time.Time `json:"begin"`
+	End     time.Time `json:"end"`
+	Seconds float64   `json:"seconds"`
+	Detail  string    `json:"detail,omitempty"`
+	Failed  bool      `json:"failed,omitempty"`
+	Bytes   uint64    `json:"bytes,omitempty"` // that were written
+	Rate    uint64    `json:"rate,omitempty"`  // bytes per second
+	Spans   []Span    `json:"spans,omitempty"`
 }
 
 // Mark is one point of a Timeline. At has fractions of a second.

@@ -1,0 +1,236 @@
+// Package trace tells where the time of a job went: it makes spans of the marks that the conductor's parts put on a node's time line.
+//
+// A trace covers its job from the request to the end without a gap, and every instant of it belongs to exactly one leaf, a span without
+// spans in it. What a stretch of time was spent on is read from the mark at its end and from how far the machine had come before it: "power
+// is on" and then a DHCP request leave nothing but firmware in between. Where the marks don't tell, the stretch is a leaf of kind Unknown;
+// the share of all the others is the trace's Attributed. Marks of one job may be of several conductors, with clocks that differ, or known
+// only later (the kernel's start, from the agent's uptime): they are taken in the order of their times, and none leads back to a stage that
+// the machine has left.
+//
+// All functions are pure. Waterfall draws a trace for a terminal, OTLP writes it for OpenTelemetry.
+package trace
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// Kinds of spans.
+const (
+	Conductor = "conductor" // the conductor's own work: looking up, storing, deciding
+	BMC       = "bmc"       // the controller, or the machine's power following it
+	Firmware  = "firmware"
+	Network   = "network" // DHCP, TFTP, HTTP of a machine that boots
+	Kernel    = "kernel"
+	Agent     = "agent"
+	Step      = "step"
+	Kexec     = "kexec"
+	OS        = "os"
+	Wait      = "wait"    // for a person, or for the next try
+	Unknown   = "unknown" // no mark tells
+	Group     = "group"
+)
+
+// Of makes the traces of a node's jobs, oldest first. jobs are those whose steps' results are known; the one that is under way at now has
+// no EndedAt.
+func Of(marks []node.Mark, jobs []*node.Job, now time.Time) []rest.Trace {
+	byJob := map[string][]node.Mark{}
+	var ids []string
+	for _, m := range marks {
+		if m.JobID == "" {
+			continue
+		}
+		if byJob[m.JobID] == nil {
+			ids = append(ids, m.JobID)
+		}
+		byJob[m.JobID] = append(byJob[m.JobID], m)
+	}
+	out := []rest.Trace{}
+	for _, id := range ids {
+		var job *node.Job
+		if i := slices.IndexFunc(jobs, func(j *node.Job) bool { return j != nil && j.ID == id }); i >= 0 {
+			job = jobs[i]
+		}
+		out = append(out, one(id, byJob[id], job, now))
+	}
+	slices.SortStableFunc(out, func(a, b rest.Trace) int { return a.Begin.Compare(b.Begin) })
+	return out
+}
+
+// Last finds the newest trace of a phase, or of any if phase is ""; nil if there is none.
+func Last(traces []rest.Trace, phase string) *rest.Trace {
+	for i := len(traces) - 1; i >= 0; i-- {
+		if phase == "" || traces[i].Phase == phase {
+			return &traces[i]
+		}
+	}
+	return nil
+}
+
+// Then lengthens a trace that is over by what was seen from outside, such as on the machine's console: a leaf from its end until then.
+func Then(t *rest.Trace, name, kind, detail string, until time.Time) {
+	if !until.After(t.End) {
+		return
+	}
+	t.Spans = append(t.Spans, rest.Span{Name: name, Kind: kind, Detail: detail, Begin: t.End, End: until, Seconds: until.Sub(t.End).Seconds()})
+	t.End = until
+	total(t)
+}
+
+// Leaves are the spans of a trace that have none in them, in order.
+func Leaves(spans []rest.Span) []rest.Span {
+	var out []rest.Span
+	for _, s := range spans {
+		if len(s.Spans) == 0 {
+			out = append(out, s)
+		} else {
+			out = append(out, Leaves(s.Spans)...)
+		}
+	}
+	return out
+}
+
+// Spent sums the seconds of leaves by kind.
+func Spent(t rest.Trace) map[string]float64 {
+	out := map[string]float64{}
+	for _, s := range Leaves(t.Spans) {
+		out[s.Kind] += s.Seconds
+	}
+	return out
+}
+
+// total works out what is told of the whole trace.
+func total(t *rest.Trace) {
+	t.Seconds = t.End.Sub(t.Begin).Seconds()
+	t.Attributed = 1
+	if t.Seconds > 0 {
+		t.Attributed = max(0, 1-Spent(*t)[Unknown]/t.Seconds)
+	}
+}
+
+// one makes the trace of one job.
+func one(id string, marks []node.Mark, job *node.Job, now time.Time) rest.Trace {
+	marks = slices.Clone(marks)
+	begin := slices.MinFunc(marks, func(a, b node.Mark) int { return a.At.Compare(b.At) }).At
+	for _, m := range marks {
+		if m.Name == node.MarkRequested {
+			begin = m.At
+			break
+		}
+	}
+	// These are worked out from another clock. Nothing that is asked for now began before.
+	marks = slices.DeleteFunc(marks, func(m node.Mark) bool {
+		return m.At.Before(begin) && (m.Name == node.MarkKernelStart || m.Name == node.MarkAgentStart)
+	})
+	for i := range marks { // of other conductors, whose clocks differ
+		if marks[i].At.Before(begin) {
+			marks[i].At = begin
+		}
+	}
+	slices.SortStableFunc(marks, func(a, b node.Mark) int { return cmp.Or(a.At.Compare(b.At), first(b)-first(a)) })
+
+	w := walk{at: begin}
+	out := rest.Trace{JobID: id, Begin: begin, Open: job != nil && job.EndedAt.IsZero()}
+	if job != nil {
+		out.Phase = string(job.Phase)
+	}
+	for _, m := range marks {
+		if m.Name == node.MarkRequested && out.Phase == "" {
+			out.Phase, _, _ = strings.Cut(m.Detail, ":")
+		}
+		w.take(m)
+	}
+	out.End = begin
+	if n := len(marks); n > 0 {
+		out.End = marks[n-1].At
+	}
+	if out.Open && now.After(out.End) {
+		out.End = now
+	}
+	w.rest(out.End, "", false)
+	out.Outcome, out.FirmwareBoots, out.Kexecs = rest.Null(w.state), w.boots, w.kexecs
+	if out.Open {
+		out.Outcome = ""
+	}
+	if job != nil {
+		w.results(job)
+	}
+	out.Spans = tree(w.leaves, 0)
+	total(&out)
+	return out
+}
+
+// first puts the request before whatever has the same time.
+func first(m node.Mark) int {
+	if m.Name == node.MarkRequested {
+		return 1
+	}
+	return 0
+}
+
+// result is what steps say of the bytes they moved.
+type result struct {
+	Written int64 `json:"bytes_written"`
+	Took    int64 `json:"took_ms"`
+}
+
+// results puts bytes and rates to the spans of steps.
+func (w *walk) results(job *node.Job) {
+	for _, s := range job.Steps {
+		var r result
+		if len(s.Result) == 0 || json.Unmarshal(s.Result, &r) != nil || r.Written <= 0 {
+			continue
+		}
+		for i := len(w.leaves) - 1; i >= 0; i-- { // the last run is the one that has the result
+			l := &w.leaves[i]
+			if l.step != s.Name || l.failed || l.span.Kind != Step {
+				continue
+			}
+			l.span.Bytes = uint64(r.Written)
+			took := l.span.End.Sub(l.span.Begin)
+			if r.Took > 0 {
+				took = time.Duration(r.Took) * time.Millisecond
+			}
+			if took > 0 {
+				l.span.Rate = uint64(float64(r.Written) / took.Seconds())
+			}
+			break
+		}
+	}
+}
+
+// tree puts leaves that follow each other in one group under a span of that group. depth is how many groups are told already.
+func tree(leaves []leaf, depth int) []rest.Span {
+	var out []rest.Span
+	for i := 0; i < len(leaves); {
+		if len(leaves[i].path) == depth {
+			out = append(out, leaves[i].span)
+			i++
+			continue
+		}
+		g := leaves[i].path[depth]
+		n := i
+		for n < len(leaves) && len(leaves[n].path) > depth && leaves[n].path[depth].n == g.n {
+			n++
+		}
+		if n == i+1 && len(leaves[i].path) == depth+1 && leaves[i].step != "" && leaves[i].step == g.step { // a step without parts
+			out = append(out, leaves[i].span)
+			i = n
+			continue
+		}
+		s := rest.Span{Name: g.name, Kind: Group, Step: g.step, Begin: leaves[i].span.Begin, End: leaves[n-1].span.End, Spans: tree(leaves[i:n], depth+1)}
+		s.Seconds = s.End.Sub(s.Begin).Seconds()
+		if last := leaves[n-1]; g.step != "" && last.failed {
+			s.Failed, s.Detail = true, last.span.Detail
+		}
+		out = append(out, s)
+		i = n
+	}
+	return out
+}
