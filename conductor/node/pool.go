@@ -67,6 +67,8 @@ type PoolMember struct {
 	Asked time.Time `json:",omitzero"`
 	// Since is when it was first seen warm after that; zero: it has not been yet.
 	Since time.Time `json:",omitzero"`
+	// Parting is what was seen of how it stopped being warm, while that was not certain yet.
+	Parting string `json:",omitzero"`
 	// Left: the pool turned it on, it is not warm, and it is to be turned off or made warm again.
 	Left bool `json:",omitzero"`
 	// Cooled is when the pool last asked for it to be turned off.

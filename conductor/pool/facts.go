@@ -1,0 +1,252 @@
+package pool
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+const powerOff = "power off"
+
+// FactOf tells where a node stands for a pool. m is what is remembered of it.
+func FactOf(n *node.Node, p *node.Pool, m node.PoolMember) Fact {
+	f := Fact{UUID: n.UUID, Name: n.Name, Member: m, Watts: Watts(n, p), Staged: stagedFor(n, p.Image)}
+	if w := n.Warmth; w != nil {
+		f.Failure, f.FailedAt = w.Failure, w.At
+	}
+	kept := n.Boot != nil && n.Boot.Kept && !n.Boot.Ended
+	switch {
+	case n.Provision != node.Available:
+		f.Standing = Out
+	case n.Job != nil && n.Job.Phase == node.PhaseCool:
+		f.Standing, f.CooledBy = Cooling, n.Job.Requester
+	case n.Job != nil && n.Job.Phase == node.PhaseWarm && (kept || stages(n.Job)):
+		f.Standing = Staging
+	case n.Job != nil && n.Job.Phase == node.PhaseWarm:
+		f.Standing = Warming
+	case n.Job != nil || n.TargetPower != "":
+		f.Standing = Busy
+	case n.IsWarm():
+		f.Standing = Warm
+	case kept:
+		f.Standing = Lost
+	default:
+		f.Standing = Cold
+	}
+	switch f.Standing {
+	case Out:
+	case Cold:
+		f.On = n.Power != powerOff && n.Power != ""
+	case Busy:
+		f.On = kept || n.Power != powerOff && n.Power != "" || n.TargetPower != "" && n.TargetPower != powerOff
+	default:
+		f.On = true
+	}
+	f.Excluded = excluded(n)
+	f.Retired = n.Retired && n.Provision == node.Available && n.InstanceUUID == "" && n.AllocationUUID == "" && !n.Maintenance && !n.DisablePowerOff
+	return f
+}
+
+// stages tells whether a job is about an image that is written ahead.
+func stages(j *node.Job) bool {
+	for _, s := range j.Steps {
+		if s.InBand {
+			return true
+		}
+	}
+	return false
+}
+
+// excluded says why a pool has to leave a node alone.
+func excluded(n *node.Node) string {
+	because := func(what, why string) string {
+		if why == "" {
+			return what
+		}
+		return what + ": " + why
+	}
+	switch {
+	case n.Provision != node.Available:
+		return "it is " + string(n.Provision)
+	case n.InstanceUUID != "" || n.AllocationUUID != "":
+		return "it is taken by an instance"
+	case n.Maintenance:
+		return because("it is in maintenance", n.MaintenanceReason)
+	case n.Fault != "":
+		return because("it has a fault", n.Fault)
+	case n.Quarantine != nil:
+		return because("it is in quarantine", n.Quarantine.Reason)
+	case n.Retired:
+		return because("it is retired", n.RetiredReason)
+	case n.DisablePowerOff:
+		return "its power must not be turned off (disable_power_off)"
+	}
+	return ""
+}
+
+// Watts is what a node takes: as its properties say, else as the pool does. Zero is not known.
+func Watts(n *node.Node, p *node.Pool) int {
+	var w float64
+	switch v := n.Properties["watts"].(type) {
+	case float64:
+		w = v
+	case int:
+		w = float64(v)
+	case json.Number:
+		w, _ = v.Float64()
+	case string:
+		w, _ = strconv.ParseFloat(strings.TrimSpace(v), 64)
+	}
+	if w >= 1 && w <= MaxWatts {
+		return int(w + 0.999)
+	}
+	return p.WattsPerNode
+}
+
+// Digest is the digest in an image's instance_info, in the form of node.Staged; empty when it has none.
+func Digest(image map[string]any) string {
+	text := func(key string) string { s, _ := image[key].(string); return strings.ToLower(strings.TrimSpace(s)) }
+	if algo, value := text("image_os_hash_algo"), text("image_os_hash_value"); algo != "" && value != "" {
+		return algo + ":" + value
+	}
+	return text("image_checksum")
+}
+
+// stagedFor tells whether the image that was written ahead to a node is this one.
+func stagedFor(n *node.Node, image map[string]any) bool {
+	if !n.IsWarm() || n.Boot.Staged == nil || image == nil {
+		return false
+	}
+	if d := Digest(image); d != "" {
+		return SameDigest(n.Boot.Staged.Digest, d)
+	}
+	return n.Boot.Staged.Source == image["image_source"]
+}
+
+// SameDigest compares digests, of which one may lack the name of its algorithm.
+func SameDigest(a, b string) bool {
+	bare := func(s string) string { return s[strings.IndexByte(s, ':')+1:] }
+	if strings.Contains(a, ":") && strings.Contains(b, ":") {
+		return strings.EqualFold(a, b)
+	}
+	return a != "" && strings.EqualFold(bare(a), bare(b))
+}
+
+// Observe says what is to be remembered of a machine after it was seen as it is: whether it became warm, and how it fell out.
+func Observe(f *Fact, now time.Time, pace Pace) node.PoolMember {
+	pace, now = pace.filled(), now.UTC()
+	m := f.Member
+	m.NodeUUID = f.UUID
+	failed := func(reason string) {
+		m.Failures, m.FailedAt, m.Reason = m.Failures+1, now, reason
+		m.Asked, m.Since, m.Left, m.Parting = time.Time{}, time.Time{}, f.On, ""
+	}
+	switch f.Standing {
+	case Out: // somebody has a use for it, or it was taken out of service; what it did before counts no more than that
+		m.Asked, m.Since, m.Left, m.Staging, m.Parting = time.Time{}, time.Time{}, false, time.Time{}, ""
+	case Lost:
+		if !m.Asked.IsZero() {
+			m.Parting = "its agent was lost"
+		}
+	case Cooling:
+		if !m.Asked.IsZero() { // it is not the pool that asked for it
+			m.Parting = "its agent was lost"
+			if f.CooledBy != "" {
+				m.Parting = "it was turned off by " + f.CooledBy
+			}
+		}
+	case Warm:
+		m.Parting = ""
+		if m.Since.IsZero() {
+			m.Since = now
+		}
+		m.Left = false
+		if m.Failures > 0 && now.Sub(m.Since) >= pace.Steady {
+			m.Failures, m.FailedAt, m.Reason = 0, time.Time{}, ""
+		}
+		switch {
+		case f.Staged:
+			m.Staging, m.StageFailures, m.StageFailedAt, m.StageReason = time.Time{}, 0, time.Time{}, ""
+		case !m.Staging.IsZero():
+			reason := "the image was not written"
+			if f.Failure != "" && !f.FailedAt.Before(m.Staging) {
+				reason = f.Failure
+			}
+			m.Staging, m.StageFailures, m.StageFailedAt, m.StageReason = time.Time{}, m.StageFailures+1, now, reason
+		}
+	case Cold:
+		m.Staging = time.Time{}
+		switch {
+		case m.Asked.IsZero():
+			m.Since = time.Time{}
+			m.Left = m.Left && f.On
+		case f.Failure != "" && !f.FailedAt.Before(m.Asked):
+			failed(f.Failure)
+		case m.Parting != "":
+			failed(m.Parting)
+		case m.Since.IsZero(): // it was asked for and did not begin: ingotd was killed in between
+			m.Asked, m.Left = time.Time{}, f.On
+		case f.On:
+			failed("its agent was lost")
+		default:
+			failed("it was turned off")
+		}
+		if m.Asked.IsZero() && !f.On {
+			m.Cooled = time.Time{}
+		}
+	}
+	return m
+}
+
+// Validate says what is wrong with a policy, in a sentence; empty when nothing is.
+func Validate(p *node.Pool) string {
+	switch {
+	case p.Count < 0 || p.Count > MaxMachines:
+		return fmt.Sprintf("count is %d: it must be from 0 to %d", p.Count, MaxMachines)
+	case p.Percent < 0 || p.Percent > 100:
+		return fmt.Sprintf("percent is %d: it must be from 0 to 100", p.Percent)
+	case p.Count > 0 && p.Percent > 0:
+		return "both count and percent are set: give one of them"
+	case p.MaxOn < 0 || p.MaxOn > MaxMachines:
+		return fmt.Sprintf("max_on is %d: it must be from 0 (no limit) to %d", p.MaxOn, MaxMachines)
+	case p.MaxWatts < 0 || p.MaxWatts > MaxWatts:
+		return fmt.Sprintf("max_watts is %d: it must be from 0 (no limit) to %d", p.MaxWatts, MaxWatts)
+	case p.WattsPerNode < 0 || p.WattsPerNode > MaxWatts:
+		return fmt.Sprintf("watts_per_node is %d: it must be from 0 to %d", p.WattsPerNode, MaxWatts)
+	case p.MaxWatts > 0 && p.WattsPerNode == 0:
+		return "max_watts needs watts_per_node: what a machine takes whose properties don't tell its watts"
+	case p.MaxWatts > 0 && p.WattsPerNode > p.MaxWatts:
+		return fmt.Sprintf("watts_per_node is %d and max_watts %d: not one machine could be on", p.WattsPerNode, p.MaxWatts)
+	}
+	if p.Image != nil {
+		if s, _ := p.Image["image_source"].(string); s == "" {
+			return "image has no image_source: what is to be written ahead"
+		}
+		if Digest(p.Image) == "" {
+			return "image has neither image_os_hash_algo and image_os_hash_value nor image_checksum: an image that is written ahead is verified"
+		}
+		for k, v := range p.Image {
+			if !imageKeys[k] {
+				return fmt.Sprintf("image has %q, which is not about an image", k)
+			}
+			if _, ok := v.(string); !ok {
+				return fmt.Sprintf("image's %s is not a text", k)
+			}
+		}
+	}
+	return ""
+}
+
+// Limits of what a policy may say.
+const (
+	MaxMachines = 1_000_000
+	MaxWatts    = 1_000_000_000
+)
+
+// imageKeys are what instance_info says of an image.
+var imageKeys = map[string]bool{"image_source": true, "image_os_hash_algo": true, "image_os_hash_value": true, "image_checksum": true,
+	"image_disk_format": true, "image_container_format": true, "image_type": true}
