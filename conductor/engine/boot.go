@@ -300,17 +300,16 @@ func (p *pass) ended(ctx context.Context) error {
 // tearDownAgent hands the machine over to what was installed: from now on it boots from its disk.
 func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 	if p.n.Job.Note == "" {
-		err := p.setBoot(ctx, power.Boot{Device: power.BootDisk, Persistent: true, Mode: p.bootMode()})
-		if k := power.KindOf(err); k == power.Unsupported || k == power.Refused {
-			// The choice of the network held for one boot only, so most machines go back to their disk by themselves.
-			reason := err.Error()
-			_, err = p.change(ctx, func(n *node.Node, also *node.Also) error {
-				p.e.history(n, also, "boot", "WARNING", "the boot device was not set to disk: "+reason, "")
-				return nil
-			})
-		}
-		if err != nil {
+		if err := p.bootFromDisk(ctx); err != nil { // before a kexec, too: should that end badly, the disk it is
 			return verdict{}, err
+		}
+		if begun, err := beginKexec(ctx, p); begun || err != nil {
+			return again(0), err
+		}
+	}
+	if p.n.Job.Note == noteKexec {
+		if v, over, err := kexec(ctx, p); over || err != nil {
+			return v, err
 		}
 	}
 	if p.e.staysOn(p.n) {

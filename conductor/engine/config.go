@@ -43,6 +43,13 @@ type Config struct {
 	Rescan         time.Duration // between two searches of the store for work that nobody told of; 60 s
 	Lease          time.Duration // how long a node belongs to this conductor after its last sign of life; 5 min
 
+	BootInstance string        // how an installed system is started unless the node says otherwise: "reboot", which is the default, or "kexec"
+	KexecDelay   time.Duration // how long an agent waits before a kexec for its network to be switched; 5 s
+	SignOfLife   []string      // what deployments wait for unless the node says otherwise, see signoflife.Parse; none
+	SignTimeout  time.Duration // how long; 10 min
+	PhoneHomeURL string        // where deployed systems reach this conductor; "": phone_home can't be asked for
+	PhoneHomeKey []byte        // makes the tokens of phone_home
+
 	Inspection inspect.Options // hooks and the site's own rules; without hooks those that are on by default
 
 	// The ramdisk's table of steps and its digest, from its manifest. Without them requests can name only what the engine knows
@@ -103,6 +110,8 @@ func (c Config) withDefaults() Config {
 	c.Silence = cmp.Or(c.Silence, 30*time.Minute)
 	c.MaxBoots = cmp.Or(c.MaxBoots, 3)
 	c.PlanTries = cmp.Or(c.PlanTries, 2)
+	c.KexecDelay = cmp.Or(c.KexecDelay, 5*time.Second)
+	c.SignTimeout = cmp.Or(c.SignTimeout, 10*time.Minute)
 	c.PowerTimeout = cmp.Or(c.PowerTimeout, time.Minute)
 	c.SoftOffTimeout = cmp.Or(c.SoftOffTimeout, 10*time.Minute)
 	c.AgentOff = cmp.Or(c.AgentOff, 30*time.Second)

@@ -48,7 +48,7 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 	for i := range d.Job.Steps {
 		s := &d.Job.Steps[i]
 		if s.InBand {
-			if s.Args, err = e.stepArgs(n, *s); err != nil {
+			if s.Args, err = e.planArgs(n, d.Job, *s); err != nil {
 				return Dry{}, err
 			}
 		}

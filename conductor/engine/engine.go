@@ -39,6 +39,7 @@ type db interface {
 	Idle(ctx context.Context) ([]node.Idle, error)
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
+	Leases(ctx context.Context) ([]node.Lease, error)
 	library
 	inspected
 }
@@ -51,6 +52,9 @@ type AgentLink interface {
 	CancelPlan(ctx context.Context, nodeUUID, planID string) error
 	// Power asks the agent to end this boot.
 	Power(ctx context.Context, nodeUUID string, a node.PowerAction) error
+	// Kexec asks the agent to leave and, after delay, to jump into the kernel that it has loaded. It returns nil when the agent has ended its
+	// session in order, an error when it has not by the end of ctx.
+	Kexec(ctx context.Context, nodeUUID string, delay time.Duration) error
 	// CloseSession ends the agent's stream.
 	CloseSession(nodeUUID string)
 }
@@ -95,6 +99,8 @@ type Engine struct {
 	sync   *powerSync
 	began  time.Time // of this engine's life
 
+	watches watches // of systems that are being started
+
 	onState func(node.Transition) // tells tests of every change of state, stored or not
 
 	mu       sync.Mutex
@@ -117,7 +123,7 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
 		queue: newQueue(), bmcs: newLockTable(),
 		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{}, holds: map[string]string{},
-		asked: map[string]ask{}, met: map[string]string{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
+		asked: map[string]ask{}, watches: watches{of: map[string]*watch{}}, met: map[string]string{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
 	}
 }
 
@@ -145,6 +151,7 @@ type noLink struct{}
 func (noLink) SendPlan(context.Context, string, node.Plan) error     { return errNoLink }
 func (noLink) CancelPlan(context.Context, string, string) error      { return errNoLink }
 func (noLink) Power(context.Context, string, node.PowerAction) error { return errNoLink }
+func (noLink) Kexec(context.Context, string, time.Duration) error    { return errNoLink }
 func (noLink) CloseSession(string)                                   {}
 
 // Run works until ctx ends: first on everything that was under way when the conductor was last stopped.
@@ -163,6 +170,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.log.Info("going on with unfinished work", "nodes", len(ids))
 	}
 
+	defer e.watches.work.Wait()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if e.cfg.PowerSync > 0 {

@@ -235,8 +235,14 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 			steps = append(steps, inBand(s, nil, p))
 		}
 	}
+	if !fake {
+		var err error
+		if steps, err = e.withStart(n, steps, asked); err != nil {
+			return nil, err
+		}
+	}
 	for _, a := range asked {
-		if a.Name == "write_configdrive" && a.Priority > 0 && noArgs(a.Args) && !hasConfigDrive(n) {
+		if a.Name == "write_configdrive" && a.Priority > 0 && noArgs(a.Args) && !hasConfigDrive(n) && !phonesHome(steps) {
 			return nil, invalidf("step write_configdrive is asked for, but there is no config drive")
 		}
 		if _, ok := reservedSteps()[a.Name]; ok {
@@ -265,7 +271,7 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 			if a.Priority == 0 {
 				return nil, invalidf("step %s.%s can't be left out", a.Interface, a.Name)
 			}
-			if !noArgs(a.Args) {
+			if !noArgs(a.Args) && (fake || a.Name != stepBootInstance) {
 				return nil, invalidf("step %s.%s takes no arguments", a.Interface, a.Name)
 			}
 			steps[i].Priority = a.Priority
@@ -304,12 +310,15 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 	if fake {
 		return steps, nil
 	}
+	if err := checkStart(steps); err != nil {
+		return nil, err
+	}
 	return steps, checkOrder(steps)
 }
 
 // deployOrder is what of a deployment has one order only: what is erased after an image was written is the image, what is added after the
 // partition table was committed is in no table, and a machine that was started before the agent is turned off stays off.
-var deployOrder = []string{"erase_devices_metadata", "write_image", "write_configdrive", "prepare_instance_boot", stepTearDown, stepSwitchNetwork, stepBootInstance}
+var deployOrder = []string{"erase_devices_metadata", "write_image", "write_configdrive", "prepare_instance_boot", stepLoadKernel, stepTearDown, stepSwitchNetwork, stepBootInstance}
 
 // checkOrder refuses a deployment that would end well, and leave a machine that does not boot or lacks what was asked for.
 func checkOrder(steps []node.JobStep) error {

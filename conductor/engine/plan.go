@@ -114,7 +114,7 @@ func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 	from, to := planRange(j)
 	plan := node.Plan{ID: j.PlanID, Generation: j.PlanGen, Phase: j.Phase}
 	for _, s := range j.Steps[from:to] {
-		args, err := e.stepArgs(n, s)
+		args, err := e.planArgs(n, j, s)
 		if err != nil {
 			return plan, err
 		}

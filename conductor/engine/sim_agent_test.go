@@ -301,9 +301,17 @@ func (a *agent) breakDown(holds bool) {
 // step does what the real one would do to the machine.
 func (a *agent) step(ctx context.Context, s node.PlanStep) node.StepResult {
 	m := a.m
+	a.mu.Lock()
+	ahead := a.plan.Phase == node.PhaseWarm
+	a.mu.Unlock()
 	m.mu.Lock()
+	found := false
 	if s.Name == "write_image" {
-		m.writes++
+		found = a.facts["ahead"] == string(s.Args)
+		if !found {
+			m.writes++
+		}
+		delete(a.facts, "ahead")
 		m.bootable, m.content = false, ""
 	}
 	behave, took := m.behave[s.Name], m.stepTook
@@ -335,8 +343,19 @@ func (a *agent) step(ctx context.Context, s node.PlanStep) node.StepResult {
 		m.bootable, m.content = false, ""
 	case "write_image":
 		a.facts["image"], _ = args["image_source"].(string)
+		done.Result = json.RawMessage(fmt.Sprintf(`{"staged":%v,"digest":"sha256:ab","disk":{"name":"vda"}}`, found))
+		if ahead {
+			a.facts["ahead"] = string(s.Args)
+		}
 	case "write_configdrive":
 		a.facts["drive"] = fmt.Sprint(args["configdrive"])
+		m.drive = ""
+		if b, err := json.Marshal(args["configdrive"]); err == nil {
+			m.drive = string(b)
+		}
+	case stepLoadKernel:
+		a.facts["kernel"] = "loaded"
+		done.Result = json.RawMessage(`{"loaded":true,"kernel":"/boot/vmlinuz","took_ms":1}`)
 	case "prepare_instance_boot":
 		if a.facts["image"] == "" {
 			return node.StepResult{Outcome: node.OutcomeFailed, Error: "there is nothing to commit"}

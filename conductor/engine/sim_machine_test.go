@@ -49,6 +49,12 @@ type machine struct {
 	osStarted int    // how often it booted from disk
 	pxeBoots  int    // how often the agent was booted
 
+	// The installed system.
+	drive  string                                            // its config drive, as JSON
+	osStop context.CancelFunc                                // of the one that runs; nil: none does
+	os     func(ctx context.Context, m *machine, kexec bool) // what it does; nil: nothing that shows
+	kexecs int                                               // jumps into it
+
 	// Faults.
 	hang       atomic.Pointer[func()] // what a call does first, without the lock
 	callErr    func(op string) error  // of the controller
@@ -167,6 +173,10 @@ func (b *bmc) Close() error { return nil }
 
 func (m *machine) turnOff() {
 	m.on = false
+	if m.osStop != nil {
+		m.osStop()
+		m.osStop = nil
+	}
 	m.stopAgent()
 }
 
@@ -191,9 +201,7 @@ func (m *machine) turnOn() {
 		m.w.wg.Go(a.live)
 		return
 	}
-	if m.bootable {
-		m.osStarted++
-	}
+	m.startOS(false)
 }
 
 // agentFinishes waits until the agent, if there is one, has no plan running.

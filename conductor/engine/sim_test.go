@@ -74,6 +74,9 @@ func newWorld(t *testing.T) *world {
 		for _, m := range w.machines {
 			m.mu.Lock()
 			m.stopAgent()
+			if m.osStop != nil {
+				m.osStop()
+			}
 			m.mu.Unlock()
 		}
 		w.mu.Unlock()

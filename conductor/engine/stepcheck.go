@@ -42,7 +42,7 @@ func (e *Engine) checkPlan(n *node.Node, steps []node.JobStep) error {
 		if !ok {
 			return e.unknownStep(s.Interface, s.Name)
 		}
-		args, err := e.stepArgs(n, s)
+		args, err := e.planArgs(n, &node.Job{Steps: steps}, s)
 		if err != nil {
 			return err
 		}

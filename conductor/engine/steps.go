@@ -35,7 +35,7 @@ func conductorSteps() []conductorStep {
 		{"deploy", stepBootAgent, map[node.Phase]int{node.PhaseDeploy: 100}, bootAgent},
 		{"deploy", stepTearDown, map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1}, tearDownAgent},
 		{"deploy", stepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2}, switchToTenantNetwork},
-		{"deploy", stepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3}, powerOn},
+		{"deploy", stepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3}, bootInstance},
 
 		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000, node.PhaseWarm: 1000}, bootAgent},
 		{"deploy", stepOffAgent, map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1, node.PhaseCool: -1}, powerOffAgent},

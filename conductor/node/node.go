@@ -191,6 +191,8 @@ type Job struct {
 	Detail    string    `json:"detail,omitempty"`     // for humans: "waiting for the agent since ..."
 	EndedAt   time.Time `json:"ended_at,omitzero"`    // of a job that is over, see Node.Past
 	Adopted   string    `json:"adopted,omitempty"`    // ID of the job whose boot of the agent this one took over; the boot's first marks are that one's
+	// Sign is the first sign of life of the system that the job started; nil while there was none, or none is asked for.
+	Sign *SignOfLife `json:"sign,omitempty"`
 }
 
 // JobStep is one step of a job.

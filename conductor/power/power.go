@@ -8,6 +8,7 @@ package power
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 )
 
@@ -73,6 +74,13 @@ type Driver interface {
 	Key() string
 	// Close ends sessions.
 	Close() error
+}
+
+// ConsoleWatcher is a Driver that can read the machine's serial console.
+type ConsoleWatcher interface {
+	// WatchConsole writes to w what the console says from now on, until ctx ends, the console breaks off, or w fails; the error is that of
+	// the one that happened.
+	WatchConsole(ctx context.Context, w io.Writer) error
 }
 
 // Info is a node's driver_info as the API holds it, secrets in the clear.
