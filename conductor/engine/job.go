@@ -214,6 +214,9 @@ func (e *Engine) unknownStep(iface, name string) error {
 // deploySteps is the usual program of a deployment with the client's steps merged in: one of the same interface and name replaces
 // the usual one's arguments and priority, priority 0 leaves it out, any other joins.
 func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
+	if e.runsFromMemory(n) {
+		return e.ramdiskSteps(n, asked)
+	}
 	fake := e.drivers.Interface(n, "deploy") == "fake"
 	if !fake {
 		if err := e.checkImage(n); err != nil {

@@ -132,6 +132,8 @@ func computed(step, arg string) bool {
 		return arg == "configdrive"
 	case "create_configuration":
 		return arg == "target_raid_config"
+	case stepLoadRamdisk:
+		return true
 	}
 	return false
 }
@@ -193,6 +195,10 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 	case "write_configdrive":
 		if v := n.InstanceInfo["configdrive"]; v != nil {
 			args["configdrive"] = v
+		}
+	case stepLoadRamdisk:
+		if err := e.workloadArgs(n, args); err != nil {
+			return nil, err
 		}
 	case "erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk":
 		if v := n.Properties["skip_block_devices"]; v != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/workload"
 )
 
 // Names of conductor steps that other parts of the engine look for.
@@ -36,6 +37,8 @@ func conductorSteps() []conductorStep {
 		{"deploy", stepTearDown, map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1}, tearDownAgent},
 		{"deploy", stepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2}, switchToTenantNetwork},
 		{"deploy", stepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3}, bootInstance},
+
+		{"deploy", workload.Step, nil, bootRamdisk}, // of a deployment that puts nothing on a disk
 
 		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000, node.PhaseWarm: 1000}, bootAgent},
 		{"deploy", stepOffAgent, map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1, node.PhaseCool: -1}, powerOffAgent},
