@@ -41,12 +41,16 @@ func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.Also, s
 			} `json:"disk"`
 			VirtualSize int64  `json:"virtual_size"`
 			SHA256      string `json:"sha256"`
+			Staged      bool   `json:"staged"`
 			Warning     string `json:"warning"`
 		}
 		if err := json.Unmarshal(s.Result, &r); err != nil {
 			return nil // a result without details is no less a result
 		}
-		if r.VirtualSize > 0 {
+		switch {
+		case r.Staged:
+			e.history(n, also, "provisioning", "INFO", fmt.Sprintf("the image was written ahead to %s (serial %s), in this boot of the agent", r.Disk.Name, orElse(r.Disk.Serial, "not known")), "")
+		case r.VirtualSize > 0:
 			e.history(n, also, "provisioning", "INFO", fmt.Sprintf("image of %d bytes (sha256 %s) was written to %s (serial %s)",
 				r.VirtualSize, orElse(r.SHA256, "not known"), r.Disk.Name, orElse(r.Disk.Serial, "not known")), "")
 		}
