@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -169,6 +170,7 @@ type inode struct {
 	flags  uint32
 	size   int64
 	body   [60]byte // the block map
+	inline []byte   // the content, of an inode that has it in itself
 }
 
 func (f *FS) inode(n uint32) (*inode, error) {
@@ -204,7 +206,39 @@ func (f *FS) inode(n uint32) (*inode, error) {
 	if i.size < 0 {
 		return nil, fmt.Errorf("%w: inode %d has an impossible size", ErrNot, n)
 	}
+	if i.flags&flagInline != 0 {
+		i.inline = append(i.body[:], inlineRest(b[:f.inodeSize])...)
+	}
 	return i, nil
+}
+
+// inlineRest is what of an inode's own data does not fit where the block map would be: the value of its attribute "system.data", which must
+// lie inside the inode.
+func inlineRest(b []byte) []byte {
+	const magic, system, name = 0xea020000, 7, "data"
+	le := binary.LittleEndian
+	if len(b) < 128+4 {
+		return nil
+	}
+	at := 128 + int(le.Uint16(b[0x80:]))
+	if at < 128 || at+4 > len(b) || le.Uint32(b[at:]) != magic {
+		return nil
+	}
+	values := b[at+4:]
+	for e := values; len(e) >= 16 && le.Uint32(e) != 0; {
+		n, off, size := int(e[0]), int(le.Uint16(e[2:])), int64(le.Uint32(e[8:]))
+		if 16+n > len(e) {
+			return nil
+		}
+		if e[1] == system && string(e[16:16+n]) == name && le.Uint32(e[4:]) == 0 {
+			if int64(off)+size > int64(len(values)) {
+				return nil
+			}
+			return values[off : int64(off)+size]
+		}
+		e = e[min(len(e), (16+n+3)/4*4):]
+	}
+	return nil
 }
 
 // content reads all of an inode, which must not be longer than most.
@@ -213,33 +247,43 @@ func (f *FS) content(i *inode, most int64) ([]byte, error) {
 		return nil, fmt.Errorf("%d bytes are more than the %d that are allowed", i.size, most)
 	}
 	if i.flags&flagInline != 0 {
-		return nil, fmt.Errorf("%w that is known here: inode %d has its data in itself", ErrNot, i.number)
+		if i.size > int64(len(i.inline)) {
+			return nil, fmt.Errorf("%w: inode %d claims more than it holds", ErrNot, i.number)
+		}
+		return i.inline[:i.size], nil
 	}
 	out := make([]byte, i.size)
-	put := func(logical, physical uint64) error {
-		b, err := f.block(physical)
-		if err == nil {
-			copy(out[logical*uint64(f.BlockSize):], b)
+	return out, f.walk(i, func(logical, physical, n uint64) error {
+		for j := range n {
+			b, err := f.block(physical + j)
+			if err != nil {
+				return err
+			}
+			copy(out[(logical+j)*uint64(f.BlockSize):], b)
 		}
-		return err
-	}
+		return nil
+	})
+}
+
+// walk gives the ranges of blocks that an inode's content lies in, by either kind of map.
+func (f *FS) walk(i *inode, put func(logical, physical, n uint64) error) error {
+	end := (uint64(i.size) + uint64(f.BlockSize) - 1) / uint64(f.BlockSize)
 	if i.flags&flagExtents != 0 {
-		return out, f.extents(i.body[:], 6, uint64(len(out)+f.BlockSize-1)/uint64(f.BlockSize), put)
+		return f.extents(i.body[:], 6, end, put)
 	}
-	le := binary.LittleEndian
 	next := uint64(0)
 	for k := range 15 {
-		p := uint64(le.Uint32(i.body[4*k:]))
-		if err := f.mapped(p, max(0, k-11), &next, uint64(len(out)+f.BlockSize-1)/uint64(f.BlockSize), put); err != nil {
-			return nil, err
+		p := uint64(binary.LittleEndian.Uint32(i.body[4*k:]))
+		if err := f.mapped(p, max(0, k-11), &next, end, put); err != nil {
+			return err
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // extents walks a node of an extent tree, whose depth must be less than most, up to the logical block end. Each level must be one less than
 // the one above.
-func (f *FS) extents(node []byte, most int, end uint64, put func(logical, physical uint64) error) error {
+func (f *FS) extents(node []byte, most int, end uint64, put func(logical, physical, n uint64) error) error {
 	le := binary.LittleEndian
 	if le.Uint16(node) != 0xf30a {
 		return fmt.Errorf("%w: a damaged extent tree", ErrNot)
@@ -273,17 +317,15 @@ func (f *FS) extents(node []byte, most int, end uint64, put func(logical, physic
 		}
 		n = min(n, end-logical)
 		start := uint64(le.Uint32(e[8:])) | uint64(le.Uint16(e[6:]))<<32
-		for j := range n {
-			if err := put(logical+j, start+j); err != nil {
-				return err
-			}
+		if err := put(logical, start, n); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
 // mapped walks the older map: a block, or a block of numbers of blocks, to a depth of three. Zero is a hole.
-func (f *FS) mapped(p uint64, depth int, next *uint64, end uint64, put func(logical, physical uint64) error) error {
+func (f *FS) mapped(p uint64, depth int, next *uint64, end uint64, put func(logical, physical, n uint64) error) error {
 	per := uint64(f.BlockSize / 4)
 	span := uint64(1)
 	for range depth {
@@ -298,7 +340,7 @@ func (f *FS) mapped(p uint64, depth int, next *uint64, end uint64, put func(logi
 	}
 	if depth == 0 {
 		*next++
-		return put(*next-1, p)
+		return put(*next-1, p, 1)
 	}
 	b, err := f.block(p)
 	if err != nil {
@@ -336,6 +378,13 @@ func (f *FS) dir(i *inode) (map[string]uint32, []string, error) {
 	names := map[string]uint32{}
 	var order []string
 	le := binary.LittleEndian
+	if i.inline != nil {
+		// The number of the folder above, entries, and more of them in the rest, which is a list of its own.
+		if len(raw) < len(i.body) {
+			return nil, nil, fmt.Errorf("%w: a damaged folder", ErrNot)
+		}
+		raw = slices.Concat(raw[4:len(i.body)], raw[len(i.body):])
+	}
 	for len(raw) >= 8 {
 		// An entry never crosses a block, and hash trees hide themselves in what looks like a deleted entry.
 		n, length := le.Uint32(raw), int(le.Uint16(raw[4:]))

@@ -4,12 +4,15 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
+	iofs "io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/ingot-metal/ingot/test/kit"
@@ -82,7 +85,7 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 	kit.NeedPrograms(t, "mke2fs")
 	dir, files := tree(t)
 	for _, c := range []string{"-t ext4", "-t ext4 -b 1024", "-t ext4 -b 2048 -O ^64bit,^metadata_csum", "-t ext3", "-t ext2 -b 1024", "-t ext2 -r 1 -O ^dir_index,^filetype",
-		"-t ext4 -O ^flex_bg,^has_journal -I 128"} {
+		"-t ext4 -O ^flex_bg,^has_journal -I 128", "-t ext4 -O inline_data -I 256", "-t ext4 -O inline_data -I 1024 -b 4096"} {
 		t.Run(c, func(t *testing.T) {
 			img := kit.TempDisk(t, 96<<20)
 			args := append([]string{"-q", "-F", "-L", "cloudimg", "-U", "11111111-2222-3333-4444-555555555555", "-d", dir}, strings.Fields(c)...)
@@ -100,6 +103,9 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 				if err != nil || !bytes.Equal(got, want) {
 					t.Fatalf("Read(%s) = %d bytes, %v, want %d", name, len(got), err, len(want))
 				}
+				if got, err := iofs.ReadFile(fs, name[1:]); err != nil || !bytes.Equal(got, want) {
+					t.Fatalf("ReadFile(%s) = %d bytes, %v, want %d", name, len(got), err, len(want))
+				}
 			}
 			for name, want := range map[string]string{"/boot/abs": "ID=debian\n", "boot/rel": "ID=debian\n", "/boot/twice": "ID=debian\n", "/boot/slow": "x"} {
 				if got, err := fs.Read(name, 100); err != nil || string(got) != want {
@@ -113,6 +119,20 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 				if _, err := fs.Read(name, 100); !errors.Is(err, ErrNone) {
 					t.Errorf("Read(%s): %v, want ErrNone", name, err)
 				}
+				if _, err := fs.Stat(strings.TrimPrefix(name, "/")); !errors.Is(err, iofs.ErrNotExist) && name != "/boot" {
+					t.Errorf("Stat(%s): %v, want ErrNotExist", name, err)
+				}
+			}
+			fs.budget = maxRead
+			part, err := iofs.Sub(fs, "etc") // of small files: it reads them byte by byte
+			if err == nil {
+				err = fstest.TestFS(part, "os-release")
+			}
+			if err != nil {
+				t.Error(err)
+			}
+			if got, err := iofs.ReadDir(fs, "usr/share/many"); err != nil || len(got) != 800 {
+				t.Errorf("ReadDir: %d, %v", len(got), err)
 			}
 			if _, err := fs.Read("/usr/lib/big.efi", 1<<20); err == nil || errors.Is(err, ErrNone) {
 				t.Errorf("a file that is too large: %v", err)
@@ -249,6 +269,11 @@ func FuzzRead(f *testing.F) {
 				_, _ = fs.List("/" + e.Name)
 			} else if got, err := fs.Read("/"+e.Name, 1<<20); err == nil && int64(len(got)) != e.Size {
 				t.Fatalf("%s: %d bytes, want %d", e.Name, len(got), e.Size)
+			} else if f, ferr := fs.Open(e.Name); ferr == nil && err == nil {
+				// Both ways to read say the same.
+				if b, ferr := io.ReadAll(io.LimitReader(f, 1<<20)); ferr == nil && !bytes.Equal(b, got) {
+					t.Fatalf("%s: read as a whole and in parts it differs", e.Name)
+				}
 			}
 		}
 	})

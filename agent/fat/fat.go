@@ -29,6 +29,7 @@ type FS struct {
 	rootAt      int64  // else: its place
 	rootSize    int64
 	label       string // of the boot sector
+	serial      uint32 // likewise
 	budget      int64  // bytes that may still be read: folders that hold each other a thousand times end here
 }
 
@@ -87,7 +88,7 @@ func Open(r io.ReaderAt, size int64) (*FS, error) {
 	}
 	const extended = 0x29
 	if at := map[bool]int{false: 38, true: 66}[f.bits == 32]; b[at] == extended {
-		f.label = clean(string(b[at+5 : at+16]))
+		f.label, f.serial = clean(string(b[at+5:at+16])), serialOf(b[:], at)
 	}
 	if f.bits == 32 && rootEntries != 0 || f.bits != 32 && rootEntries == 0 {
 		return nil, fmt.Errorf("%w: the root folder of a FAT%d is in the wrong place", ErrNot, f.bits)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	iofs "io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -50,6 +51,9 @@ func collect(t *testing.T, fs *FS) map[string]string {
 			b, err := fs.Read(&e, 16<<20)
 			if err != nil {
 				t.Fatalf("%s: %v", e.Name, err)
+			}
+			if again, err := iofs.ReadFile(fs, strings.ToUpper(prefix+e.Name)); err != nil || !bytes.Equal(again, b) {
+				t.Fatalf("ReadFile(%s): %d bytes, %v, want %d", prefix+e.Name, len(again), err, len(b))
 			}
 			out[prefix+e.Name] = string(b)
 		}
