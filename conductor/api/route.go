@@ -13,6 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/nodes"
 	"github.com/ingot-metal/ingot/conductor/api/own"
 	"github.com/ingot-metal/ingot/conductor/api/parts"
+	"github.com/ingot-metal/ingot/conductor/api/pools"
 	"github.com/ingot-metal/ingot/conductor/api/ports"
 	"github.com/ingot-metal/ingot/conductor/api/ramdisk"
 	"github.com/ingot-metal/ingot/conductor/api/rules"
@@ -51,6 +52,7 @@ func (s *Server) table() []call.Route {
 		ts.Routes(),
 		rules.New(st, s.find, cfg.MaskRules).Routes(),
 		s.openToRamdisks(ramdisk.New(st, s.find, ns, cfg.Hostname).Routes()),
+		pools.New(st, s.find, cfg.Warmth).Routes(),
 		own.New(st, en, s.find, own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
 			Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey}, log).Routes(),
 	)

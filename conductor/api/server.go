@@ -22,6 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/api/parts"
+	"github.com/ingot-metal/ingot/conductor/api/pools"
 	"github.com/ingot-metal/ingot/conductor/api/ports"
 	"github.com/ingot-metal/ingot/conductor/api/volumes"
 	"github.com/ingot-metal/ingot/conductor/driver"
@@ -68,6 +69,8 @@ type tables interface {
 	Runbooks() *store.Table[node.Runbook]
 	InspectionRules() *store.Table[node.InspectionRule]
 	Allocations() *store.Table[node.Allocation]
+	Pools() *store.Table[node.Pool]
+	PoolMembers(ctx context.Context) (map[string]node.PoolMember, error)
 	UpdatePortgroup(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error)
 }
 
@@ -115,6 +118,8 @@ type Config struct {
 	Hardware *hardware.Set
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
 	ErasureKey string
+	// Warmth makes available nodes warm and turns them off again; with nil none can be.
+	Warmth pools.Machines
 	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 }

@@ -295,6 +295,7 @@ func (r *Runner) act(ctx context.Context, p *node.Pool, f *Fact, a Act) error {
 type World struct {
 	Pools   []*node.Pool // those that say most about their nodes first
 	nodes   []*node.Node
+	byID    map[string]*node.Node
 	of      map[string]*node.Pool // by node
 	members map[string]node.PoolMember
 }
@@ -322,9 +323,9 @@ func Look(ctx context.Context, st facts) (*World, error) {
 		}
 		return strings.Compare(a.Name, b.Name)
 	})
-	w := &World{Pools: pools, nodes: nodes, of: map[string]*node.Pool{}, members: members}
+	w := &World{Pools: pools, nodes: nodes, byID: make(map[string]*node.Node, len(nodes)), of: map[string]*node.Pool{}, members: members}
 	for _, n := range nodes {
-		w.of[n.UUID] = w.poolFor(n)
+		w.of[n.UUID], w.byID[n.UUID] = w.poolFor(n), n
 	}
 	return w, nil
 }
@@ -340,6 +341,16 @@ func (w *World) poolFor(n *node.Node) *node.Pool {
 
 // Of is the pool that a node belongs to; nil when there is none.
 func (w *World) Of(nodeUUID string) *node.Pool { return w.of[nodeUUID] }
+
+// Node is a node as it was when it was looked at; nil when there was none, or nobody had to look.
+func (w *World) Node(nodeUUID string) *node.Node { return w.byID[nodeUUID] }
+
+// Member is what is remembered of a node.
+func (w *World) Member(nodeUUID string) node.PoolMember {
+	m := w.members[nodeUUID]
+	m.NodeUUID = nodeUUID
+	return m
+}
 
 // Facts are those of the nodes that belong to a pool; with nil, those of the nodes that a pool has touched and that belong to none any more.
 func (w *World) Facts(p *node.Pool) []Fact {
