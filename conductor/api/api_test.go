@@ -203,7 +203,7 @@ func TestIngotPart(t *testing.T) {
 	if out := f.want(200, "GET", "/ingot/v1/nodes/n/logs?after=4", ""); out["next"] != 5.0 {
 		t.Errorf("logs = %v", out)
 	}
-	if out := f.want(200, "GET", "/ingot/v1/nodes/n/timeline", ""); len(out["marks"].([]any)) != 0 {
+	if out := f.want(200, "GET", "/ingot/v1/nodes/n/timeline", ""); len(out["marks"].([]any)) != 0 || len(out["traces"].([]any)) != 0 {
 		t.Errorf("timeline = %v", out)
 	}
 	f.want(404, "GET", "/ingot/v1/nodes/other/progress", "")

@@ -227,50 +227,6 @@ func (p *program) showInventory(inv *client.Inventory) error {
 	return sheet(p.stdout, pairs)
 }
 
-func (p *program) nodeTimeline() *cobra.Command {
-	var job string
-	cmd := &cobra.Command{Use: "timeline NAME", Short: "Show where the time went", Args: oneNode, ValidArgsFunction: p.completeNode}
-	cmd.Flags().StringVar(&job, "job", "", "of this job only (default: the last one)")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		tl, err := c.Timeline(ctx, args[0], job)
-		if err != nil {
-			return about(args[0], err)
-		}
-		if p.output == "json" {
-			return p.printJSON(tl)
-		}
-		marks := tl.Marks
-		if job == "" && len(marks) > 0 { // the last job's
-			last := marks[len(marks)-1].JobID
-			first := len(marks) - 1
-			for first > 0 && marks[first-1].JobID == last {
-				first--
-			}
-			marks = marks[first:]
-		}
-		return table(p.stdout, []string{"AT", "TOOK", "WHAT", "DETAIL"}, timeRows(marks))
-	})
-	return cmd
-}
-
-// timeRows shows each mark with the time since the first and since the one before.
-func timeRows(marks []rest.Mark) [][]string {
-	var rows [][]string
-	var start, before time.Time
-	for i, m := range marks {
-		at, err := time.Parse(time.RFC3339Nano, m.At)
-		if err != nil {
-			continue
-		}
-		if i == 0 {
-			start, before = at, at
-		}
-		rows = append(rows, []string{fmt.Sprintf("%8.2f s", at.Sub(start).Seconds()), fmt.Sprintf("%+.2f s", at.Sub(before).Seconds()), m.Name, string(m.Detail)})
-		before = at
-	}
-	return rows
-}
-
 func (p *program) nodeLogs() *cobra.Command {
 	var follow bool
 	cmd := &cobra.Command{Use: "logs NAME", Short: "Show the log of the agent on a machine", Args: oneNode, ValidArgsFunction: p.completeNode}

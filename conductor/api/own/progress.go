@@ -11,6 +11,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/trace"
 )
 
 // showJob makes what /ingot/v1 shows of the work in progress. Arguments of steps are left out: they hold what the tenant sent.
@@ -72,7 +73,11 @@ func (s *Handlers) getTimeline(ctx context.Context, c *call.Call) (*call.Reply, 
 	if err != nil {
 		return nil, err
 	}
-	out := rest.Timeline{NodeUUID: n.UUID, Marks: make([]rest.Mark, len(marks))}
+	jobs := []*node.Job{n.Job}
+	for _, j := range n.Past {
+		jobs = append(jobs, j)
+	}
+	out := rest.Timeline{NodeUUID: n.UUID, Marks: make([]rest.Mark, len(marks)), Traces: trace.Of(marks, jobs, time.Now().UTC())}
 	for i, m := range marks {
 		out.Marks[i] = rest.Mark{JobID: rest.Null(m.JobID), Name: m.Name, At: m.At.UTC().Format(time.RFC3339Nano), Detail: rest.Null(m.Detail)}
 	}

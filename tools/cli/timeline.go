@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/trace"
+)
+
+func (p *program) nodeTimeline() *cobra.Command {
+	var job, phase, otlp string
+	var asJSON, marks bool
+	cmd := &cobra.Command{
+		Use: "timeline NAME", Short: "Show where the time went", Args: oneNode, ValidArgsFunction: p.completeNode,
+		Long: `Show where the time of a node's work went, the last job's unless another is chosen: a waterfall of spans from the request to the end, with
+bytes and rates of what was written. Every instant belongs to one span; what nothing tells is shown as not known.
+
+  ingot node timeline web-1 --phase deploy
+  ingot node timeline web-1 --json                  all jobs that are kept, spans and marks
+  ingot node timeline web-1 --otlp trace.json       for OpenTelemetry, as a file
+  ingot node timeline web-1 --otlp http://collector:4318`,
+	}
+	f := cmd.Flags()
+	f.StringVar(&job, "job", "", "of the job with this ID")
+	f.StringVar(&phase, "phase", "", "of the last job of this kind: deploy, clean, inspect, ...")
+	f.BoolVar(&asJSON, "json", false, "as JSON, like -o json")
+	f.BoolVar(&marks, "marks", false, "show the points that were recorded instead of what lies between them")
+	f.StringVar(&otlp, "otlp", "", "write it in OpenTelemetry's OTLP/JSON to this file, or send it to this http(s) URL")
+	complete(cmd, "phase", "deploy", "clean", "inspect", "verify", "delete", "service", "rescue", "unrescue", "adopt", "warm", "power")
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		if job != "" && phase != "" {
+			return usage("--job names the job: --phase has nothing to choose")
+		}
+		tl, err := c.Timeline(ctx, args[0], job)
+		if err != nil {
+			return about(args[0], err)
+		}
+		chosen := trace.Last(tl.Traces, phase)
+		switch {
+		case chosen == nil && (job != "" || phase != ""):
+			return fmt.Errorf("node %s has no such job on its time line: `ingot node timeline %s --json` shows those that it has", args[0], args[0])
+		case otlp != "":
+			var list []rest.Trace
+			if list = tl.Traces; job != "" || phase != "" {
+				list = []rest.Trace{*chosen}
+			}
+			return p.export(ctx, otlp, tl.NodeUUID, list)
+		case asJSON || p.output == "json":
+			if phase != "" {
+				tl.Traces, tl.Marks = []rest.Trace{*chosen}, marksOf(tl.Marks, chosen.JobID)
+			}
+			return p.printJSON(tl)
+		case chosen == nil:
+			p.note("Nothing was done with node %s yet.", args[0])
+			return nil
+		case marks:
+			return table(p.stdout, []string{"AT", "TOOK", "WHAT", "DETAIL"}, timeRows(marksOf(tl.Marks, chosen.JobID)))
+		}
+		width, ok := isTerminal(p.stdout)
+		if !ok {
+			width = 120
+		}
+		return trace.Waterfall(p.stdout, *chosen, width)
+	})
+	return cmd
+}
+
+func marksOf(marks []rest.Mark, job string) []rest.Mark {
+	var out []rest.Mark
+	for _, m := range marks {
+		if string(m.JobID) == job {
+			out = append(out, m)
+		}
+	}
+	return out
+}
+
+// timeRows shows each mark with the time since the first and since the one before.
+func timeRows(marks []rest.Mark) [][]string {
+	var rows [][]string
+	var start, before time.Time
+	for i, m := range marks {
+		at, err := time.Parse(time.RFC3339Nano, m.At)
+		if err != nil {
+			continue
+		}
+		if i == 0 {
+			start, before = at, at
+		}
+		rows = append(rows, []string{fmt.Sprintf("%8.2f s", at.Sub(start).Seconds()), fmt.Sprintf("%+.2f s", at.Sub(before).Seconds()), m.Name, string(m.Detail)})
+		before = at
+	}
+	return rows
+}
+
+// export writes traces for OpenTelemetry into a file, or sends them to a collector.
+func (p *program) export(ctx context.Context, to, nodeUUID string, traces []rest.Trace) error {
+	raw, err := trace.OTLP(nodeUUID, traces)
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(to, "http://") && !strings.HasPrefix(to, "https://") {
+		if err := os.WriteFile(to, append(raw, '\n'), 0o644); err != nil {
+			return fmt.Errorf("write the trace: %w", err)
+		}
+		return nil
+	}
+	u, err := url.Parse(to)
+	if err != nil {
+		return usage("--otlp %q is not a URL", to)
+	}
+	if u.Path == "" || u.Path == "/" {
+		u.Path = "/v1/traces" // where collectors have it
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(raw))
+	if err != nil {
+		return fmt.Errorf("send the trace: %w", err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("send the trace: %w", err)
+	}
+	defer res.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(res.Body, 4<<10))
+	if err != nil {
+		return fmt.Errorf("send the trace: read the answer: %w", err)
+	}
+	if res.StatusCode >= 300 {
+		return fmt.Errorf("send the trace to %s: %s: %s", u.Redacted(), res.Status, strings.TrimSpace(string(answer)))
+	}
+	return nil
+}
