@@ -68,7 +68,6 @@ var differs = map[string]struct {
 	"power-management-029":   {404, "Ironic has a fault here: the name of an indicator is one word"},
 	"nodes-crud-004":         {201, "the agent inspects; the recording server had ironic-inspector for that"},
 	"nodes-crud-054":         {200, "the agent inspects; the recording server had ironic-inspector for that"},
-	"nodes-crud-009":         {400, "the interfaces that are valid are this server's"},
 	"provision-067":          {200, "retired is false again, not null"},
 	"nodes-crud-021":         {400, "a body that is not JSON is the client's fault, not the server's"},
 	"nodes-crud-024":         {405, "the address of a node takes no POST"},

@@ -25,6 +25,7 @@ var interfaces = []Interface{
 	{Kind: "boot", Name: "pxe", Description: "the same as ipxe, for clients that ask for it by this name"},
 	{Kind: "boot", Name: "fake", Description: "boots nothing"},
 	{Kind: "deploy", Name: "direct", Description: "has the agent stream an image onto the disk", Verbs: []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},
+	{Kind: "deploy", Name: "ramdisk", Description: "has the machine boot a kernel with its ramdisk, or an ISO image, into memory at each start; nothing is written to a disk", Verbs: []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},
 	{Kind: "deploy", Name: "fake", Description: "pretends, in as much time and with as many failures as driver_info says", Verbs: []string{"active", "rebuild", "deleted", "provide", "clean", "service"}},
 	{Kind: "inspect", Name: "agent", Description: "has the agent look at the hardware", Verbs: []string{"inspect"}},
 	{Kind: "inspect", Name: "fake", Description: "makes an inventory of what driver_info says (fake_inventory)", Verbs: []string{"inspect"}},

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"io"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,9 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 	}
 	if d.Interface(n, "power") == agentPower {
 		return &agentBMC{bmc{m, d.c}}, nil
+	}
+	if d.Interface(n, "power") == "mute" { // a controller without a console
+		return struct{ power.Driver }{&bmc{m, d.c}}, nil
 	}
 	return &bmc{m, d.c}, nil
 }
@@ -50,10 +54,15 @@ type machine struct {
 	pxeBoots  int    // how often the agent was booted
 
 	// The installed system.
-	drive  string                                            // its config drive, as JSON
-	osStop context.CancelFunc                                // of the one that runs; nil: none does
-	os     func(ctx context.Context, m *machine, kexec bool) // what it does; nil: nothing that shows
-	kexecs int                                               // jumps into it
+	drive   string                                            // its config drive, as JSON
+	osStop  context.CancelFunc                                // of the one that runs; nil: none does
+	os      func(ctx context.Context, m *machine, kexec bool) // what it does; nil: nothing that shows
+	console string                                            // what it says on it
+	kexecs  int                                               // jumps into it
+
+	// A workload that runs from memory.
+	netboot   func() bool // whether a start from the network gets it, and not the agent
+	workloads int         // such starts
 
 	// Faults.
 	hang       atomic.Pointer[func()] // what a call does first, without the lock
@@ -168,6 +177,29 @@ func (b *bmc) SystemGUIDs(ctx context.Context) ([]string, error) {
 	return []string{"guid-" + b.m.id}, nil
 }
 
+// WatchConsole says what the machine's console says once a system runs.
+func (b *bmc) WatchConsole(ctx context.Context, w io.Writer) error {
+	for {
+		b.m.mu.Lock()
+		runs, text := b.m.osStop != nil, b.m.console
+		b.m.mu.Unlock()
+		if runs {
+			for _, c := range []byte(text) { // as slow as a serial line
+				if _, err := w.Write([]byte{c}); err != nil {
+					return err
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-b.c.dead:
+			return errDead
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
 func (b *bmc) Key() string  { return b.m.key }
 func (b *bmc) Close() error { return nil }
 
@@ -193,6 +225,10 @@ func (m *machine) turnOn() {
 	pxe := m.boot.Device == power.BootPXE
 	if !m.boot.Persistent {
 		m.boot = power.Boot{}
+	}
+	if pxe && m.netboot != nil && m.netboot() {
+		m.workloads++
+		return
 	}
 	if pxe && !m.noNetBoot {
 		m.pxeBoots++
