@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/ingot-metal/ingot/agent/rescue"
+	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/agent/swarm"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
@@ -54,7 +55,11 @@ func (a *Agent) accept(p *agentv1.Plan) {
 // startLocked starts a plan; the lock is held.
 func (a *Agent) startLocked(p *agentv1.Plan) {
 	if !a.carry || a.phase != p.Phase {
+		before := a.facts
 		a.facts = &step.Facts{}
+		if a.carry && a.phase == phaseWarm && beginsWithImage(p) {
+			image.HandOver(before, a.facts)
+		}
 	}
 	swarm.Offer(a.facts, a.swarm)
 	if p.Phase == string(step.Rescue) {
@@ -74,6 +79,14 @@ func (a *Agent) startLocked(p *agentv1.Plan) {
 		defer cancel()
 		a.runPlan(ctx, facts, p)
 	})
+}
+
+// phaseWarm is that of plans that do ahead what a deployment is likely to want.
+const phaseWarm = "warm"
+
+// beginsWithImage tells whether a plan is a deployment whose first step writes the image, so that nothing else comes to the disk before it.
+func beginsWithImage(p *agentv1.Plan) bool {
+	return p.Phase == string(step.Deploy) && len(p.Steps) > 0 && p.Steps[0].Interface == "deploy" && p.Steps[0].Name == "write_image"
 }
 
 func (a *Agent) runPlan(ctx context.Context, facts *step.Facts, p *agentv1.Plan) {

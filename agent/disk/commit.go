@@ -338,6 +338,24 @@ func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) erro
 	return nil
 }
 
+// StillWithheld makes sure that the disk is as write_image left it: the same disk, nothing at its beginning, nothing added and nothing
+// committed since.
+func (p *Pending) StillWithheld(ctx context.Context, m machine) error {
+	if p.committed || len(p.added) > 0 {
+		return errors.New("more was written to the disk since the image")
+	}
+	dev, err := p.Open(ctx, m)
+	if err != nil {
+		return err
+	}
+	head := Aligned(HeadSize)
+	_, err = dev.ReadAt(head, 0)
+	if err == nil && !isZero(head) {
+		err = errors.New("somebody wrote to the disk since the image was written")
+	}
+	return errors.Join(err, dev.Close())
+}
+
 // untouched makes sure that the head is as write_image left it, zero, or as an earlier commit that was cut off left it. Anything
 // else means that somebody wrote to the disk in between, and then nobody knows what is behind the table.
 func (p *Pending) untouched(dev Device, groups [][]piece) error {

@@ -97,6 +97,8 @@ type Result struct {
 	Limit        string `json:"limit"` // what a faster deployment would need first: "link", "digest", "unpacking" or "disk"
 	Resumes      int    `json:"resumes"`
 	Restarts     int    `json:"restarts"`
+	// Staged: the image was written ahead, by an earlier plan of this boot. Then nothing is counted here.
+	Staged bool `json:"staged,omitempty"`
 }
 
 // WrittenDisk is the disk's identity and why it was chosen.
@@ -165,6 +167,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	// pile up as there are buffers.
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(memoryLimit))
 	disk.SetPending(c.Facts, nil)
+	there := takeStaged(c.Facts)
 	a, err := parseArgs(c)
 	if err != nil {
 		return nil, err
@@ -175,6 +178,19 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		return nil, err
 	}
 	c.Log.Info("root disk chosen", "disk", choice.Disk.Name, "why", choice.Why)
+	if there != nil {
+		ok, why := there.serves(ctx, m, &a, choice.Disk, wait, c.Log)
+		if ok {
+			disk.SetPending(c.Facts, there.pending)
+			c.Facts.Set(stagedKey{}, there)
+			c.Log.Info("the image is there, it was written ahead", "disk", choice.Disk.Name, "digest", there.result.Digest)
+			return there.found(began, choice.Why), nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		c.Log.Info("the image that was written ahead is of no use", "disk", there.pending.Disk.Name, "why", why)
+	}
 
 	c.Report(step.Progress{Phase: "connect"})
 	var src *fetch.File // nil for an image in a registry, which is a published one for certain
@@ -207,6 +223,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		return nil, err
 	}
 	disk.SetPending(c.Facts, p.pending)
+	c.Facts.Set(stagedKey{}, &staged{args: a, result: r, pending: p.pending})
 	r.Disk = WrittenDisk{d.Identity(), choice.Why}
 	r.PhasesMS.Prepare = prepared.Sub(began).Milliseconds()
 	r.TookMS = time.Since(began).Milliseconds()

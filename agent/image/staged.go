@@ -1,0 +1,107 @@
+package image
+
+import (
+	"context"
+	"log/slog"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/fetch"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/oci"
+)
+
+// An image may be written ahead of the deployment that wants it, in the same boot. What makes it bootable stays in memory as always, so that
+// a machine that loses its power, or its agent, has no system, and the deployment writes the image as usual.
+
+// staged is an image that is on a disk but for what is withheld, and how that came about.
+type staged struct {
+	args    writeArgs
+	result  *Result
+	pending *disk.Pending
+}
+
+type stagedKey struct{}
+
+// HandOver gives the facts of a deployment what was written ahead, and takes it from where it was: it is good for one deployment.
+func HandOver(from, to *step.Facts) {
+	if w, ok := from.Get(stagedKey{}).(*staged); ok && w != nil {
+		from.Set(stagedKey{}, (*staged)(nil))
+		to.Set(stagedKey{}, w)
+	}
+}
+
+// takeStaged takes what was written ahead. Whatever comes next to the disk, it is not there any more.
+func takeStaged(f *step.Facts) *staged {
+	w, _ := f.Get(stagedKey{}).(*staged)
+	f.Set(stagedKey{}, (*staged)(nil))
+	return w
+}
+
+// serves tells whether what was written ahead is what is asked for now, on the disk that is chosen now. If not, it says why.
+func (w *staged) serves(ctx context.Context, m machine, a *writeArgs, chosen disk.Disk, wait fetch.Patience, log *slog.Logger) (bool, string) {
+	divided := w.pending.Division() != nil
+	switch {
+	case w.pending.Disk.Identity().Differs(chosen.Identity()) != "":
+		return false, "it is on another disk"
+	case a.Type == "partition" && !divided, a.Type == "whole-disk" && divided:
+		return false, "it is not of the kind that is asked for"
+	case divided && w.args.Layout != a.Layout: // of a whole disk's image the image itself decides
+		return false, "the disk is divided in another way"
+	case a.Verify && !w.args.Verify:
+		return false, "it was not read back"
+	case len(a.Keys) > 0 && (!slices.Equal(a.Keys, w.args.Keys) || a.Signature != w.args.Signature):
+		return false, "its signature was not checked with the keys that are asked for"
+	case w.args.secretive() && (a.Source != w.args.Source || a.PullSecret != w.args.PullSecret):
+		return false, "it was fetched with a secret that is not given now"
+	}
+	if a.checksumURL != "" && a.digest.Algo == "" {
+		u, err := url.Parse(a.Source)
+		if err == nil {
+			a.digest, err = fetchDigest(ctx, *a, u.Path, wait, log)
+		}
+		if err != nil { // told when the image is fetched, if it is still so
+			return false, "its digest can't be had: " + err.Error()
+		}
+	}
+	if want := a.identity(); want == "" || want != w.args.identity() {
+		return false, "it is not known to be the same image"
+	}
+	if err := w.pending.StillWithheld(ctx, m); err != nil {
+		return false, err.Error()
+	}
+	return true, ""
+}
+
+// identity is what there is only one image of; "" when the arguments don't name such a thing.
+func (a *writeArgs) identity() string {
+	if d := a.digest.String(); d != "" {
+		return d
+	}
+	if ref, err := oci.ParseReference(a.Source); err == nil && ref.Pinned() {
+		return ref.String()
+	}
+	return ""
+}
+
+// secretive tells whether the image could not be had by everybody who knows its digest.
+func (a *writeArgs) secretive() bool {
+	if a.PullSecret != "" {
+		return true
+	}
+	u, err := url.Parse(a.Source)
+	return err != nil || u.User != nil || u.RawQuery != ""
+}
+
+// found is the result of a step for which an image was there already: what was done ahead is not counted again.
+func (w *staged) found(began time.Time, why string) *Result {
+	r := *w.result
+	r.Staged = true
+	r.Disk.Why = why
+	r.BytesFetched, r.BytesWritten, r.BytesZero, r.BytesSkipped, r.BytesKept = 0, 0, 0, 0, 0
+	r.PhasesMS, r.Busy, r.Limit, r.Resumes, r.Restarts = Phases{}, Busy{}, "", 0, 0
+	r.TookMS = time.Since(began).Milliseconds()
+	return &r
+}
