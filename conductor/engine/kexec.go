@@ -351,12 +351,20 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 	}
 	cctx, cancel := context.WithTimeout(ctx, e.cfg.AgentOff)
 	err = e.agents().Kexec(cctx, p.n.UUID, e.kexecDelay(p.n))
+	stayed := cctx.Err() != nil
 	cancel()
 	switch {
 	case err == nil:
 		return left, true, nil
 	case ctx.Err() != nil:
 		return verdict{}, true, ctx.Err()
+	case !stayed:
+		// No session, or one that broke off. The record says connected when the conductor before this one died: as above.
+		e.log.Info("the agent could not be asked to start the installed system by kexec", "node", p.n.UUID, "err", err)
+		if time.Since(e.lastSign(p.n.UUID, p.n.Job.BegunAt)) > e.cfg.SessionGrace {
+			return left, true, nil
+		}
+		return again(e.cfg.RetryBase), true, nil
 	}
 	_, cerr := p.change(ctx, func(n *node.Node, also *node.Also) error {
 		if n.Boot != nil && !n.Boot.Connected {

@@ -30,6 +30,7 @@ type world struct {
 	logs     bool
 	plugs    plugs
 	seen     map[node.Transition]bool
+	objects  bool // config drives are objects
 }
 
 // conductor is one life of an engine. Once it is dead nothing that it does has any effect.
@@ -255,6 +256,14 @@ func (w *world) untilState(m *machine, states ...node.State) *node.Node {
 	return w.until(m, fmt.Sprint(states), func(n *node.Node) bool { return n.Job == nil && slices.Contains(states, n.Provision) })
 }
 
+// driveOf is the config drive of a node.
+func (w *world) driveOf(name string) any {
+	if w.objects {
+		return map[string]any{"user_data": "drive-of-" + name}
+	}
+	return "drive-of-" + name
+}
+
 // walk takes a node along the main job from wherever it is to a state, as a patient client does: it asks again for what a dying
 // conductor did not take.
 func (w *world) walk(m *machine, to node.State) *node.Node {
@@ -282,7 +291,7 @@ func (w *world) walk(m *machine, to node.State) *node.Node {
 			case n.Provision == node.Manageable:
 				err = w.ask(m, node.Provide)
 			case n.Provision == node.Available:
-				err = w.current().eng.Provision(context.Background(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-" + n.Name, User: "tester"})
+				err = w.current().eng.Provision(context.Background(), m.id, Request{Verb: node.Deploy, ConfigDrive: w.driveOf(n.Name), User: "tester"})
 			}
 			var moved *node.TransitionError
 			if err != nil && !errors.Is(err, errDead) && !errors.As(err, &moved) {

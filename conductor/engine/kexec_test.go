@@ -1,0 +1,468 @@
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+	"github.com/ingot-metal/ingot/conductor/signoflife"
+)
+
+// historyOf is a node's history as one text.
+func historyOf(t *testing.T, w *world, m *machine) string {
+	t.Helper()
+	entries, err := w.store.History(t.Context(), m.id, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for _, h := range entries {
+		fmt.Fprintf(&b, "%s %s\n", h.Severity, h.Event)
+	}
+	return b.String()
+}
+
+func wantHistory(t *testing.T, w *world, m *machine, severity, words string) {
+	t.Helper()
+	h := historyOf(t, w, m)
+	for line := range strings.SplitSeq(h, "\n") {
+		if strings.HasPrefix(line, severity) && strings.Contains(line, words) {
+			return
+		}
+	}
+	t.Errorf("history has no %s with %q:\n%s", severity, words, h)
+}
+
+// deployed deploys a machine and returns its node, which is active, and what was asked of its power meanwhile.
+func deployed(t *testing.T, w *world, m *machine) (*node.Node, []string) {
+	t.Helper()
+	m.mu.Lock()
+	m.asks = nil
+	m.mu.Unlock()
+	n := w.walk(m, node.Active)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return n, slices.Clone(m.asks)
+}
+
+// TestKexec: the agent jumps into the system, and nothing is asked of the machine's power after that it booted the agent.
+func TestKexec(t *testing.T) {
+	w := newWorld(t)
+	w.cfg = kexecConfig(bootKexec)
+	w.start(nil)
+	m := available(t, w, "n1")
+	n, asks := deployed(t, w, m)
+	checkDeployed(t, m, 1)
+	if want := []string{"on", "agent kexec"}; !slices.Equal(asks, want) || m.kexecs != 1 || m.osStarted != 1 {
+		t.Errorf("asked for %q, want %q; %d jumps, %d starts of the system", asks, want, m.kexecs, m.osStarted)
+	}
+	if m.boot.Device != power.BootDisk || !m.boot.Persistent || !n.Boot.Ended || n.Boot.Connected {
+		t.Errorf("the safety net: boot device %+v, boot of the agent %+v", m.boot, n.Boot)
+	}
+	if r := startResult(n); r.Method != bootKexec || r.Sign != nil {
+		t.Errorf("result %+v", r)
+	}
+	wantHistory(t, w, m, "INFO", "by kexec")
+	marks, err := w.store.Marks(t.Context(), m.id, n.Past[node.PhaseDeploy].ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, k := range marks {
+		names = append(names, k.Name)
+	}
+	if a, b := slices.Index(names, node.MarkKexecAsked), slices.Index(names, node.MarkKexec); a < 0 || b < a {
+		t.Errorf("marks %q", names)
+	}
+}
+
+// TestKexecNot: whatever stands in the way of a kexec, the machine's firmware starts the system, and the history says why.
+func TestKexecNot(t *testing.T) {
+	for _, c := range []struct {
+		name, words string
+		load        func(*agent, node.PlanStep) (node.StepResult, bool)
+		stays       bool // the agent is asked, and does not leave
+	}{
+		{"not loaded", "lockdown", func(*agent, node.PlanStep) (node.StepResult, bool) {
+			return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"loaded":false,"reason":"the kernel is in lockdown."}`)}, true
+		}, false},
+		{"no result", "did not say", func(*agent, node.PlanStep) (node.StepResult, bool) {
+			return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`"x"`)}, true
+		}, false},
+		{"the agent stays", "did not leave", func(*agent, node.PlanStep) (node.StepResult, bool) {
+			return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"loaded":true}`)}, true // and it has nothing
+		}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg = kexecConfig(bootKexec, "dhcp")
+			w.cfg.AgentOff = 50 * time.Millisecond
+			w.start(nil)
+			m := available(t, w, "n1")
+			m.behave[stepLoadKernel], m.os = c.load, asksDHCP
+			n, asks := deployed(t, w, m)
+			checkDeployed(t, m, 1)
+			asked := slices.Contains(asks, "agent kexec")
+			if r := startResult(n); m.kexecs != 0 || asked != c.stays || r.Method != bootReboot || r.Sign == nil || asks[len(asks)-1] != "on" {
+				t.Errorf("asked for %q, %d jumps, result %+v", asks, m.kexecs, r)
+			}
+			wantHistory(t, w, m, "WARNING", c.words)
+		})
+	}
+}
+
+// TestSignsOfLife: the node becomes active by each kind of sign, after a kexec and after an ordinary start, and not before.
+func TestSignsOfLife(t *testing.T) {
+	l, err := net.Listen("tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	here := ""
+	if addrs, err := net.InterfaceAddrs(); err == nil {
+		for _, a := range addrs {
+			if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && ip.IP.To4() != nil {
+				here = ip.IP.String()
+			}
+		}
+	}
+	port := fmt.Sprint("port:", l.Addr().(*net.TCPAddr).Port)
+	for _, c := range []struct {
+		sign string
+		os   func(context.Context, *machine, bool)
+	}{
+		{"phone_home", phoneHome}, {"dhcp", asksDHCP}, {port, nil}, {"console:demo login:", nil},
+	} {
+		for _, method := range []string{bootKexec, bootReboot} {
+			kind, _, _ := strings.Cut(c.sign, ":")
+			t.Run(kind+" after "+method, func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t)
+				w.cfg = kexecConfig(bootReboot)
+				w.start(nil)
+				m := available(t, w, "n1")
+				m.console = "Debian GNU/Linux 12 demo tty\r\n\r\ndemo login: "
+				shown := make(chan struct{})
+				m.os = func(ctx context.Context, m *machine, hot bool) {
+					<-shown
+					if c.os != nil {
+						c.os(ctx, m, hot)
+					}
+				}
+				w.edit(m, func(n *node.Node) {
+					n.InstanceInfo["boot_instance"], n.InstanceInfo["sign_of_life"] = method, []any{c.sign}
+					n.InstanceInfo["configdrive"] = map[string]any{"user_data": "mine"}
+				})
+				if kind == "port" {
+					if here == "" {
+						t.Fatal("this host has no address but loopback's, which is not tried")
+					}
+					if err := w.store.PutLease(t.Context(), node.Lease{MAC: "52:54:00:00:00:01", IP: here, NodeUUID: m.id, ExpiresAt: time.Now().Add(time.Hour)}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy}); err != nil {
+					t.Fatal(err)
+				}
+				if c.os != nil {
+					n := w.until(m, "the wait for a sign", func(n *node.Node) bool { return n.Job != nil && n.Job.Note == "sign" })
+					if n.Provision != node.DeployWait || n.Reservation != "" || n.Job.Sign != nil {
+						t.Errorf("waiting for a sign in state %s, reserved by %q, sign %+v", n.Provision, n.Reservation, n.Job.Sign)
+					}
+				}
+				close(shown)
+				n := w.untilState(m, node.Active, node.DeployFailed)
+				r := startResult(n)
+				if n.Provision != node.Active || r.Method != method || r.Sign == nil || r.Sign.Kind != c.sign || r.Sign.At.IsZero() || m.osStarted != 1 {
+					t.Errorf("%s: state %s, error %q, result %+v, %d starts", c.sign, n.Provision, n.LastError, r, m.osStarted)
+				}
+				wantHistory(t, w, m, "INFO", "sign of life: "+c.sign)
+				if kind == "phone_home" && !strings.Contains(m.drive, "mine") {
+					t.Errorf("the user's data is lost: %s", m.drive)
+				}
+				if len(n.InstanceInfo["configdrive"].(map[string]any)) != 1 {
+					t.Errorf("what the user gave was changed: %v", n.InstanceInfo["configdrive"])
+				}
+			})
+		}
+	}
+}
+
+// TestHangingKernel: a system that hangs after a kexec is started once more by the machine's firmware, by itself.
+func TestHangingKernel(t *testing.T) {
+	for _, stays := range []bool{false, true} {
+		t.Run(fmt.Sprint("must stay on ", stays), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg = kexecConfig(bootKexec, "phone_home")
+			w.cfg.SignTimeout = 300 * time.Millisecond
+			w.start(nil)
+			m := available(t, w, "n1")
+			m.os = onlyCold(phoneHome)
+			w.edit(m, func(n *node.Node) { n.DisablePowerOff = stays })
+			if err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy}); err != nil { // with no config drive of its own
+				t.Fatal(err)
+			}
+			n := w.untilState(m, node.Active, node.DeployFailed)
+			r := startResult(n)
+			if n.Provision != node.Active || m.kexecs != 1 || m.osStarted != 2 || !m.on || n.LastError != "" || !r.ColdBooted || r.Sign == nil || r.Method != bootKexec {
+				t.Errorf("state %s, error %q, %d jumps, %d starts, on %v, result %+v", n.Provision, n.LastError, m.kexecs, m.osStarted, m.on, r)
+			}
+			if tail := m.asks[len(m.asks)-1]; tail != map[bool]string{false: "on", true: "reset"}[stays] {
+				t.Errorf("asked for %q", m.asks)
+			}
+			wantHistory(t, w, m, "WARNING", "the machine is restarted and boots from its disk")
+		})
+	}
+}
+
+// TestNoSignOfLife: a system that never shows itself fails the deployment, with a sentence.
+func TestNoSignOfLife(t *testing.T) {
+	for method, starts := range map[string]int{bootKexec: 2, bootReboot: 1} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg = kexecConfig(method, "dhcp", "port:9")
+			w.cfg.SignTimeout = 100 * time.Millisecond
+			w.start(nil)
+			m := available(t, w, "n1")
+			w.must(m, node.Deploy)
+			n := w.untilState(m, node.Active, node.DeployFailed)
+			if n.Provision != node.DeployFailed || m.osStarted != starts || m.on {
+				t.Errorf("state %s, %d starts, on %v", n.Provision, m.osStarted, m.on)
+			}
+			wantError(t, n, "no sign of life (dhcp, port:9) within 100ms")
+		})
+	}
+}
+
+// TestTokenOnce: a token counts once, for its own job only.
+func TestTokenOnce(t *testing.T) {
+	w := newWorld(t)
+	w.cfg = kexecConfig(bootKexec, "phone_home")
+	eng := w.start(nil).eng
+	m := available(t, w, "n1")
+	urls := make(chan string, 2)
+	m.os = func(_ context.Context, m *machine, _ bool) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		urls <- phoneHomeURL.FindStringSubmatch(m.drive)[1]
+	}
+	w.must(m, node.Deploy)
+	w.until(m, "the image being written", func(n *node.Node) bool { return n.Job != nil && n.Job.Current() != nil && n.Job.Current().InBand })
+	early := signoflife.Token(w.cfg.PhoneHomeKey, m.id, w.node(m).Job.ID)
+	if err := eng.PhoneHome(t.Context(), early, "x"); !errors.Is(err, node.ErrNotFound) && w.node(m).Job.Current().InBand {
+		t.Errorf("a token counts while the agent is at work: %v", err)
+	}
+	tok := <-urls
+	if tok != early {
+		t.Errorf("token %q, want %q", tok, early)
+	}
+	for name, bad := range map[string]string{"none": "", "noise": "abc", "other job": signoflife.Token(w.cfg.PhoneHomeKey, m.id, "x"),
+		"no such node": signoflife.Token(w.cfg.PhoneHomeKey, "00000000-0000-4000-8000-000000000000", "x"), "other key": signoflife.Token([]byte("?"), m.id, w.node(m).Job.ID)} {
+		if err := eng.PhoneHome(t.Context(), bad, "x"); !errors.Is(err, node.ErrNotFound) {
+			t.Errorf("token %s: %v", name, err)
+		}
+	}
+	if err := eng.PhoneHome(t.Context(), tok, "192.0.2.1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := eng.PhoneHome(t.Context(), tok, "192.0.2.1"); !errors.Is(err, node.ErrNotFound) {
+		t.Errorf("the second time: %v", err)
+	}
+	n := w.untilState(m, node.Active)
+	if r := startResult(n); r.Sign == nil || r.Sign.Detail != "192.0.2.1" {
+		t.Errorf("result %+v", r)
+	}
+	if err := eng.PhoneHome(t.Context(), tok, "192.0.2.1"); !errors.Is(err, node.ErrNotFound) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// TestStartIsChecked: what can't be done is refused when it is asked for.
+func TestStartIsChecked(t *testing.T) {
+	w := newWorld(t)
+	w.cfg = kexecConfig("")
+	w.start(nil)
+	m := available(t, w, "n1")
+	step := func(name string, priority int, args string) []node.JobStep {
+		return []node.JobStep{{Interface: "deploy", Name: name, Priority: priority, Args: json.RawMessage(args)}}
+	}
+	for _, c := range []struct {
+		words string
+		info  map[string]any
+		drive any
+		steps []node.JobStep
+	}{
+		{"use reboot or kexec", map[string]any{"boot_instance": "magic"}, nil, nil},
+		{"use reboot or kexec", map[string]any{"boot_instance": 3}, nil, nil},
+		{"use reboot or kexec", nil, nil, step(stepBootInstance, 20, `{"method":"x"}`)},
+		{"takes the arguments", nil, nil, step(stepBootInstance, 20, `{"how":"x"}`)},
+		{"takes no arguments", nil, nil, step(stepTearDown, 40, `{"how":"x"}`)},
+		{"not a sign of life", map[string]any{"sign_of_life": []any{"ping"}}, nil, nil},
+		{"not a TCP port", nil, nil, step(stepBootInstance, 20, `{"sign_of_life":"port:x"}`)},
+		{"seconds", map[string]any{"sign_of_life": "dhcp", "sign_of_life_timeout": 5}, nil, nil},
+		{"seconds", map[string]any{"sign_of_life": "dhcp", "sign_of_life_timeout": "soon"}, nil, nil},
+		{"can't be left out", map[string]any{"boot_instance": "kexec"}, nil, step(stepLoadKernel, 0, "")},
+		{"has to run before", map[string]any{"boot_instance": "kexec"}, nil, step(stepLoadKernel, 65, "")},
+		{"finished image", map[string]any{"sign_of_life": "phone_home"}, "H4sIAAAA", nil},
+		{"finished image", map[string]any{"sign_of_life": "phone_home"}, nil, step("write_configdrive", 70, `{"configdrive":"http://x/y"}`)},
+		{"phone_home of its own", map[string]any{"sign_of_life": "phone_home"}, map[string]any{"user_data": "#cloud-config\nphone_home:\n"}, nil},
+		{"can't be left out", map[string]any{"sign_of_life": "phone_home"}, nil, step("write_configdrive", 0, "")},
+	} {
+		w.edit(m, func(n *node.Node) {
+			n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": "ab"}
+			for k, v := range c.info {
+				n.InstanceInfo[k] = v
+			}
+		})
+		var invalid *InvalidError
+		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: c.drive, DeploySteps: c.steps})
+		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%v %v %v = %v, want a refusal with %q", c.info, c.drive, c.steps, err, c.words)
+		}
+		if n := w.node(m); n.Job != nil || n.Provision != node.Available {
+			t.Fatalf("%v was begun", c.info)
+		}
+	}
+	// Without what it needs.
+	for words, spoil := range map[string]func(*Config){
+		"no step deploy.load_kernel": func(c *Config) {
+			c.AgentSteps = slices.DeleteFunc(BuiltinSteps(), func(s AgentStep) bool { return s.Name == stepLoadKernel })
+			c.BootInstance = bootKexec
+		},
+		"set deploy.phone_home_url": func(c *Config) { c.PhoneHomeURL = ""; c.SignOfLife = []string{"phone_home"} },
+		"the console of node":       func(c *Config) { c.SignOfLife = []string{"console:x"} },
+	} {
+		w.kill()
+		w.cfg = kexecConfig("")
+		spoil(&w.cfg)
+		w.start(nil)
+		w.edit(m, func(n *node.Node) {
+			n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": "ab"}
+			n.Interfaces = map[string]string{}
+			if strings.Contains(words, "console") {
+				n.Interfaces["power"] = "mute"
+			}
+		})
+		if err := w.ask(m, node.Deploy); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("deploy = %v, want a refusal with %q", err, words)
+		}
+	}
+}
+
+// TestStartOrder: the request goes before the instance, that before the node, that before the configuration.
+func TestStartOrder(t *testing.T) {
+	w := newWorld(t)
+	w.cfg = kexecConfig(bootKexec, "dhcp")
+	e := w.start(nil).eng
+	n := &node.Node{InstanceInfo: map[string]any{}, DriverInfo: map[string]any{}}
+	check := func(asked, method, sign string, seconds int) {
+		t.Helper()
+		a, err := e.bootArgs(n, json.RawMessage(asked))
+		if err != nil || a.Method != method || strings.Join(a.Signs, " ") != sign || a.Seconds != seconds {
+			t.Errorf("start %+v, %v; want %q, %q, %d", a, err, method, sign, seconds)
+		}
+	}
+	check("", bootKexec, "dhcp", 0)
+	n.DriverInfo["boot_instance"], n.DriverInfo["sign_of_life"], n.DriverInfo["sign_of_life_timeout"] = "reboot", "port:22", "60"
+	check("", "", "port:22", 60)
+	n.InstanceInfo["boot_instance"], n.InstanceInfo["sign_of_life"] = "kexec", []any{"port:80", "dhcp"}
+	check("", bootKexec, "port:80 dhcp", 60)
+	n.InstanceInfo["sign_of_life_timeout"] = json.Number("90")
+	check(`{"method":"reboot","sign_of_life":["port:1"]}`, "", "port:1", 90)
+	check(`{"sign_of_life":"none"}`, bootKexec, "", 0)
+	check(`{}`, bootKexec, "port:80 dhcp", 90)
+}
+
+// TestDieDuringKexec kills the conductor at each write of a deployment on a machine whose agent stayed, started by kexec, with that write
+// lost and with it done. The system becomes active, its image written once, without a firmware in between.
+func TestDieDuringKexec(t *testing.T) {
+	once := func(t *testing.T, w *world, name string, k int, commit bool) (writes int) {
+		co := w.start(nil)
+		m := w.add(name)
+		m.os = phoneHome
+		w.walk(m, node.Available)
+		m.mu.Lock()
+		m.asks = nil
+		m.mu.Unlock()
+		kept := w.node(m)
+		if kept.Boot == nil || !kept.Boot.Kept {
+			t.Fatalf("the agent was not kept: %+v", kept.Boot)
+		}
+		co.crash.arm(k, commit)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			<-co.dead
+			<-co.ended
+			if k > 0 {
+				w.start(nil)
+			}
+		}()
+		n := w.walk(m, node.Active)
+		co.die()
+		<-done
+		w.kill()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.writes != 1 || !m.bootable || !m.on || !strings.Contains(m.drive, "drive-of-"+name) || n.LastError != "" || n.Reservation != "" || n.Power != "power on" {
+			t.Errorf("%d writes, bootable %v, on %v, config drive %s, last error %q, reservation %q, power %q", m.writes, m.bootable, m.on, m.drive, n.LastError, n.Reservation, n.Power)
+		}
+		if m.kexecs != 1 || m.osStarted != 1 {
+			t.Errorf("%d jumps, %d starts of the system, asked for %q\n%s", m.kexecs, m.osStarted, m.asks, historyOf(t, w, m))
+		}
+		if slices.ContainsFunc(m.asks, func(a string) bool { return a != "agent kexec" }) {
+			t.Errorf("asked for %q", m.asks)
+		}
+		if r := startResult(n); r.Method != bootKexec || r.ColdBooted || r.Sign == nil {
+			t.Errorf("result %+v", r)
+		}
+		co.crash.mu.Lock()
+		defer co.crash.mu.Unlock()
+		return co.crash.count
+	}
+	world := func(t *testing.T) *world {
+		w := newWorld(t)
+		w.cfg = kexecConfig(bootKexec, "phone_home")
+		w.cfg.FastTrack, w.objects = true, true
+		return w
+	}
+	total := once(t, world(t), "n", 0, false)
+	if t.Failed() {
+		t.FailNow()
+	}
+	if total < 8 {
+		t.Fatalf("only %d writes: the count is wrong", total)
+	}
+	t.Logf("%d writes", total)
+	step := 1
+	if raceOn && os.Getenv("INGOT_FULL") == "" {
+		step = 6
+	}
+	const worlds = 4
+	for i := range worlds {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			t.Parallel()
+			w := world(t)
+			for k := 1 + i*step; k <= total; k += worlds * step {
+				for _, commit := range []bool{false, true} {
+					once(t, w, fmt.Sprintf("write-%d-committed-%v", k, commit), k, commit)
+					if t.Failed() {
+						t.Fatalf("killed at write %d (done: %v)", k, commit)
+					}
+				}
+			}
+		})
+	}
+}
