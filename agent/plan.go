@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 
-	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/image"
+	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/agent/swarm"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
@@ -60,6 +60,9 @@ func (a *Agent) startLocked(p *agentv1.Plan) {
 		if a.carry && a.phase == phaseWarm && beginsWithImage(p) {
 			image.HandOver(before, a.facts)
 		}
+	}
+	if p.Phase == phaseWarm {
+		image.Ahead(a.facts)
 	}
 	swarm.Offer(a.facts, a.swarm)
 	if p.Phase == string(step.Rescue) {

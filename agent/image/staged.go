@@ -23,7 +23,20 @@ type staged struct {
 	pending *disk.Pending
 }
 
-type stagedKey struct{}
+type (
+	stagedKey struct{}
+	aheadKey  struct{}
+)
+
+// Ahead says that the plan of these facts works ahead: the image that it writes is for a deployment to come.
+func Ahead(f *step.Facts) { f.Set(aheadKey{}, true) }
+
+// leave leaves w for a deployment to come, if the plan works ahead.
+func (w *staged) leave(f *step.Facts) {
+	if f.Get(aheadKey{}) != nil {
+		f.Set(stagedKey{}, w)
+	}
+}
 
 // HandOver gives the facts of a deployment what was written ahead, and takes it from where it was: it is good for one deployment.
 func HandOver(from, to *step.Facts) {

@@ -29,6 +29,12 @@ func counted(t *testing.T, files map[string][]byte) (*httptest.Server, *atomic.I
 	}), n
 }
 
+// ahead makes the bench's plan one that works ahead.
+func (b *bench) ahead() *bench {
+	Ahead(b.facts)
+	return b
+}
+
 // next begins a deployment in the same boot.
 func (b *bench) next() {
 	facts := &step.Facts{}
@@ -87,7 +93,7 @@ func TestStaged(t *testing.T) {
 		}, false, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newBench(t, fake.DiskSpec{Size: 16 * mib})
+			b := newBench(t, fake.DiskSpec{Size: 16 * mib}).ahead()
 			r, err := b.write(t.Context(), maps.Clone(c.ahead))
 			if err != nil {
 				t.Fatal(err)
@@ -129,7 +135,7 @@ func TestStagedOnce(t *testing.T) {
 	img := mbrImage(4 * mib)
 	srv, _ := counted(t, map[string][]byte{"disk.raw": img})
 	args := map[string]any{"image_source": srv.URL + "/disk.raw", "image_checksum": sha(img)}
-	b := newBench(t, fake.DiskSpec{Size: 16 * mib})
+	b := newBench(t, fake.DiskSpec{Size: 16 * mib}).ahead()
 	first := b.facts
 	for i, want := range []bool{false, true, true} { // asked for again ahead it is there, too
 		if i == 2 {
@@ -145,6 +151,9 @@ func TestStagedOnce(t *testing.T) {
 	}
 	b.commit(t)
 	b.mustHold(t, img)
+	if r, err := b.write(t.Context(), maps.Clone(args)); err != nil || r.Staged {
+		t.Errorf("in the same deployment: %+v, %v", r, err)
+	}
 	b.next()
 	if r, err := b.write(t.Context(), maps.Clone(args)); err != nil || r.Staged {
 		t.Errorf("after the deployment: %+v, %v", r, err)
@@ -155,7 +164,7 @@ func TestStagedOnce(t *testing.T) {
 func TestStagedOnAnotherDisk(t *testing.T) {
 	img := mbrImage(4 * mib)
 	srv, _ := counted(t, map[string][]byte{"disk.raw": img})
-	b := newBench(t, fake.DiskSpec{Size: 16 * mib})
+	b := newBench(t, fake.DiskSpec{Size: 16 * mib}).ahead()
 	second := b.m.Add(fake.DiskSpec{Name: "vdb", Serial: "bench-2", Size: 16 * mib, Fill: 0x5a})
 	args := map[string]any{"image_source": srv.URL + "/disk.raw", "image_checksum": sha(img)}
 	if _, err := b.write(t.Context(), maps.Clone(args)); err != nil {
@@ -182,7 +191,7 @@ func TestStagedPartition(t *testing.T) {
 		value any
 		found bool
 	}{{"image_type", "partition", true}, {"swap_mb", 32, false}} {
-		b := newUEFIBench(t, fake.DiskSpec{Size: 3 << 30})
+		b := newUEFIBench(t, fake.DiskSpec{Size: 3 << 30}).ahead()
 		if _, err := b.write(t.Context(), maps.Clone(args)); err != nil {
 			t.Fatal(err)
 		}

@@ -182,7 +182,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		ok, why := there.serves(ctx, m, &a, choice.Disk, wait, c.Log)
 		if ok {
 			disk.SetPending(c.Facts, there.pending)
-			c.Facts.Set(stagedKey{}, there)
+			there.leave(c.Facts)
 			c.Log.Info("the image is there, it was written ahead", "disk", choice.Disk.Name, "digest", there.result.Digest)
 			return there.found(began, choice.Why), nil
 		}
@@ -223,7 +223,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		return nil, err
 	}
 	disk.SetPending(c.Facts, p.pending)
-	c.Facts.Set(stagedKey{}, &staged{args: a, result: r, pending: p.pending})
+	(&staged{args: a, result: r, pending: p.pending}).leave(c.Facts)
 	r.Disk = WrittenDisk{d.Identity(), choice.Why}
 	r.PhasesMS.Prepare = prepared.Sub(began).Milliseconds()
 	r.TookMS = time.Since(began).Milliseconds()
