@@ -2,13 +2,15 @@
 
 GO       ?= go
 FIRMWARE ?= bios
+IMAGE    ?= tiny
+ROUNDS   ?= 3
 export CGO_ENABLED ?= 0
 
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down test test-full test-fast fuzz lint generate generate-check bench bench-api bench-image dev clean
+.PHONY: help deps build ramdisk images demo demo-down test test-full test-fast fuzz lint generate generate-check bench bench-api bench-deploy bench-image dev clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -88,6 +90,11 @@ bench-image: build ## How fast an image gets onto a disk, against what one would
 	$(GO) build -o bin/bench ./test/bench
 	$(GO) build -o bin/bench-swarm ./test/bench/swarm
 	bin/bench -n 5 -report build/bench.json -picture build/bench.svg
+
+bench-deploy: build ## An ordinary deployment against one without a reboot, on the same virtual machine (ROUNDS=3 IMAGE=tiny or debian FIRMWARE=bios or uefi)
+	@sh tools/deps.sh build lab images
+	$(GO) build -o bin/bench-deploy ./test/bench/deploy
+	bin/bench-deploy -n $(ROUNDS) -image $(IMAGE) -firmware $(FIRMWARE) -report build/bench-deploy.json
 
 clean: ## Remove what was built
 	rm -rf bin build
