@@ -30,10 +30,13 @@ type Machine struct {
 	Again int64
 	// Stays makes End fail.
 	Stays error
+	// RefuseKernel makes LoadKernel fail.
+	RefuseKernel error
 
-	mu    sync.Mutex
-	clock time.Time
-	ended string
+	mu     sync.Mutex
+	clock  time.Time
+	ended  string
+	kernel *Kernel
 }
 
 // NewMachine makes a machine whose sys and proc lie below dir, an empty folder.

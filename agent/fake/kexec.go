@@ -1,0 +1,52 @@
+package fake
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+)
+
+// Kernel is what a machine has loaded for a jump.
+type Kernel struct {
+	Kernel, Initrd []byte
+	Cmdline        string
+}
+
+// LoadKernel keeps a kernel for the jump, unless RefuseKernel says why not.
+func (m *Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if m.RefuseKernel != nil {
+		return m.RefuseKernel
+	}
+	all := func(f *os.File) ([]byte, error) { return io.ReadAll(io.NewSectionReader(f, 0, 1<<40)) } // wherever the file stands
+	k := &Kernel{Cmdline: cmdline}
+	var err error
+	if k.Kernel, err = all(kernel); err != nil {
+		return err
+	}
+	if len(k.Kernel) == 0 {
+		return errors.New("load the kernel: it is empty")
+	}
+	if initrd != nil {
+		if k.Initrd, err = all(initrd); err != nil {
+			return err
+		}
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kernel = k
+	return nil
+}
+
+// Kernel is what was loaded last; nil: nothing.
+func (m *Machine) Kernel() *Kernel {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kernel
+}
+
+// KernelLoaded tells whether a kernel is ready for a jump.
+func (m *Machine) KernelLoaded() bool { return m.Kernel() != nil }
