@@ -599,3 +599,72 @@ func TestPower(t *testing.T) {
 		t.Error("an unknown power action was sent")
 	}
 }
+
+// TestKexec: an agent that closes its side in order has promised to jump; one that stays, or whose session breaks off, has not.
+func TestKexec(t *testing.T) {
+	r := newRig(t)
+	if err := r.srv.Kexec(t.Context(), "0f2c9d4e-1111-4222-8333-444455556666", 0); !errors.Is(err, agents.ErrNoSession) {
+		t.Errorf("without a session: %v", err)
+	}
+	for name, leave := range map[string]func(agentv1.Agents_SessionClient, func()){
+		"leaves": func(s agentv1.Agents_SessionClient, _ func()) {
+			if err := s.CloseSend(); err != nil {
+				t.Error(err)
+			}
+		},
+		"stays":      func(agentv1.Agents_SessionClient, func()) {},
+		"breaks off": func(_ agentv1.Agents_SessionClient, cut func()) { cut() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n, a := r.boot(strings.ReplaceAll(name, " ", "-"))
+			if err := a.Enroll(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			sctx, cut := context.WithCancel(t.Context())
+			defer cut()
+			stream, _, closeConn, err := a.Open(sctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer closeConn()
+			asked := make(chan *agentv1.Power, 1)
+			go func() {
+				for {
+					m, err := stream.Recv()
+					if err != nil {
+						return
+					}
+					if p := m.GetPower(); p != nil {
+						asked <- p
+						leave(stream, cut)
+					}
+				}
+			}()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			got := make(chan error, 1)
+			go func() { got <- r.srv.Kexec(ctx, n.UUID, 7*time.Second) }()
+			if p := <-asked; p.Action != agentv1.PowerAction_POWER_ACTION_KEXEC || p.Delay.AsDuration() != 7*time.Second {
+				t.Errorf("the agent was asked for %v", p)
+			}
+			if name == "stays" {
+				cancel()
+			}
+			err = <-got
+			switch name {
+			case "leaves":
+				if err != nil {
+					t.Errorf("Kexec = %v", err)
+				}
+			case "stays":
+				if !errors.Is(err, context.Canceled) || !r.srv.Connected(n.UUID) {
+					t.Errorf("Kexec = %v, connected %v", err, r.srv.Connected(n.UUID))
+				}
+			case "breaks off":
+				if !errors.Is(err, agents.ErrNoSession) {
+					t.Errorf("Kexec = %v", err)
+				}
+			}
+		})
+	}
+}

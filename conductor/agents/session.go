@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"strings"
 	"sync"
@@ -353,10 +354,30 @@ func (s *Server) Power(ctx context.Context, nodeUUID string, a node.PowerAction)
 	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: action}}})
 }
 
-// Kexec asks the node's agent to close its session and, after delay, to jump into the kernel that it has loaded.
+// Kexec asks the node's agent to close its session and, after delay, to jump into the kernel that it has loaded. It returns nil when the
+// agent has closed its side in order, which is its promise to do so: one that refuses stays, until ctx ends, and a session that breaks off
+// says nothing.
 func (s *Server) Kexec(ctx context.Context, nodeUUID string, delay time.Duration) error {
-	return s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{
+	s.mu.Lock()
+	ss := s.sessions[nodeUUID]
+	s.mu.Unlock()
+	if ss == nil {
+		return ErrNoSession
+	}
+	err := s.deliver(ctx, nodeUUID, &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{
 		Action: agentv1.PowerAction_POWER_ACTION_KEXEC, Delay: durationpb.New(delay)}}})
+	if err != nil && ss.ctx.Err() == nil { // else it has ended already, and how it did tells
+		return err
+	}
+	select {
+	case <-ss.gone:
+	case <-ctx.Done():
+		return fmt.Errorf("the agent was asked to leave and kept its session: %w", ctx.Err())
+	}
+	if cause := context.Cause(ss.ctx); !errors.Is(cause, io.EOF) {
+		return fmt.Errorf("the agent's session broke off: %w", errors.Join(ErrNoSession, cause))
+	}
+	return nil
 }
 
 // ResetNetwork asks the node's agent to acquire its network anew; its session breaks and comes back.

@@ -99,6 +99,18 @@ func (m *Memory) Console() (Console, error) {
 	return m.lines, nil
 }
 
+// Say has the serial port say something. It tells whether anybody is attached to hear it.
+func (m *Memory) Say(text string) bool {
+	m.mu.Lock()
+	c := m.lines
+	m.mu.Unlock()
+	if c == nil || c.closed() {
+		return false
+	}
+	_, err := c.Write([]byte(text))
+	return err == nil
+}
+
 type memoryConsole struct {
 	mu   sync.Mutex
 	buf  []byte
