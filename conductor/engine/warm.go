@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // What is done ahead: an available node's agent is booted, its machine turned off again, an image written to its disk. The node stays
@@ -29,7 +30,8 @@ func (e *Engine) Warm(ctx context.Context, ident, user string) error {
 	})
 }
 
-// Cool turns a warm node off, or ends its warming. It does nothing when no agent is up or being booted ahead. What it returns is as with Warm.
+// Cool turns a warm node off, or ends its warming; and an available node that is on although no agent is, as when turning it off has failed.
+// Else it does nothing. What it returns is as with Warm.
 func (e *Engine) Cool(ctx context.Context, ident, user string) error {
 	return e.ahead(ctx, ident, func(n *node.Node, also *node.Also) error {
 		switch j := n.Job; {
@@ -37,7 +39,7 @@ func (e *Engine) Cool(ctx context.Context, ident, user string) error {
 			return nil
 		case j != nil && !j.IsAhead():
 			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
-		case j == nil && (n.Boot == nil || !n.Boot.Kept):
+		case j == nil && (n.Boot == nil || !n.Boot.Kept) && (n.Provision != node.Available || n.InstanceUUID != "" || n.Power != string(power.On)):
 			n.Warmth = nil
 			return nil
 		}
@@ -49,7 +51,7 @@ func (e *Engine) Cool(ctx context.Context, ident, user string) error {
 
 // Image says what is to be written ahead, by the keys of instance_info that a deployment of it will have: image_source, image_os_hash_algo,
 // image_os_hash_value, image_checksum, image_type, root_gb, ...
-type Image map[string]any
+type Image = map[string]any
 
 // Stage writes an image to the disk of an available node ahead; the node is made warm first if it is not. A deployment in the same boot that
 // asks for the same image finds it there; any other writes its own as usual. What it returns is as with Warm.
