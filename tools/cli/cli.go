@@ -83,7 +83,7 @@ Who asks, where the conductor wants to know, comes from the environment, as for 
 	f.StringVar(&p.endpoint, "endpoint", "", "address of the conductor's API (default $INGOT_ENDPOINT, $OS_ENDPOINT or "+defaultEndpoint+")")
 	f.StringVarP(&p.output, "output", "o", "table", "how to print: table or json")
 	complete(root, "output", "table", "json")
-	root.AddCommand(p.nodeCommand(), p.portCommand(), p.driverCommand(), p.ruleCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand())
+	root.AddCommand(p.nodeCommand(), p.portCommand(), p.driverCommand(), p.ruleCommand(), p.poolCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand())
 	root.AddCommand(p.toolCommands()...)
 	return root
 }
