@@ -128,6 +128,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	nets, behind := networkPlugs(types), plugs(types, machines)
 	toAgents := new(agentLink)
 	ec := engineConfig(cfg, addr, ramdisk)
+	if ec.PhoneHomeKey, err = ca.PhoneHomeKey(); err != nil {
+		return err
+	}
 	ec.Inspection = inspections
 	en := engine.New(st, drivers{powerDrivers(machines, toAgents), types, log}, nil, nets, ec, log)
 	reachHost, _, err := net.SplitHostPort(reach)
@@ -151,6 +154,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 	var nb *netboot.Server
 	if boot != nil {
+		boot.SystemSeen, boot.PhoneHome = en.DHCPSeen, en.PhoneHome
 		if nb, err = netboot.New(st, *boot, log); err != nil {
 			return err
 		}
@@ -161,7 +165,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	handler, err := api.New(st, en, api.Config{Hostname: cfg.Name(), LockWait: lockWait, Drivers: types, Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
+	handler, err := api.New(st, en, api.Config{Warmth: en, Hostname: cfg.Name(), LockWait: lockWait, Drivers: types, Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
 		var out []rest.LogLine
 		for _, l := range ag.Logs(node, after) {
 			out = append(out, logLine(l))
@@ -212,6 +216,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	g.Go(func() error { return ag.Serve(agentListener) })
 	g.Go(func() error {
 		allocator.Run(gctx)
+		return nil
+	})
+	pools := poolRunner(cfg, st, en, hub, log)
+	g.Go(func() error {
+		pools.Run(gctx)
 		return nil
 	})
 	if nb != nil {
@@ -266,6 +275,16 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	}
 	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
 		c.ImageBase = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort)) + "/images/"
+	}
+	c.BootInstance, c.KexecDelay = cfg.Deploy.BootInstance, cfg.Deploy.KexecDelay
+	c.SignOfLife, c.SignTimeout = cfg.Deploy.SignOfLife, cfg.Deploy.SignOfLifeTimeout
+	switch {
+	case cfg.Deploy.PhoneHomeURL != "":
+		c.PhoneHomeURL = cfg.Deploy.PhoneHomeURL
+	case cfg.API.PublicURL != "":
+		c.PhoneHomeURL = cfg.API.PublicURL
+	case addr.IsValid():
+		c.PhoneHomeURL = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort))
 	}
 	if all, err := cfg.Steps.Priorities(); err == nil { // Validate has seen to it
 		c.Priorities = map[node.Phase]map[string]int{}

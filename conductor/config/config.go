@@ -17,6 +17,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
 // Config is all that ingotd can be told. The comment of each field is its documentation; `ingotd --print-config` shows the values.
@@ -41,6 +43,7 @@ type Config struct {
 
 	Inspection Inspection `yaml:"inspection"`
 	Discovery  Discovery  `yaml:"discovery"`
+	Pools      Pools      `yaml:"pools"`
 }
 
 // Steps says which steps are run by themselves, and when. Each list has entries INTERFACE.STEP:PRIORITY, such as
@@ -208,6 +211,21 @@ type Deploy struct {
 	FastTrack bool `yaml:"fast_track"`
 	// BootMode is bios or uefi for nodes that don't say in their capabilities; empty leaves it to the machine.
 	BootMode string `yaml:"boot_mode"`
+	// BootInstance is how an installed system is started: reboot, by the machine's firmware, or kexec, by the agent's kernel at once. The key
+	// boot_instance of a node's driver_info or instance_info goes before it.
+	BootInstance string `yaml:"boot_instance"`
+	// KexecDelay is how long an agent waits between its leave and the kexec, so that the machine's network can be switched meanwhile. Nothing
+	// is waited for where the network is noop or flat.
+	KexecDelay time.Duration `yaml:"kexec_delay"`
+	// SignOfLife is by what a deployed system shows that it has started; a node becomes active only then. Any one of the list counts:
+	// phone_home, dhcp, port:NUMBER, console:TEXT. Empty waits for nothing. The key sign_of_life of a node's driver_info or instance_info goes
+	// before it.
+	SignOfLife []string `yaml:"sign_of_life"`
+	// SignOfLifeTimeout is how long that may take.
+	SignOfLifeTimeout time.Duration `yaml:"sign_of_life_timeout"`
+	// PhoneHomeURL is the address at which deployed systems reach this conductor, for phone_home; empty means api.public_url, else the HTTP
+	// server of the provisioning network.
+	PhoneHomeURL string `yaml:"phone_home_url"`
 	// BootTimeout is how long a machine may take from power-on to a connected agent.
 	BootTimeout time.Duration `yaml:"boot_timeout"`
 	// SessionGrace is how long an agent may be out of reach before its machine is booted anew.
@@ -248,7 +266,8 @@ func Default() Config {
 			RamdiskDir: "/var/lib/ingot/ramdisk", ImagesDir: "/var/lib/ingot/images", TokenLife: 15 * time.Minute,
 		},
 		Deploy: Deploy{
-			AutomatedClean: true, BootTimeout: 30 * time.Minute, SessionGrace: time.Minute, Silence: 30 * time.Minute, MaxBoots: 3, Tries: 2,
+			AutomatedClean: true, BootInstance: "reboot", KexecDelay: 5 * time.Second, SignOfLifeTimeout: 10 * time.Minute,
+			BootTimeout: 30 * time.Minute, SessionGrace: time.Minute, Silence: 30 * time.Minute, MaxBoots: 3, Tries: 2,
 		},
 		Inspection: Inspection{
 			DefaultHooks: []string{"ramdisk-error", "validate-interfaces", "ports", "architecture"},
@@ -257,6 +276,7 @@ func Default() Config {
 			CPUCapabilities: []string{"vmx:cpu_vt", "svm:cpu_vt", "aes:cpu_aes", "pse:cpu_hugepages", "pdpe1gb:cpu_hugepages_1g", "smx:cpu_txt"},
 		},
 		Discovery: Discovery{Driver: "ipmi", LimitPerHour: 60},
+		Pools:     Pools{Interval: 10 * time.Second, Pause: time.Minute, LongestPause: time.Hour},
 		Power:     Power{Timeout: time.Minute, SyncInterval: time.Minute, CallTimeout: time.Minute, Retries: 5},
 	}
 }
@@ -402,6 +422,15 @@ func (c Config) Validate() error {
 	}
 
 	oneOf("deploy.boot_mode", c.Deploy.BootMode, "", "bios", "uefi")
+	oneOf("deploy.boot_instance", c.Deploy.BootInstance, "reboot", "kexec")
+	positive("deploy.kexec_delay", c.Deploy.KexecDelay)
+	positive("deploy.sign_of_life_timeout", c.Deploy.SignOfLifeTimeout)
+	if _, err := signoflife.Parse(c.Deploy.SignOfLife); err != nil {
+		bad("deploy.sign_of_life", "%v", err)
+	}
+	if u, err := url.Parse(c.Deploy.PhoneHomeURL); c.Deploy.PhoneHomeURL != "" && (err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https") {
+		bad("deploy.phone_home_url", "%q is not an address such as http://192.0.2.1:8080", c.Deploy.PhoneHomeURL)
+	}
 	positive("deploy.boot_timeout", c.Deploy.BootTimeout)
 	positive("deploy.session_grace", c.Deploy.SessionGrace)
 	positive("deploy.silence", c.Deploy.Silence)
@@ -427,6 +456,7 @@ func (c Config) Validate() error {
 	if _, err := c.Steps.Priorities(); err != nil {
 		faults = append(faults, err)
 	}
+	faults = append(faults, c.Pools.validate()...)
 	return errors.Join(faults...)
 }
 

@@ -1,0 +1,24 @@
+package app
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/events"
+	"github.com/ingot-metal/ingot/conductor/pool"
+	"github.com/ingot-metal/ingot/conductor/store"
+)
+
+// poolRunner keeps machines warm.
+func poolRunner(cfg config.Config, st *store.Store, en *engine.Engine, hub *events.Hub, log *slog.Logger) *pool.Runner {
+	return pool.New(st, en, hub, pool.Config{
+		Hostname: cfg.Name(), Interval: cfg.Pools.Interval, Pace: pool.Pace{Pause: cfg.Pools.Pause, Longest: cfg.Pools.LongestPause},
+		Passing: func(err error) bool {
+			var locked *engine.LockedError
+			var held *engine.HeldError
+			return errors.As(err, &locked) || errors.As(err, &held)
+		},
+	}, log)
+}
