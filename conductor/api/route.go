@@ -14,6 +14,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/own"
 	"github.com/ingot-metal/ingot/conductor/api/parts"
 	"github.com/ingot-metal/ingot/conductor/api/pools"
+	"github.com/ingot-metal/ingot/conductor/api/phonehome"
 	"github.com/ingot-metal/ingot/conductor/api/ports"
 	"github.com/ingot-metal/ingot/conductor/api/ramdisk"
 	"github.com/ingot-metal/ingot/conductor/api/rules"
@@ -40,7 +41,7 @@ func (s *Server) table() []call.Route {
 	s.ports = ports.New(st, s.find, cfg.Drivers, log)
 	s.volumes = volumes.New(st, s.find)
 	s.parts = parts.New(st, s.find, cfg.Drivers, cfg.Hardware, cfg.Hostname, log)
-	ns, ts := nodes.New(st, s.find, cfg.Drivers, cfg.Hostname, cfg.MaxVersion), templates.New(st)
+	ns, ts := nodes.New(st, en, s.find, cfg.Drivers, cfg.Hostname, cfg.MaxVersion), templates.New(st)
 	return slices.Concat(
 		catalog.New(st, cfg.Drivers, cfg.Hostname, cfg.MaxVersion).Routes(),
 		ns.Routes(),
@@ -53,6 +54,7 @@ func (s *Server) table() []call.Route {
 		rules.New(st, s.find, cfg.MaskRules).Routes(),
 		s.openToRamdisks(ramdisk.New(st, s.find, ns, cfg.Hostname).Routes()),
 		pools.New(st, s.find, cfg.Warmth).Routes(),
+		phonehome.New(en).Routes(),
 		own.New(st, en, s.find, own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
 			Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey}, log).Routes(),
 	)

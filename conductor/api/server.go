@@ -87,6 +87,8 @@ type machines interface {
 	Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error)
 	Unquarantine(ctx context.Context, ident, user string) (*node.Node, error)
 	BreakLock(ctx context.Context, ident, user string) (engine.Lock, error)
+	PhoneHome(ctx context.Context, token, from string) error
+	Gone(ctx context.Context, nodeUUID string)
 }
 
 // Config is what a Server needs to know.
@@ -284,7 +286,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		if rt.Body > 0 {
 			limit = rt.Body
 		}
-		if raw, err = readBody(w, r, limit); err == nil {
+		if rt.Form {
+			r.Body = http.MaxBytesReader(w, r.Body, limit)
+		} else if raw, err = readBody(w, r, limit); err == nil {
 			c.Body, err = decode(raw)
 		}
 		if err != nil {

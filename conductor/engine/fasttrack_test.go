@@ -610,3 +610,56 @@ func TestDieAtEveryWriteOfFastTrack(t *testing.T) {
 		})
 	}
 }
+
+// TestKeptAndDeleted: a machine whose node is deleted does not stay on with nobody to know of it.
+func TestKeptAndDeleted(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.FastTrack = true
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	if err := w.store.DeleteNode(t.Context(), m.id); err != nil {
+		t.Fatal(err)
+	}
+	w.current().eng.Gone(t.Context(), m.id)
+	if m.isOn() {
+		t.Error("the machine is still on")
+	}
+}
+
+// movable is a network that moves ports.
+type movable struct {
+	moves bool
+	went  []NetworkName
+}
+
+func (m *movable) Attach(_ context.Context, _ *node.Node, to NetworkName) error {
+	m.went = append(m.went, to)
+	return nil
+}
+
+func (m *movable) Switches(context.Context, *node.Node, NetworkName) (bool, error) {
+	return m.moves, nil
+}
+
+// resets counts the agents that were told to get their addresses anew.
+type resets struct {
+	noLink
+	told int
+}
+
+func (r *resets) ResetNetwork(context.Context, string) error { r.told++; return nil }
+
+// TestKeptAgentIsMoved: an agent whose ports are moved while it runs is told so; and no other.
+func TestKeptAgentIsMoved(t *testing.T) {
+	for _, moves := range []bool{true, false} {
+		net, link := &movable{moves: moves}, &resets{}
+		e := New(nil, nil, link, net, testConfig(), nil)
+		if err := e.attachKept(t.Context(), &node.Node{}, ProvisioningNetwork); err != nil {
+			t.Fatal(err)
+		}
+		if len(net.went) != 1 || link.told != map[bool]int{true: 1}[moves] {
+			t.Errorf("moves %v: attached %v, told %d times", moves, net.went, link.told)
+		}
+	}
+}

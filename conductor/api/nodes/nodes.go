@@ -30,9 +30,15 @@ type nodes interface {
 	Chassis() *store.Table[node.Chassis]
 }
 
+// machines are told of nodes that are gone.
+type machines interface {
+	Gone(ctx context.Context, nodeUUID string)
+}
+
 // Handlers answer the requests.
 type Handlers struct {
 	store    nodes
+	machines machines
 	find     *finder.Finder
 	drivers  *driver.Table
 	hostname string
@@ -40,8 +46,8 @@ type Handlers struct {
 }
 
 // New makes Handlers of the conductor hostname, which offers versions up to newest.
-func New(st nodes, find *finder.Finder, drivers *driver.Table, hostname string, newest rest.Version) *Handlers {
-	return &Handlers{store: st, find: find, drivers: drivers, hostname: hostname, newest: newest}
+func New(st nodes, en machines, find *finder.Finder, drivers *driver.Table, hostname string, newest rest.Version) *Handlers {
+	return &Handlers{store: st, machines: en, find: find, drivers: drivers, hostname: hostname, newest: newest}
 }
 
 var faults = []string{"power failure", "clean failure", "rescue abort failure", "service failure"}
@@ -389,7 +395,9 @@ func (s *Handlers) deleteNode(ctx context.Context, c *call.Call) (*call.Reply, e
 	if err != nil {
 		return nil, err
 	}
+	agent := false // runs on its machine, and waits
 	err = s.store.DeleteNode(ctx, n.UUID, func(n *node.Node) error {
+		agent = n.Boot != nil && n.Boot.Kept || n.Job.IsAhead()
 		switch {
 		case n.Reservation != "":
 			return finder.LockedBy(n)
@@ -404,6 +412,9 @@ func (s *Handlers) deleteNode(ctx context.Context, c *call.Call) (*call.Reply, e
 	})
 	if err != nil {
 		return nil, err
+	}
+	if agent {
+		s.machines.Gone(ctx, n.UUID)
 	}
 	return call.NoContent(), nil
 }
