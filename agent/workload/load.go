@@ -43,6 +43,9 @@ var Args = []step.Arg{
 	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that the servers' must be signed by"},
 }
 
+// copies is how often what is loaded is in memory for a moment: the file here, and what the kernel reads and then keeps of it.
+const copies = 3
+
 // Stall is how long load_ramdisk may show no progress.
 const Stall = 5 * time.Minute
 
@@ -166,7 +169,7 @@ func (e *tooLarge) Error() string {
 }
 
 func (l *loading) load(ctx context.Context, bootIF net.HardwareAddr) (Result, error) {
-	l.room = available(l.m.Root()) / 2 // the kernel makes a copy
+	l.room = available(l.m.Root()) / copies
 	kernel, from, err := l.kernel(ctx)
 	r := Result{Kernel: from}
 	var initrd *os.File

@@ -150,7 +150,7 @@ func TestNotLoaded(t *testing.T) {
 	if r, err := run(t, b, nil, map[string]any{"kernel": url + "/k"}); err != nil || r.Loaded || r.Reason != "the kernel is locked down" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	for kib, what := range map[int]string{2000: "the kernel", 2 * (len(kernel) + len(ramdisk)/2) >> 10: "the ramdisk"} {
+	for kib, what := range map[int]string{2000: "the kernel", copies * (len(kernel) + len(ramdisk)/2) >> 10: "the ramdisk"} {
 		b = newBox(t, kib)
 		if r, err := run(t, b, nil, map[string]any{"kernel": url + "/k", "ramdisk": url + "/r"}); err != nil || r.Loaded || !strings.HasPrefix(r.Reason, what+" does not fit") || b.kernel != nil {
 			t.Errorf("with %d KiB: %+v, %v", kib, r, err)
