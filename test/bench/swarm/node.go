@@ -38,6 +38,7 @@ func (box) End(context.Context, string) error { return errors.New("there is no m
 func (box) Settle(context.Context) error      { return nil }
 func (box) Wait(context.Context) error        { return nil }
 func (box) Rotate()                           {}
+func (box) Reset(context.Context) error       { return nil }
 func (box) Summary() string                   { return "a namespace" }
 
 // runAgent is an agent's process.
