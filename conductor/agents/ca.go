@@ -3,6 +3,7 @@ package agents
 import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
@@ -41,6 +42,17 @@ type CA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	now  func() time.Time
+}
+
+// PhoneHomeKey is a key that is the same for as long as the CA is, for the tokens of deployed systems.
+func (ca *CA) PhoneHomeKey() ([]byte, error) {
+	secret, err := ca.key.Bytes()
+	if err != nil {
+		return nil, fmt.Errorf("derive a key from the CA's: %w", err)
+	}
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte("ingot phone home key 1"))
+	return h.Sum(nil), nil
 }
 
 // OpenCA reads the CA in dir, or makes one when there is none. A certificate without its key, or the other way round, is an error:

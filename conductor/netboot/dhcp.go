@@ -26,8 +26,9 @@ const (
 
 // Classes that boot firmware tells in option 60.
 const (
-	classPXE  = "PXEClient"
-	classHTTP = "HTTPClient"
+	classPXE   = "PXEClient"
+	classHTTP  = "HTTPClient"
+	classAgent = "ingot-agent" // what our own agent tells (agent/netup)
 )
 
 const (
@@ -127,6 +128,15 @@ func addr(ip net.IP) netip.Addr {
 		return netip.Addr{}
 	}
 	return a
+}
+
+// isSystem tells whether it is an operating system that wants an address, other than the one in which our agent runs.
+func (q request) isSystem() bool {
+	switch q.typ {
+	case dhcpv4.MessageTypeDiscover, dhcpv4.MessageTypeRequest, dhcpv4.MessageTypeInform:
+		return q.firmware == plain && q.packet.ClassIdentifier() != classAgent
+	}
+	return false
 }
 
 // want is the address that the machine has in mind.

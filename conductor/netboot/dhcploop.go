@@ -55,6 +55,9 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		s.log.Debug("DHCP packet left alone", "mac", m.ClientHWAddr, "err", err)
 		return nil, nil
 	}
+	if s.cfg.SystemSeen != nil && q.isSystem() {
+		s.cfg.SystemSeen(ctx, q.mac)
+	}
 	if s.cfg.Mode == Proxy && q.firmware == plain {
 		return nil, nil // nothing to do with booting: the other server's business
 	}

@@ -25,17 +25,39 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /ramdisk/{sha256}/{file}", s.getRamdisk)
 	mux.HandleFunc("GET /images/{file...}", s.getImage)
 	mux.HandleFunc("GET /workload/{secret}/config-drive.cpio", s.getSeed)
+	for _, method := range []string{http.MethodGet, http.MethodPost} { // the API has the same, but is often not where machines are
+		mux.HandleFunc(method+" /ingot/v1/phone_home/{token}", s.phoneHome)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
 		c := &counter{ResponseWriter: w}
 		mux.ServeHTTP(c, r)
-		s.log.Debug("HTTP", "method", r.Method, "path", secretPath.ReplaceAllString(r.URL.Path, "/workload/..."), "range", r.Header.Get("Range"), "from", r.RemoteAddr,
+		s.log.Debug("HTTP", "method", r.Method, "path", secretPath.ReplaceAllString(r.URL.Path, "$1..."), "range", r.Header.Get("Range"), "from", r.RemoteAddr,
 			"status", c.status, "bytes", c.n, "took", time.Since(begin).Round(time.Millisecond))
 	})
 }
 
 // secretPath is what of a path no log has.
-var secretPath = regexp.MustCompile(`^/workload/[^/]*`)
+var secretPath = regexp.MustCompile(`^(/workload/|/ingot/v1/phone_home/)[^/]*`)
+
+// phoneHome takes the call of a deployed system. What it sends besides is of no interest.
+func (s *Server) phoneHome(w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodGet && r.Method != http.MethodPost || s.cfg.PhoneHome == nil {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	err := s.cfg.PhoneHome(r.Context(), r.PathValue("token"), remoteAddr(r).String())
+	switch {
+	case err == nil:
+		w.WriteHeader(http.StatusNoContent)
+	case s.cfg.NotFound(err):
+		http.NotFound(w, r)
+	default:
+		s.log.Error("take the call of a deployed system", "from", r.RemoteAddr, "err", err)
+		http.Error(w, "not now; the conductor's log says why", http.StatusServiceUnavailable)
+	}
+}
 
 func remoteAddr(r *http.Request) netip.Addr {
 	ap, err := netip.ParseAddrPort(r.RemoteAddr)

@@ -93,6 +93,12 @@ type Config struct {
 	Invite      func(mac string) (string, error)
 	InviteLimit int
 
+	// SystemSeen is told of an operating system that asks for an address, by its MAC, whosever it is: not firmware, not our agent. Nil: nobody
+	// wants to know.
+	SystemSeen func(ctx context.Context, mac string)
+	// PhoneHome is told of a deployed system that calls with a token; what NotFound knows as such is answered so. Nil: none may call here.
+	PhoneHome func(ctx context.Context, token, from string) error
+
 	// NotFound tells whether an error of the store means that there is no such thing.
 	NotFound func(error) bool
 	// Groups gives a node's port groups with the addresses of their members; nil: none are known.

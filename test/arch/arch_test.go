@@ -61,7 +61,7 @@ var may = map[string][]string{
 
 	"conductor/app":             {"conductor/..."},
 	"conductor/cmd/ingotd":      {"conductor/app"},
-	"conductor/config":          {},
+	"conductor/config":          {"conductor/signoflife"},
 	"conductor/node":            {},
 	"conductor/engine":          {"conductor/node", "conductor/workload", "conductor/inspect", "conductor/inspect/hook", "conductor/power", "conductor/hardware", "conductor/signoflife", "proto/rootdevice", "proto/steparg"},
 	"conductor/erasure":         {},
@@ -99,6 +99,7 @@ var may = map[string][]string{
 	"conductor/api/nodes":       {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/resource", "conductor/driver", "conductor/engine", "conductor/node", "conductor/rest", "conductor/store"},
 	"conductor/api/own":         {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/driver", "conductor/engine", "conductor/erasure", "conductor/events", "conductor/hardware", "conductor/node", "conductor/rest", "conductor/store", "conductor/trace"},
 	"conductor/api/parts":       {"conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/driver", "conductor/hardware", "conductor/node", "conductor/rest", "conductor/store"},
+	"conductor/api/phonehome":   {"conductor/api/call", "conductor/node", "conductor/rest"},
 	"conductor/api/ports":       {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/resource", "conductor/driver", "conductor/node", "conductor/rest", "conductor/store"},
 	"conductor/api/ramdisk":     {"conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/nodes", "conductor/node", "conductor/rest", "conductor/store"},
 	"conductor/api/resource":    {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/node", "conductor/rest", "conductor/store"},

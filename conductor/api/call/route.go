@@ -17,6 +17,7 @@ type Route struct {
 	// Hidden: below Since the route is not there (404), else it is not acceptable (406). Ironic has both kinds.
 	Hidden bool
 	Body   int64 // how large a body may be; 0: 1 MiB
+	Form   bool  // the body is nobody's JSON: it is left unread
 	Stream bool  // answers with a stream of events rather than JSON
 	Handle func(ctx context.Context, c *Call) (*Reply, error)
 }

@@ -1,0 +1,53 @@
+// Package phonehome answers deployed systems that call the one-time address which their config drive gave them, to show that they have
+// started. Everybody may: the token in the address is the proof, good for one deployment and once.
+package phonehome
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// machines is told.
+type machines interface {
+	PhoneHome(ctx context.Context, token, from string) error
+}
+
+// Handlers answer the requests.
+type Handlers struct{ engine machines }
+
+// New makes Handlers.
+func New(en machines) *Handlers { return &Handlers{en} }
+
+// maxForm is what a system may tell besides, of which nothing is read: cloud-init posts a form.
+const maxForm = 64 << 10
+
+// Routes are the one address, by GET for whatever has no more than a downloader and by POST for cloud-init.
+func (s *Handlers) Routes() []call.Route {
+	const path = "/ingot/v1/phone_home/{token}"
+	return []call.Route{
+		{Method: http.MethodGet, Path: path, Access: call.Public, Handle: s.called},
+		{Method: http.MethodPost, Path: path, Access: call.Public, Body: maxForm, Form: true, Handle: s.called},
+	}
+}
+
+func (s *Handlers) called(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	from, _, err := net.SplitHostPort(c.Request.RemoteAddr)
+	if err != nil {
+		from = ""
+	}
+	err = s.engine.PhoneHome(ctx, c.Path["token"], from)
+	if errors.Is(err, node.ErrNotFound) {
+		// Nobody's business whether it never was, or was used.
+		return nil, rest.NotFound("Resource could not be found.")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return call.NoContent(), nil
+}
