@@ -21,7 +21,7 @@ func (Machine) HasShell() bool {
 // Shell starts the shell, or with a command that command in it, with nothing of the agent's environment but what is given. It leads a
 // session, and so a process group, of its own; with tty its input becomes that session's terminal. The files stay the caller's.
 func (Machine) Shell(command string, env []string, stdin, stdout, stderr *os.File, tty bool) (*os.Process, error) {
-	argv := []string{"sh"}
+	argv := []string{shellPath} // the whole path: the ramdisk's shell is one of many commands in a program that asks how it was called
 	if command != "" {
 		argv = append(argv, "-c", command)
 	}
