@@ -663,3 +663,61 @@ func TestKeptAgentIsMoved(t *testing.T) {
 		}
 	}
 }
+
+// TestDieWhileCooling kills the conductor at each write of turning a warm node off, and of giving up a kept agent that is lost: the next one
+// ends it.
+func TestDieWhileCooling(t *testing.T) {
+	for _, lost := range []bool{false, true} {
+		t.Run(map[bool]string{false: "cool", true: "lost"}[lost], func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg.FastTrack = true
+			w.cfg.Rescan = 20 * time.Millisecond
+			if lost {
+				w.cfg.SessionGrace = 300 * time.Millisecond // and booted as usual if an agent takes longer to find the next conductor
+			}
+			co := w.start(nil)
+			m := w.add("n1")
+			w.walk(m, node.Available)
+			for k := 1; ; k++ {
+				for n := w.node(m); n.Job != nil || !n.IsWarm(); n = w.node(m) { // again and again, as a pool would
+					if err := co.eng.Warm(t.Context(), m.id, ""); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Millisecond)
+				}
+				co.crash.arm(k, k%2 == 0)
+				if lost {
+					m.loseAgent()
+				} else if err := co.eng.Cool(t.Context(), m.id, ""); err != nil && !errors.Is(err, errDead) {
+					t.Fatal(err)
+				}
+				off := func(n *node.Node) bool { return n.Job == nil && n.Boot.Ended && n.Power == "power off" }
+				for !co.crash.reached() && !off(w.node(m)) {
+					time.Sleep(time.Millisecond)
+				}
+				died := co.crash.reached()
+				if died {
+					<-co.ended
+					co = w.start(nil)
+					if !lost {
+						if err := co.eng.Cool(t.Context(), m.id, ""); err != nil { // as a client does whose request may not have got through
+							t.Fatal(err)
+						}
+					}
+				}
+				n := w.until(m, "being off", off)
+				if m.isOn() || n.Provision != node.Available || n.LastError != "" || n.Warmth != nil || n.Boot.Kept {
+					t.Errorf("killed at write %d: on %v, state %s, last error %q, warmth %+v, boot %+v", k, m.isOn(), n.Provision, n.LastError, n.Warmth, n.Boot)
+				}
+				if !died {
+					if k < 4 {
+						t.Errorf("only %d writes: the count is wrong", k)
+					}
+					return
+				}
+				co.crash.arm(0, false)
+			}
+		})
+	}
+}
