@@ -43,6 +43,8 @@ var may = map[string][]string{
 	"agent/configdrive":     {"agent/step", "agent/disk", "agent/fat", "proto/drive"},
 	"agent/workload":        {"agent/step", "agent/fetch", "proto/drive"},
 	"agent/boot":            {"agent/step", "agent/disk", "agent/fat", "agent/ext4"},
+	"agent/bootentry":       {},
+	"agent/kexec":           {"agent/step", "agent/disk", "agent/bootentry", "agent/fat", "agent/ext4", "agent/xfs", "agent/btrfs"},
 	"agent/inventory":       {"agent/step", "agent/disk", "agent/passthru", "agent/smbios", "proto/lldp"},
 	"agent/rescue":          {"agent/step"},
 	"agent/smbios":          {},
