@@ -47,6 +47,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"Backfill", backfill},
 		{"Pools", pools},
 		{"Duties", duties},
+		{"WarmCandidates", warmCandidates},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, t.Context(), open(t)) })
 	}
@@ -247,7 +248,10 @@ func query(t *testing.T, ctx context.Context, s *store.Store) {
 	}
 	change := func(ident string, f func(*node.Node)) string {
 		t.Helper()
-		n, err := s.UpdateNode(ctx, ident, func(n *node.Node) error { f(n); return nil })
+		n, err := s.Node(ctx, ident)
+		if err == nil {
+			n, err = s.UpdateNode(ctx, n.UUID, func(n *node.Node) error { f(n); return nil })
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
