@@ -4,6 +4,8 @@
 // given once however many ask at the same time. Runner processes the allocations that wait, in the background, and at its start those
 // that a conductor left behind when it was killed.
 //
+// Of the nodes that fit, one that is warm (see conductor/pool) is given before the others, and among those one that has the image already.
+//
 // Beside Ironic's rules (resource class, traits, candidate nodes, owner) a request may ask for properties that a node has exactly, under
 // the key PropertiesKey of its extra: clients of the API know no other place for it.
 package alloc
@@ -26,6 +28,24 @@ import (
 const PropertiesKey = "ingot:properties"
 
 const maxProperties = 64
+
+// ImageKey is the key in an allocation's extra that holds the digest of the image that its node will be deployed with, such as "sha256:7f3c...".
+// A node to which that was written ahead is preferred; one without it is given all the same.
+const ImageKey = "ingot:image"
+
+// Image reads what extra says of the image to come; empty when it says nothing. The error is a sentence for the client.
+func Image(extra map[string]any) (string, error) {
+	v, ok := extra[ImageKey]
+	if !ok || v == nil {
+		return "", nil
+	}
+	digest, ok := v.(string)
+	hex := digest[strings.IndexByte(digest, ':')+1:]
+	if !ok || len(hex) < 32 || strings.Trim(strings.ToLower(hex), "0123456789abcdef") != "" {
+		return "", fmt.Errorf("extra's %s is not the digest of an image, such as sha256:7f3c...", ImageKey)
+	}
+	return digest, nil
+}
 
 // Properties reads what extra asks of a node's properties; nil when it asks nothing. The error is a sentence for the client.
 func Properties(extra map[string]any) (map[string]any, error) {
@@ -52,7 +72,7 @@ func Properties(extra map[string]any) (map[string]any, error) {
 }
 
 // Choose picks a node for an allocation: the one of the allocation's name if it fits, else any of those that fit, one on which nothing
-// is under way first. random gives a number below n. An empty UUID comes with the reason, in the words that clients know.
+// is under way first, and of those one that is warm, with the image that is to come if there is such a one. random gives a number below n. An empty UUID comes with the reason, in the words that clients know.
 func Choose(a *node.Allocation, from []store.Candidate, random func(n int) int) (nodeUUID, why string) {
 	fail := func(format string, args ...any) (string, string) {
 		return "", fmt.Sprintf("Failed to process allocation %s: %s.", a.UUID, fmt.Sprintf(format, args...))
@@ -78,6 +98,14 @@ func Choose(a *node.Allocation, from []store.Candidate, random func(n int) int) 
 	}
 	if free := filter(fit, func(c store.Candidate) bool { return !c.Locked }); len(free) > 0 {
 		fit = free
+	}
+	if warm := filter(fit, func(c store.Candidate) bool { return c.Warm }); len(warm) > 0 {
+		fit = warm
+	}
+	if digest, err := Image(a.Extra); err == nil && digest != "" {
+		if staged := filter(fit, func(c store.Candidate) bool { return node.SameDigest(c.Staged, digest) }); len(staged) > 0 {
+			fit = staged
+		}
 	}
 	return fit[random(len(fit))].UUID, ""
 }

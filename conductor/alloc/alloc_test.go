@@ -14,6 +14,11 @@ func TestChoose(t *testing.T) {
 		{UUID: "small", Name: "small", Properties: map[string]any{"memory_mb": "16384", "cpus": 4.0, "arch": "x86_64"}, Traits: []string{"CUSTOM_A"}},
 		{UUID: "busy", Name: "busy", Locked: true, Properties: map[string]any{"memory_mb": 16384.0}},
 	}
+	ab, cd := strings.Repeat("ab", 32), strings.Repeat("cd", 32)
+	warm := append([]store.Candidate{
+		{UUID: "warm", Warm: true, Traits: []string{"CUSTOM_A"}}, {UUID: "staged", Warm: true, Staged: "sha256:" + ab}, {UUID: "held", Locked: true, Warm: true, Staged: "sha256:" + cd},
+	}, from...)
+	image := func(digest string) node.Allocation { return node.Allocation{Extra: map[string]any{ImageKey: digest}} }
 	for _, c := range []struct {
 		name string
 		a    node.Allocation
@@ -33,6 +38,12 @@ func TestChoose(t *testing.T) {
 		{"a property that none has", node.Allocation{Properties: map[string]any{"gpu": true}}, from, nil, "exactly the requested properties gpu = true."},
 		{"its own name", node.Allocation{Head: node.Head{Name: "busy"}}, from, []string{"busy"}, ""},
 		{"a name that does not fit", node.Allocation{Head: node.Head{Name: "big"}, Properties: map[string]any{"cpus": 4.0}}, from, []string{"small"}, ""},
+		{"warm ones first", node.Allocation{}, warm, []string{"warm", "staged"}, ""},
+		{"what is asked for before that", node.Allocation{Traits: []string{"CUSTOM_B"}}, warm, []string{"big"}, ""},
+		{"a name before that", node.Allocation{Head: node.Head{Name: "small"}}, warm, []string{"small"}, ""},
+		{"the image that is there", image("SHA256:" + strings.ToUpper(ab)), warm, []string{"staged"}, ""},
+		{"by its digits alone", image(ab), warm, []string{"staged"}, ""},
+		{"an image that is not there, but where it is locked", image("sha256:" + cd), warm, []string{"warm", "staged"}, ""},
 		{"none", node.Allocation{Head: node.Head{UUID: "u1"}, ResourceClass: "rc"}, nil, nil,
 			"Failed to process allocation u1: no available nodes match the resource class rc."},
 		{"none of those named", node.Allocation{ResourceClass: "rc", CandidateNodes: []string{"x"}}, nil, nil,
@@ -93,6 +104,21 @@ func TestProperties(t *testing.T) {
 	for _, v := range []any{"cpus=4", []any{"cpus"}, 4.0, map[string]any{"": 1.0}, map[string]any{"cpus": nil}, many} {
 		if _, err := Properties(map[string]any{PropertiesKey: v}); err == nil || !strings.Contains(err.Error(), PropertiesKey) {
 			t.Errorf("Properties of %v: %v", v, err)
+		}
+	}
+}
+
+func TestImage(t *testing.T) {
+	good := "sha256:" + strings.Repeat("aB", 32)
+	for _, extra := range []map[string]any{nil, {"k": "v"}, {ImageKey: nil}, {ImageKey: good}} {
+		want, _ := extra[ImageKey].(string)
+		if got, err := Image(extra); got != want || err != nil {
+			t.Errorf("Image(%v) = %q, %v", extra, got, err)
+		}
+	}
+	for _, v := range []any{"", "sha256:", "http://h/i", 3.0, map[string]any{}, "sha256:" + strings.Repeat("xy", 32)} {
+		if _, err := Image(map[string]any{ImageKey: v}); err == nil || !strings.Contains(err.Error(), ImageKey) {
+			t.Errorf("Image of %v: %v", v, err)
 		}
 	}
 }

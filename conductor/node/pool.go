@@ -2,6 +2,7 @@ package node
 
 import (
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -90,4 +91,13 @@ type PoolMember struct {
 func (m PoolMember) Touched() bool {
 	m.NodeUUID = ""
 	return m != PoolMember{}
+}
+
+// SameDigest compares digests, of which one may lack the name of its algorithm.
+func SameDigest(a, b string) bool {
+	bare := func(s string) string { return s[strings.IndexByte(s, ':')+1:] }
+	if strings.Contains(a, ":") && strings.Contains(b, ":") {
+		return strings.EqualFold(a, b)
+	}
+	return a != "" && strings.EqualFold(bare(a), bare(b))
 }

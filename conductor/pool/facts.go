@@ -122,18 +122,9 @@ func stagedFor(n *node.Node, image map[string]any) bool {
 		return false
 	}
 	if d := Digest(image); d != "" {
-		return SameDigest(n.Boot.Staged.Digest, d)
+		return node.SameDigest(n.Boot.Staged.Digest, d)
 	}
 	return n.Boot.Staged.Source == image["image_source"]
-}
-
-// SameDigest compares digests, of which one may lack the name of its algorithm.
-func SameDigest(a, b string) bool {
-	bare := func(s string) string { return s[strings.IndexByte(s, ':')+1:] }
-	if strings.Contains(a, ":") && strings.Contains(b, ":") {
-		return strings.EqualFold(a, b)
-	}
-	return a != "" && strings.EqualFold(bare(a), bare(b))
 }
 
 // Observe says what is to be remembered of a machine after it was seen as it is: whether it became warm, and how it fell out.

@@ -19,6 +19,8 @@ import (
 type Candidate struct {
 	UUID, Name string
 	Locked     bool           // something is under way on it
+	Warm       bool           // its agent is up, so that a deployment needs no firmware
+	Staged     string         // digest of the image that was written to it ahead; empty: none was
 	Traits     []string       // read only when the allocation asks for traits
 	Properties map[string]any // read only when it asks for properties
 }
@@ -118,7 +120,7 @@ func candidates(tx *txn, a *node.Allocation) ([]Candidate, error) {
 		}
 		w.in("uuid", ids)
 	}
-	doc := "''"
+	doc := "CASE WHEN kept = 1 THEN doc ELSE '' END"
 	if len(a.Traits) > 0 || len(a.Properties) > 0 {
 		doc = "doc"
 	}
@@ -134,6 +136,7 @@ func candidates(tx *txn, a *node.Allocation) ([]Candidate, error) {
 			wanted  struct {
 				Traits     []string
 				Properties map[string]any
+				Boot       *node.Boot
 			}
 		)
 		if err := scan(&c.UUID, &c.Name, &holder, &content); err != nil {
@@ -145,6 +148,12 @@ func candidates(tx *txn, a *node.Allocation) ([]Candidate, error) {
 			}
 		}
 		c.Locked, c.Traits, c.Properties = holder != "", wanted.Traits, wanted.Properties
+		if n := (&node.Node{Boot: wanted.Boot}); n.IsWarm() {
+			c.Warm = true
+			if n.Boot.Staged != nil {
+				c.Staged = n.Boot.Staged.Digest
+			}
+		}
 		return c, nil
 	})
 	if err != nil {

@@ -329,6 +329,9 @@ func newAllocation(c *call.Call, k *resource.Kind[node.Allocation, rest.Allocati
 	if a.Properties, err = alloc.Properties(a.Extra); err != nil {
 		return nil, rest.BadRequest("%s", err)
 	}
+	if _, err := alloc.Image(a.Extra); err != nil {
+		return nil, rest.BadRequest("%s", err)
+	}
 	a.CandidateNodes = document.Texts(d["candidate_nodes"])
 	return a, nil
 }

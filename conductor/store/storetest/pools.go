@@ -110,3 +110,35 @@ func duties(t *testing.T, ctx context.Context, s *store.Store) {
 		t.Errorf("one that is over was not taken: %s, %v", holder, err)
 	}
 }
+
+// warmCandidates: the choice of a node for an allocation is told which nodes are warm, and with what image.
+func warmCandidates(t *testing.T, ctx context.Context, s *store.Store) {
+	want := map[string]store.Candidate{}
+	for _, c := range []struct {
+		boot *node.Boot
+		want store.Candidate
+	}{
+		{nil, store.Candidate{Name: "cold"}},
+		{&node.Boot{Kept: true, Connected: true}, store.Candidate{Name: "warm", Warm: true}},
+		{&node.Boot{Kept: true, Connected: true, Staged: &node.Staged{Digest: "sha256:ab"}}, store.Candidate{Name: "staged", Warm: true, Staged: "sha256:ab"}},
+		{&node.Boot{Kept: true, Staged: &node.Staged{Digest: "sha256:ab"}}, store.Candidate{Name: "lost"}},
+		{&node.Boot{Connected: true, Ended: true}, store.Candidate{Name: "ended"}},
+	} {
+		c.want.UUID = free(t, s, c.want.Name, func(n *node.Node) { n.Boot = c.boot }).UUID
+		want[c.want.UUID] = c.want
+	}
+	for _, a := range []node.Allocation{{}, {Properties: map[string]any{"cpus": 4.0}}} {
+		got := map[string]store.Candidate{}
+		if _, err := s.Allocate(ctx, request(t, s, a).UUID, func(_ *node.Allocation, from []store.Candidate) (string, string) {
+			for _, c := range from {
+				got[c.UUID] = c
+			}
+			return "", "just looking"
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("candidates (-want +got):\n%s", d)
+		}
+	}
+}
