@@ -392,8 +392,8 @@ func TestRamdisksCanBeShutOut(t *testing.T) {
 				n++
 			}
 		}
-		if shut && (n != 2 || open < n) {
-			t.Errorf("%d routes are public, want the two version documents", n)
+		if shut && (n != 4 || open < n) {
+			t.Errorf("%d routes are public, want the two version documents and phone_home by GET and POST", n)
 		}
 		open = n
 	}
