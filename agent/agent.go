@@ -25,8 +25,11 @@ const protocol = 1
 type system interface {
 	SetClock(t time.Time) error
 	KernelLog() ([]byte, error)
-	// End flushes and unmounts what it can and ends this boot: "reboot" or "off". It returns only when that failed.
+	// End flushes and unmounts what it can and ends this boot: "reboot", "off", or "kexec" into what was loaded. It returns only when that
+	// failed.
 	End(ctx context.Context, how string) error
+	// KernelLoaded tells whether a kernel is ready for a jump.
+	KernelLoaded() bool
 	// Settle waits, within reason, until the drivers have brought up their devices.
 	Settle(ctx context.Context) error
 }
@@ -39,6 +42,8 @@ type network interface {
 	Rotate()
 	// Reset lets go of all links and addresses and begins to acquire them anew; Wait waits for that from then on.
 	Reset(ctx context.Context) error
+	// Leave gives leases back and takes links down; Reset brings them back.
+	Leave(ctx context.Context) error
 	// Summary is the machine's addresses for a person at the console.
 	Summary() string
 }

@@ -18,6 +18,7 @@ import (
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
 )
 
 func TestPlanOverSession(t *testing.T) {
@@ -163,6 +164,52 @@ func TestFailedEndKeepsSession(t *testing.T) {
 	b.run()
 	c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_REBOOT}}})
 	poll(t, "a new session", func() bool { return c.logged("this boot could not be ended") })
+}
+
+// TestJump holds the order of things when the system is started by kexec: refused while nothing is loaded, then the session ends, the network is
+// left, the conductor gets the time it asked for, and the jump comes last. When it fails, the network and the session come back.
+func TestJump(t *testing.T) {
+	kexec := func(c *conductor, delay time.Duration) {
+		c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_KEXEC, Delay: durationpb.New(delay)}}})
+	}
+	left := func(b *bench) int { b.wire.mu.Lock(); defer b.wire.mu.Unlock(); return b.wire.left }
+	load := func(b *bench) { b.box.mu.Lock(); b.box.loaded = true; b.box.mu.Unlock() }
+	t.Run("done", func(t *testing.T) {
+		c := newConductor(t)
+		b := newBench(t, c)
+		b.run()
+		kexec(c, 0)
+		poll(t, "the refusal", func() bool { return c.logged("power action refused: no kernel is loaded") })
+		if left(b) != 0 || b.box.how() != "" {
+			t.Error("something was done all the same")
+		}
+		load(b)
+		const delay = 300 * time.Millisecond
+		begin := time.Now()
+		kexec(c, delay)
+		poll(t, "the jump", func() bool { return b.box.how() == "kexec" })
+		if took := time.Since(begin); took < delay || left(b) != 1 || c.count(func() int { return c.closed }) != 1 {
+			t.Errorf("after %v: left %d networks, closed %d streams", took, left(b), c.count(func() int { return c.closed }))
+		}
+		poll(t, "the agent's end", b.ended)
+		if err := b.stop(); !errors.Is(err, errEnded) {
+			t.Errorf("Run = %v", err)
+		}
+	})
+	t.Run("failed", func(t *testing.T) {
+		c := newConductor(t)
+		b := newBench(t, c)
+		b.box.fail = errors.New("the kernel refuses")
+		load(b)
+		b.run()
+		kexec(c, 0)
+		poll(t, "a new session", func() bool { return c.logged("the jump into the loaded kernel failed") })
+		b.wire.mu.Lock()
+		defer b.wire.mu.Unlock()
+		if b.wire.resets == 0 {
+			t.Error("the network was not brought back")
+		}
+	})
 }
 
 func TestCollectLogs(t *testing.T) {

@@ -271,10 +271,11 @@ func poll(t *testing.T, what string, ok func() bool) {
 
 // box is the machine of a test.
 type box struct {
-	mu    sync.Mutex
-	clock time.Time
-	ended string
-	fail  error
+	mu     sync.Mutex
+	clock  time.Time
+	ended  string
+	fail   error
+	loaded bool // a kernel is ready for a jump
 }
 
 func (b *box) SetClock(t time.Time) error   { b.mu.Lock(); defer b.mu.Unlock(); b.clock = t; return nil }
@@ -287,6 +288,8 @@ func (b *box) End(_ context.Context, how string) error {
 	return b.fail
 }
 
+func (b *box) KernelLoaded() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.loaded }
+
 func (b *box) how() string { b.mu.Lock(); defer b.mu.Unlock(); return b.ended }
 
 // wire is a network that is up.
@@ -294,6 +297,7 @@ type wire struct {
 	mu      sync.Mutex
 	rotated int
 	resets  int
+	left    int
 }
 
 func (*wire) Wait(context.Context) error { return nil }
@@ -302,6 +306,12 @@ func (w *wire) Reset(context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.resets++
+	return nil
+}
+func (w *wire) Leave(context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.left++
 	return nil
 }
 func (*wire) Summary() string { return "eth0 192.0.2.1/24" }

@@ -26,9 +26,10 @@ type serving struct {
 	a      *Agent
 	stream grpc.BidiStreamingClient[agentv1.AgentMessage, agentv1.ConductorMessage]
 
-	mu  sync.Mutex
-	how string // how the boot is to end, once the conductor has asked
-	by  time.Time
+	mu    sync.Mutex
+	how   string // how the boot is to end, once the conductor has asked
+	by    time.Time
+	delay time.Duration // before a jump
 }
 
 // send sends until the stream ends or the boot is to end.
@@ -84,7 +85,7 @@ func (s *serving) receive() error {
 		case *agentv1.ConductorMessage_Ack:
 			s.a.q.ack(b.Ack.Seq)
 		case *agentv1.ConductorMessage_Power:
-			s.power(b.Power.Action)
+			s.power(b.Power)
 		case *agentv1.ConductorMessage_Redirect:
 			s.a.log.Info("redirected", "conductor", b.Redirect.Address)
 			s.a.change(func(st *saved) { st.Conductor = b.Redirect.Address })
@@ -105,19 +106,27 @@ func (s *serving) receive() error {
 	}
 }
 
-func (s *serving) power(action agentv1.PowerAction) {
-	how := map[agentv1.PowerAction]string{agentv1.PowerAction_POWER_ACTION_REBOOT: "reboot", agentv1.PowerAction_POWER_ACTION_OFF: "off"}[action]
+// maxDelay bounds the wait before a jump: nobody can call the agent back any more.
+const maxDelay = 5 * time.Minute
+
+func (s *serving) power(p *agentv1.Power) {
+	how := map[agentv1.PowerAction]string{agentv1.PowerAction_POWER_ACTION_REBOOT: "reboot", agentv1.PowerAction_POWER_ACTION_OFF: "off",
+		agentv1.PowerAction_POWER_ACTION_KEXEC: "kexec"}[p.Action]
 	if how == "" {
-		s.a.log.Warn("power action refused: this agent can reboot and power off", "action", action.String())
+		s.a.log.Warn("power action refused: this agent can reboot, power off and jump into a loaded kernel", "action", p.Action.String())
 		return
 	}
 	if plan := s.a.busy(); plan != "" {
 		s.a.log.Warn("power action refused: a plan is running", "action", how, "plan", plan)
 		return
 	}
+	if how == "kexec" && !s.a.o.System.KernelLoaded() {
+		s.a.log.Warn("power action refused: no kernel is loaded", "action", how)
+		return
+	}
 	s.a.log.Info("the conductor ends this boot", "action", how)
 	s.mu.Lock()
-	s.how, s.by = how, time.Now().Add(endGrace)
+	s.how, s.by, s.delay = how, time.Now().Add(endGrace), min(max(0, p.Delay.AsDuration()), maxDelay)
 	s.mu.Unlock()
 	s.a.q.rouse()
 }
@@ -126,6 +135,9 @@ func (s *serving) power(action agentv1.PowerAction) {
 func (s *serving) leave(ctx context.Context) error {
 	how, _ := s.ending()
 	s.a.o.Status.Line("the conductor ends this boot: %s", how)
+	if how == "kexec" {
+		return s.jump(ctx)
+	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if err := s.a.o.System.End(ctx, how); err != nil {
@@ -133,6 +145,29 @@ func (s *serving) leave(ctx context.Context) error {
 		return err
 	}
 	return errEnded
+}
+
+// jump goes into the loaded kernel. The network is left first, while its server can still hear that; then the conductor has as much time as it
+// asked for to switch it.
+func (s *serving) jump(ctx context.Context) error {
+	s.mu.Lock()
+	delay := s.delay
+	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, delay+time.Minute)
+	defer cancel()
+	quick, stop := context.WithTimeout(ctx, 10*time.Second)
+	defer stop()
+	if err := s.a.o.Network.Leave(quick); err != nil {
+		s.a.log.Warn("the network is not quite stopped", "err", err)
+	}
+	sleep(ctx, delay)
+	err := s.a.o.System.End(ctx, "kexec")
+	if err == nil {
+		return errEnded
+	}
+	s.a.log.Error("the jump into the loaded kernel failed", "err", err)
+	s.a.resetNetwork(ctx)
+	return err
 }
 
 func (a *Agent) collectLogs() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/boot"
@@ -13,10 +14,12 @@ import (
 	"github.com/ingot-metal/ingot/agent/erase"
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/inventory"
+	"github.com/ingot-metal/ingot/agent/kexec"
 	"github.com/ingot-metal/ingot/agent/passthru"
 	"github.com/ingot-metal/ingot/agent/raid"
 	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/agent/workload"
 )
 
 // Machine is what the steps ask of the machine, taken together: agent/linux and agent/fake have it.
@@ -34,6 +37,7 @@ type Machine interface {
 	SetImmutable(file string, on bool) error
 	ReadRaw(ctx context.Context, path string, p []byte, off int64) error
 	LoadModule(ctx context.Context, name string) error
+	LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error
 }
 
 // arrayed is a machine whose arrays of disks are disks, in place of those that they are made of.
@@ -63,6 +67,10 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 			Priority: step.In{Deploy: 70}, Run: configdrive.WriteStep(m)},
 		{Interface: "deploy", Name: "prepare_instance_boot", Args: boot.PrepareArgs, Stall: 5 * time.Minute,
 			Priority: step.In{Deploy: 60}, Run: boot.PrepareStep(m)},
+		{Interface: "deploy", Name: "load_kernel", Args: kexec.LoadArgs, Stall: kexec.Stall, Abortable: true,
+			Run: kexec.LoadStep(m)}, // the conductor asks for it where the system is to be started by kexec
+		{Interface: "deploy", Name: "load_ramdisk", Args: workload.Args, Stall: workload.Stall, Abortable: true,
+			Run: workload.LoadStep(bare, bootIF)}, // likewise, of a workload that runs from memory
 		{Interface: "inspect", Name: "inspect", Args: inventory.InspectArgs, Stall: 2 * time.Minute, Abortable: true,
 			Priority: step.In{Inspect: 100}, Run: inventory.InspectStep(bare, bootIF)},
 		{Interface: "deploy", Name: "erase_devices_metadata", Args: erase.MetadataArgs, Stall: 5 * time.Minute, Abortable: true,

@@ -6,6 +6,7 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -89,6 +90,9 @@ func (m *Machine) End(_ context.Context, how string) error {
 	defer m.mu.Unlock()
 	if m.Stays != nil {
 		return m.Stays
+	}
+	if how == "kexec" && m.kernel == nil {
+		return errors.New("end this boot (kexec): no kernel is loaded")
 	}
 	m.ended = how
 	return nil

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"time"
@@ -84,10 +85,11 @@ func (Machine) KernelLog() ([]byte, error) {
 	return buf[:n], nil
 }
 
-// End flushes and unmounts what it can and ends this boot: "reboot" or "off". It returns only when that failed. A disk that does not
-// flush until ctx ends is left as it is: waiting for it forever would help nobody.
-func (Machine) End(ctx context.Context, how string) error {
-	command, ok := map[string]int{"reboot": unix.LINUX_REBOOT_CMD_RESTART, "off": unix.LINUX_REBOOT_CMD_POWER_OFF}[how]
+// End flushes and unmounts what it can and ends this boot: "reboot", "off", or "kexec" into what LoadKernel loaded, and if that can't be a
+// reboot. It returns only when that failed, or when the first process has taken over. A disk that does not flush until ctx ends is left as
+// it is: waiting for it forever would help nobody.
+func (m Machine) End(ctx context.Context, how string) error {
+	command, ok := map[string]int{"reboot": unix.LINUX_REBOOT_CMD_RESTART, "off": unix.LINUX_REBOOT_CMD_POWER_OFF, "kexec": unix.LINUX_REBOOT_CMD_KEXEC}[how]
 	if !ok {
 		return fmt.Errorf("end this boot: no such way: %q", how)
 	}
@@ -102,10 +104,34 @@ func (Machine) End(ctx context.Context, how string) error {
 	case <-done:
 	case <-ctx.Done():
 	}
-	if err := unix.Reboot(command); err != nil {
+	if how == "kexec" && m.Devices != "" && firstProcessJumps(ctx) {
+		return nil
+	}
+	err := unix.Reboot(command)
+	if err != nil && how == "kexec" {
+		err = errors.Join(err, unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART))
+	}
+	if err != nil {
 		return fmt.Errorf("end this boot (%s): %w", how, err)
 	}
 	return nil
+}
+
+// firstProcessJumps asks the ramdisk's first process for the jump, which it makes when everything else has ended; true once it has begun to
+// end this one.
+func firstProcessJumps(ctx context.Context) bool {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, unix.SIGTERM)
+	defer signal.Stop(told)
+	if err := unix.Kill(1, unix.SIGUSR2); err != nil {
+		return false
+	}
+	select {
+	case <-told:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // unmountDisks unmounts everything that lies on a block device, last mounted first.

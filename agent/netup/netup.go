@@ -51,6 +51,9 @@ type Net struct {
 	log *slog.Logger
 	// resets asks Run to acquire everything anew; what is sent is closed when that has begun.
 	resets chan chan struct{}
+	leaves chan chan struct{} // likewise to stop
+
+	left bool // Leave was called; of Run's loop alone
 
 	mu     sync.Mutex
 	ready  chan struct{} // closed when up
@@ -85,7 +88,7 @@ type link struct {
 
 // New prepares a network. Run does the work.
 func New(cfg Config) *Net {
-	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), resets: make(chan chan struct{}), links: map[int]*link{}, made: map[string]int{}}
+	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), resets: make(chan chan struct{}), leaves: make(chan chan struct{}), links: map[int]*link{}, made: map[string]int{}}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
@@ -192,13 +195,19 @@ func (n *Net) Run(ctx context.Context) error {
 			n.check()
 		case done := <-n.resets:
 			n.drop()
+			n.left = false
 			grace = time.After(bootGrace)
+			close(done)
+		case done := <-n.leaves:
+			n.quit(ctx)
 			close(done)
 		case u, ok := <-updates:
 			if !ok {
 				return fmt.Errorf("watch network links: the kernel stopped telling")
 			}
-			n.linkChanged(ctx, u)
+			if !n.left {
+				n.linkChanged(ctx, u)
+			}
 		case <-addrs:
 			n.check()
 		case <-routes:

@@ -104,7 +104,7 @@ func (d *dhcpServer) handle(conn net.PacketConn, peer net.Addr, m *dhcpv4.DHCPv4
 	}
 	d.seen = append(d.seen, kind)
 	d.guid = m.Options.Get(dhcpv4.OptionClientMachineIdentifier)
-	if d.mute {
+	if d.mute || m.MessageType() == dhcpv4.MessageTypeRelease {
 		return
 	}
 	answer := dhcpv4.MessageTypeOffer
@@ -377,4 +377,48 @@ func TestParseRA(t *testing.T) {
 func FuzzParseRA(f *testing.F) {
 	f.Add(make([]byte, 40))
 	f.Fuzz(func(t *testing.T, b []byte) { parseRA(b) })
+}
+
+// TestLeave holds that the address is given back and the link taken down, that nothing brings it up again by itself, and that Reset does.
+func TestLeave(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	cable(t, "eth0", "192.0.2.1/24")
+	d := &dhcpServer{link: "eth0", self: netip.MustParseAddr("192.0.2.1"), addr: netip.MustParseAddr("192.0.2.50"), options: []dhcpv4.Option{
+		dhcpv4.OptRouter(net.IPv4(192, 0, 2, 254)), dhcpv4.OptIPAddressLeaseTime(time.Hour)}}
+	d.start(t)
+	n := up(t, Config{Conductor: "192.0.2.1:6386"})
+	eventually(t, "an address", func() bool { return addresses(t, "eth0") == "192.0.2.50/24" })
+	// Both ends of the cable are in one network namespace: without this the server's end takes nothing from an address that is the machine's own.
+	for name, v := range map[string]string{"eth0s/accept_local": "1", "eth0s/rp_filter": "0", "all/rp_filter": "0"} {
+		if err := os.WriteFile("/proc/sys/net/ipv4/conf/"+name, []byte(v), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := n.Leave(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the address to be given back", func() bool { return d.count("RELEASE") == 1 })
+	down := func() bool {
+		l, err := netlink.LinkByName("eth0")
+		return err == nil && l.Attrs().Flags&net.FlagUp == 0
+	}
+	if !down() {
+		t.Error("the link is up")
+	}
+	asked := d.count("DISCOVER")
+	if err := n.Leave(t.Context()); err != nil { // once more: by now the kernel's news of the link have been read
+		t.Fatal(err)
+	}
+	if !down() || d.count("DISCOVER") != asked {
+		t.Error("the link came back by itself")
+	}
+	if err := n.Reset(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Wait(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "an address again", func() bool { return addresses(t, "eth0") == "192.0.2.50/24" })
 }

@@ -62,6 +62,11 @@ func Run(cfg Config) error {
 				log.Warn("boot entries can't be written", "err", err)
 			}
 		}
+		if exists(securityDir) {
+			if err := securityMount.do(); err != nil {
+				log.Warn("nobody can tell whether the kernel is locked down", "err", err)
+			}
+		}
 		if exists(pstoreDir) {
 			if err := pstoreMount.do(); err != nil {
 				log.Warn("the kernel's persistent store can't be emptied", "err", err)
@@ -87,8 +92,13 @@ func Run(cfg Config) error {
 	log.Warn("the machine ends", "cause", e.why, "action", e.what)
 	stop()
 	<-done
+	unmountDisks()
 	unix.Sync()
 	err := unix.Reboot(e.how)
+	if e.how == unix.LINUX_REBOOT_CMD_KEXEC {
+		fmt.Fprintf(con, "ingot: %s: %v; restart\n", e.what, err)
+		err = unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
+	}
 	// The kernel panics when the first process ends, so it does not, even now.
 	fmt.Fprintf(con, "ingot: %s: %v\n", e.what, err)
 	return fmt.Errorf("%s: %w", e.what, err)
@@ -111,11 +121,12 @@ type ending struct {
 }
 
 // watchKeys waits for Ctrl-Alt-Del and the power button. Both end the machine in good order: the worker is told, what it wrote is
-// flushed. A disk that was being written does not boot afterwards; the conductor sees to it.
+// flushed. A disk that was being written does not boot afterwards; the conductor sees to it. The worker's own wish to jump into a kernel that
+// it has loaded (SIGUSR2) goes the same way, so that nothing runs any more when it is fulfilled; should the jump fail, the firmware starts.
 func watchKeys(ends chan<- ending, log *slog.Logger) {
 	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_CAD_OFF) // from now on a signal to us, not a reset
 	sig := make(chan os.Signal, 1)
-	signal.Notify(sig, unix.SIGINT, unix.SIGTERM, unix.SIGPWR)
+	signal.Notify(sig, unix.SIGINT, unix.SIGTERM, unix.SIGPWR, unix.SIGUSR2)
 	button := make(chan struct{}, 1)
 	go func() {
 		survive(log, func() {
@@ -127,8 +138,12 @@ func watchKeys(ends chan<- ending, log *slog.Logger) {
 	for {
 		select {
 		case s := <-sig:
-			if s == unix.SIGINT {
+			switch s {
+			case unix.SIGINT:
 				ends <- ending{"Ctrl-Alt-Del", "restart", unix.LINUX_REBOOT_CMD_RESTART}
+				continue
+			case unix.SIGUSR2:
+				ends <- ending{"the agent", "jump into the loaded kernel", unix.LINUX_REBOOT_CMD_KEXEC}
 				continue
 			}
 			ends <- ending{s.String(), "power off", unix.LINUX_REBOOT_CMD_POWER_OFF}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,7 +34,11 @@ var efiMount = mount{"efivarfs", efiVars, "efivarfs", quiet, ""}
 // pstoreMount is the kernel's persistent store, for the step that empties it.
 var pstoreMount = mount{"pstore", pstoreDir, "pstore", quiet, ""}
 
+// securityMount tells how far the kernel is locked down.
+var securityMount = mount{"securityfs", securityDir, "securityfs", quiet, ""}
+
 const (
+	securityDir = "/sys/kernel/security"
 	pstoreDir   = "/sys/fs/pstore"
 	efiFirmware = "/sys/firmware/efi"
 	efiVars     = efiFirmware + "/efivars"
@@ -72,6 +77,20 @@ func linkAll() {
 		}
 		if os.MkdirAll(filepath.Dir(link), 0o755) == nil {
 			_ = os.Symlink(to, link) // a convenience only
+		}
+	}
+}
+
+// unmountDisks unmounts everything that lies on a block device, last mounted first. What is in use stays.
+func unmountDisks() {
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return
+	}
+	lines := strings.Split(string(b), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if f := strings.Fields(lines[i]); len(f) > 1 && strings.HasPrefix(f[0], "/dev/") {
+			_ = unix.Unmount(f[1], 0)
 		}
 	}
 }

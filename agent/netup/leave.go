@@ -1,0 +1,106 @@
+package netup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Leave gives leases back and takes links down, because the machine goes on without the agent: what is started now finds cards at rest, and
+// a server that has its addresses again. Reset brings everything back.
+func (n *Net) Leave(ctx context.Context) error {
+	done := make(chan struct{})
+	select {
+	case n.leaves <- done:
+		<-done
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("stop the network: %w", context.Cause(ctx))
+	}
+}
+
+// quit is Leave's work, in Run's loop.
+func (n *Net) quit(ctx context.Context) {
+	if n.left {
+		return
+	}
+	n.log.Info("the network is stopped")
+	n.stopAll()
+	n.left = true
+	n.mu.Lock()
+	links := n.links
+	n.mu.Unlock()
+	for _, l := range links {
+		if err := n.release(ctx, l); err != nil {
+			n.log.Warn("lease not given back", "link", l.name, "err", err)
+		}
+	}
+	for _, l := range links {
+		nl, err := netlink.LinkByIndex(l.index)
+		if err == nil {
+			err = netlink.LinkSetDown(nl)
+		}
+		if err != nil {
+			n.log.Warn("link stays up", "link", l.name, "err", err)
+		}
+	}
+}
+
+// released is how long a lease's return may wait for the server's hardware address.
+const released = 500 * time.Millisecond
+
+// release tells the server that the address is free. There is no answer to wait for (RFC 2131, 4.4.6), but the packet must have left before
+// the link goes down. It is an ordinary one from the address itself: servers' kernels drop those without a source.
+func (n *Net) release(ctx context.Context, l *link) error {
+	if l.lease == nil || l.lease.raw == nil {
+		return nil
+	}
+	ack := l.lease.raw.ACK
+	m, err := dhcpv4.NewReleaseFromACK(ack)
+	if err != nil {
+		return err
+	}
+	dial := net.Dialer{LocalAddr: &net.UDPAddr{IP: l.lease.addr.Addr().AsSlice(), Port: dhcpv4.ClientPort}, Control: func(_, _ string, c syscall.RawConn) error {
+		var berr error
+		err := c.Control(func(fd uintptr) { berr = unix.BindToDevice(int(fd), l.name) })
+		return errors.Join(err, berr)
+	}}
+	c, err := dial.DialContext(ctx, "udp4", net.JoinHostPort(ack.ServerIdentifier().String(), strconv.Itoa(dhcpv4.ServerPort)))
+	if err != nil {
+		return err
+	}
+	defer c.Close() // everything is said
+	if _, err := c.Write(m.ToBytes()); err != nil {
+		return err
+	}
+	raw, err := c.(*net.UDPConn).SyscallConn()
+	if err != nil {
+		return err
+	}
+	limit := time.NewTimer(released)
+	defer limit.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		waiting := 0
+		if err := raw.Control(func(fd uintptr) { waiting, err = unix.IoctlGetInt(int(fd), unix.SIOCOUTQ) }); err != nil {
+			return err
+		}
+		if err != nil || waiting == 0 {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			return errors.New("the server can't be reached")
+		}
+	}
+}
