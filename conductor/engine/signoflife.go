@@ -23,13 +23,16 @@ type watches struct {
 
 // watch is one node's.
 type watch struct {
-	job  string
-	dhcp bool
-	stop context.CancelFunc // of what looks at ports and consoles; nil: nothing does yet
+	job    string
+	dhcp   bool
+	knocks bool                        // tries ports
+	begin  func(func(context.Context)) // something that watches, until stop
+	stop   context.CancelFunc
 }
 
-// watch notes that the node's system is about to show itself; with look it goes looking, too. It is called again at each look at the node.
-func (e *Engine) watch(ctx context.Context, p *pass, look bool) error {
+// watch begins to listen for the node's system, which is about to be started: a console says a thing once. With knock, which is when it has
+// been started, ports are tried, too. It is called again at each look at the node.
+func (e *Engine) watch(ctx context.Context, p *pass, knock bool) error {
 	a := startOf(p.n.Job.Steps)
 	if len(a.Signs) == 0 {
 		return nil
@@ -42,27 +45,28 @@ func (e *Engine) watch(ctx context.Context, p *pass, look bool) error {
 	defer e.watches.mu.Unlock()
 	w := e.watches.of[id]
 	if w != nil && w.job != job {
-		if w.stop != nil {
-			w.stop()
-		}
+		w.stop()
 		w = nil
 	}
 	if w == nil {
 		w = &watch{job: job, dhcp: signoflife.Has(signs, signoflife.DHCP)}
+		wctx, stop := context.WithCancel(ctx)
+		w.begin, w.stop = func(f func(context.Context)) { e.watches.work.Go(func() { f(wctx) }) }, stop
 		e.watches.of[id] = w
+		w.begin(func(ctx context.Context) { e.untilOver(ctx, stop, id, job) })
+		for _, s := range signs {
+			if s.Kind == signoflife.Console {
+				w.begin(func(ctx context.Context) { e.watchConsole(ctx, id, job, s) })
+			}
+		}
 	}
-	if !look || w.stop != nil {
+	if !knock || w.knocks {
 		return nil
 	}
-	ctx, stop := context.WithCancel(ctx)
-	w.stop = stop
-	e.watches.work.Go(func() { e.untilOver(ctx, stop, id, job) })
+	w.knocks = true
 	for _, s := range signs {
-		switch s.Kind {
-		case signoflife.Port:
-			e.watches.work.Go(func() { e.watchPort(ctx, id, job, s) })
-		case signoflife.Console:
-			e.watches.work.Go(func() { e.watchConsole(ctx, id, job, s) })
+		if s.Kind == signoflife.Port {
+			w.begin(func(ctx context.Context) { e.watchPort(ctx, id, job, s) })
 		}
 	}
 	return nil
@@ -72,7 +76,7 @@ func (e *Engine) watch(ctx context.Context, p *pass, look bool) error {
 func (e *Engine) unwatch(id string) {
 	e.watches.mu.Lock()
 	defer e.watches.mu.Unlock()
-	if w := e.watches.of[id]; w != nil && w.stop != nil {
+	if w := e.watches.of[id]; w != nil {
 		w.stop()
 	}
 	delete(e.watches.of, id)
