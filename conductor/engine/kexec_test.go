@@ -466,3 +466,74 @@ func TestDieDuringKexec(t *testing.T) {
 		})
 	}
 }
+
+// TestKexecWithoutController: a machine that only its agent can restart is started by kexec as any other; when that hangs, nobody can
+// restart it, and the node says so.
+func TestKexecWithoutController(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		t.Run(fmt.Sprint("hangs ", hangs), func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg = kexecConfig(bootKexec, "dhcp")
+			w.cfg.FastTrack = true // so that no person has to turn it on
+			if hangs {
+				w.cfg.SignTimeout = 100 * time.Millisecond
+			}
+			w.start(nil)
+			m := available(t, w, "n1")
+			m.os = asksDHCP
+			if hangs {
+				m.os = onlyCold(asksDHCP)
+			}
+			w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"power": agentPower} })
+			w.must(m, node.Deploy)
+			n := w.untilState(m, node.Active, node.DeployFailed)
+			if !slices.Equal(m.asks, []string{"agent kexec"}) || m.kexecs != 1 || m.osStarted != 1 {
+				t.Errorf("asked for %q, %d jumps, %d starts", m.asks, m.kexecs, m.osStarted)
+			}
+			if hangs {
+				wantError(t, n, "no controller to restart the machine with")
+			} else if r := startResult(n); n.Provision != node.Active || r.Sign == nil {
+				t.Errorf("state %s, error %q, result %+v", n.Provision, n.LastError, r)
+			}
+		})
+	}
+}
+
+// TestKexecDelay: the agent waits before its jump where there is a network to switch, and only there.
+func TestKexecDelay(t *testing.T) {
+	w := newWorld(t)
+	w.cfg = kexecConfig(bootKexec)
+	w.cfg.KexecDelay = 7 * time.Second
+	w.start(nil)
+	for network, want := range map[string]time.Duration{"": 0, "noop": 0, "flat": 0, "switches": 7 * time.Second} {
+		m := available(t, w, "n-"+network)
+		w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"network": network} })
+		deployed(t, w, m)
+		m.mu.Lock()
+		if m.delay != want || m.kexecs != 1 {
+			t.Errorf("network %q: %d jumps, delay %s, want %s", network, m.kexecs, m.delay, want)
+		}
+		m.mu.Unlock()
+	}
+}
+
+// TestUndeployWithoutSign: nobody has to wait for a sign that won't come.
+func TestUndeployWithoutSign(t *testing.T) {
+	w := newWorld(t)
+	w.cfg = kexecConfig(bootKexec, "phone_home", "console:never", "port:9")
+	e := w.start(nil).eng
+	m := available(t, w, "n1")
+	w.must(m, node.Deploy)
+	n := w.until(m, "the wait", func(n *node.Node) bool { return n.Job != nil && n.Job.Note == "sign" })
+	tok := signoflife.Token(w.cfg.PhoneHomeKey, m.id, n.Job.ID)
+	w.must(m, node.Delete)
+	if err := e.PhoneHome(t.Context(), tok, "x"); !errors.Is(err, node.ErrNotFound) {
+		t.Errorf("the token of a deployment that was given up counts: %v", err)
+	}
+	w.untilState(m, node.Available)
+	if m.on || m.bootable {
+		t.Errorf("on %v, bootable %v", m.on, m.bootable)
+	}
+	wantHistory(t, w, m, "INFO", "undeploy requested")
+}

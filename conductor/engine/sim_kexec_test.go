@@ -24,7 +24,7 @@ func (m *machine) startOS(kexec bool) {
 }
 
 // Kexec is the agent's leave: it jumps, unless a plan runs or nothing is loaded, about which it says nothing.
-func (l link) Kexec(ctx context.Context, id string, _ time.Duration) error {
+func (l link) Kexec(ctx context.Context, id string, delay time.Duration) error {
 	a, err := l.agent(id)
 	if err != nil {
 		return err
@@ -46,6 +46,7 @@ func (l link) Kexec(ctx context.Context, id string, _ time.Duration) error {
 	}
 	a.m.stopAgent()
 	a.m.kexecs++
+	a.m.delay = delay
 	a.m.startOS(true)
 	return nil
 }

@@ -58,6 +58,7 @@ type machine struct {
 	osStop  context.CancelFunc                                // of the one that runs; nil: none does
 	os      func(ctx context.Context, m *machine, kexec bool) // what it does; nil: nothing that shows
 	console string                                            // what it says on it
+	delay   time.Duration                                     // before the last jump
 	kexecs  int                                               // jumps into it
 
 	// A workload that runs from memory.
