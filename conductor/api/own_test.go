@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -27,6 +28,27 @@ func (m instant) Gone(ctx context.Context, nodeUUID string) { m.own().Gone(ctx, 
 
 func (m instant) BreakLock(ctx context.Context, ident, user string) (engine.Lock, error) {
 	return m.own().BreakLock(ctx, ident, user)
+}
+func (m instant) ResetNetwork(ctx context.Context, ident, user string) error {
+	return m.own().ResetNetwork(ctx, ident, user)
+}
+
+// TestNetworkReset: without an agent there is nobody to ask, and the answer says so.
+func TestNetworkReset(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "used", Provision: node.Active})
+	out := f.want(400, "POST", "/ingot/v1/nodes/used/network_reset", "")
+	if text := fmt.Sprint(out); !strings.Contains(text, "no agent that is connected") {
+		t.Errorf("the refusal says %s", text)
+	}
+	f.want(404, "POST", "/ingot/v1/nodes/nobody/network_reset", "")
+}
+
+// TestRescueByKey: Ironic's clients send a password, and without one are refused; where the node has keys none is needed.
+func TestRescueByKey(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{Name: "bare", Provision: node.Active},
+		node.Node{Name: "keyed", Provision: node.Active, InstanceInfo: map[string]any{"rescue_ssh_keys": []any{"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGzRr1dU7qV1m3Xx0vQyqzJ4mFm2n0w7Cw8Yk3q1r9aL"}}})
+	f.want(400, "PUT", "/v1/nodes/bare/states/provision", `{"target":"rescue"}`)
+	f.want(202, "PUT", "/v1/nodes/keyed/states/provision", `{"target":"rescue"}`)
 }
 
 func TestQuarantine(t *testing.T) {

@@ -87,6 +87,7 @@ type machines interface {
 	Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error)
 	Unquarantine(ctx context.Context, ident, user string) (*node.Node, error)
 	BreakLock(ctx context.Context, ident, user string) (engine.Lock, error)
+	ResetNetwork(ctx context.Context, ident, user string) error
 	PhoneHome(ctx context.Context, token, from string) error
 	Gone(ctx context.Context, nodeUUID string)
 }

@@ -105,6 +105,8 @@ type ProvisionRequest struct {
 	// ServiceSteps are like CleanSteps, for service; Runbook names a list of either instead.
 	ServiceSteps []Step `json:"service_steps,omitempty"`
 	Runbook      string `json:"runbook,omitempty"`
+	// RescuePassword is for "rescue", and may be empty when the node's instance_info has ssh keys.
+	RescuePassword string `json:"rescue_password,omitempty"`
 }
 
 // ConfigDrive is what a config drive is made from.

@@ -38,3 +38,8 @@ func (c *Client) BreakLock(ctx context.Context, ident string) (*rest.Lock, error
 	}
 	return &out, nil
 }
+
+// ResetNetwork has the node's agent acquire its links and addresses anew.
+func (c *Client) ResetNetwork(ctx context.Context, ident string) error {
+	return c.do(ctx, http.MethodPost, "/ingot/v1/nodes/"+seg(ident)+"/network_reset", nil, nil)
+}

@@ -79,7 +79,7 @@ var types = []*Type{
 		Name: "fake-hardware", Description: "Machines that exist only in memory, to try things out: every interface has a fake that behaves, delays and fails as driver_info says.",
 		Interfaces: map[string][]string{
 			"vendor": {"fake", "no-vendor"}, "power": {"fake"}, "console": {"fake", "no-console"}, "deploy": {"fake", "direct", "ramdisk"},
-			"rescue": {"fake", "no-rescue"}, "bios": {"fake", "no-bios"}, "inspect": {"fake", "agent", "no-inspect"}, "boot": {"fake", "ipxe", "pxe"},
+			"rescue": {"fake", "agent", "no-rescue"}, "bios": {"fake", "no-bios"}, "inspect": {"fake", "agent", "no-inspect"}, "boot": {"fake", "ipxe", "pxe"},
 			"raid": {"fake", "agent", "no-raid"}, "storage": {"noop", "fake"}, "management": {"fake"}, "network": networks, "firmware": {"fake", "no-firmware"},
 		},
 		Properties: fakeProperties,
@@ -89,7 +89,7 @@ var types = []*Type{
 		Name: "ipmi", Description: "Servers whose controller speaks IPMI 2.0 over the network.",
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"ipmitool"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
-			"rescue": {"no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
+			"rescue": {"agent", "no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
 			"raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"ipmitool"}, "network": networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{
@@ -108,7 +108,7 @@ var types = []*Type{
 		Name: "manual-management", Description: "Machines without a controller: a person presses the buttons.",
 		Interfaces: map[string][]string{
 			"vendor": {"no-vendor"}, "power": {"fake", "agent"}, "console": {"no-console"}, "deploy": {"direct", "ramdisk"},
-			"rescue": {"no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
+			"rescue": {"agent", "no-rescue"}, "bios": {"no-bios"}, "inspect": {"agent", "no-inspect"}, "boot": {"ipxe", "pxe"},
 			"raid": {"no-raid", "agent"}, "storage": {"noop"}, "management": {"noop"}, "network": networks, "firmware": {"no-firmware"},
 		},
 		Properties: []power.Property{

@@ -42,6 +42,7 @@ var interfaces = []Interface{
 	{Kind: "firmware", Name: "fake", Description: "records firmware versions", Features: []string{"firmware"}},
 	{Kind: "firmware", Name: "no-firmware", Description: "no firmware updates"},
 	{Kind: "rescue", Name: "fake", Description: "pretends to boot a rescue system", Verbs: []string{"rescue", "unrescue"}},
+	{Kind: "rescue", Name: "agent", Description: "boots the agent, which lets people log in by ssh with a password or a key", Verbs: []string{"rescue", "unrescue"}},
 	{Kind: "rescue", Name: "no-rescue", Description: "no rescue"},
 	{Kind: "storage", Name: "noop", Description: "local disks only"},
 	{Kind: "storage", Name: "fake", Description: "attaches nothing"},

@@ -58,6 +58,8 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 			return e.orphan(ctx, n)
 		case n.Reservation != "":
 			return e.orphanLock(ctx, n)
+		case inRescue(n):
+			return e.watchRescue(ctx, n)
 		case n.Boot != nil && n.Boot.Kept:
 			return e.watchKept(ctx, n)
 		}

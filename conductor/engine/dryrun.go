@@ -39,6 +39,14 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 		info["configdrive"] = r.ConfigDrive
 		n.InstanceInfo = info
 	}
+	if r.Verb == node.DoRescue {
+		if r.RescuePassword != "" {
+			r.rescueHash = "******"
+		}
+		if err := r.beginRescue(n); err != nil {
+			return Dry{}, err
+		}
+	}
 	if r.Verb == node.Manage {
 		n.Provision = node.Enroll // from any other state there is nothing to plan
 	}

@@ -231,8 +231,12 @@ func (e *Engine) coolJob(n *node.Node, also *node.Also, user string) *node.Job {
 	return j
 }
 
-// letGo ends the boot of a kept agent because a client changes the power of its machine.
+// letGo ends the boot of a kept agent, or of a rescue, because the power of its machine changes.
 func (e *Engine) letGo(n *node.Node, also *node.Also, why string) {
+	if inRescue(n) {
+		e.rescueLost(n, also, why)
+		return
+	}
 	if b := n.Boot; b == nil || !b.Kept {
 		return
 	}

@@ -19,7 +19,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	}
 	took := time.Since(j.StartedAt).Round(time.Millisecond)
 	ended := func(verb node.Verb) error {
-		if b := n.Boot; b == nil || !b.Kept {
+		if b := n.Boot; b == nil || !b.Kept && j.Phase != node.PhaseRescue {
 			e.closeBoot(n)
 		}
 		if err := e.leave(n, also, verb); err != nil {
@@ -45,7 +45,8 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	case node.PhaseVerify, node.PhaseDeploy, node.PhaseAdopt, node.PhaseUnresc:
 		return ended(node.Done)
 	case node.PhaseRescue:
-		forgetRescuePassword(n)
+		forgetRescue(n)
+		e.rescued(n, also)
 		return ended(node.Done)
 	case node.PhaseService:
 		clearFault(n, node.FaultService)
@@ -154,7 +155,7 @@ func (e *Engine) finishFailed(n *node.Node, also *node.Also) error {
 	case node.PhaseService:
 		n.Fault = node.FaultService
 	case node.PhaseRescue:
-		forgetRescuePassword(n)
+		forgetRescue(n)
 	}
 	verb := node.Fail
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, node.Abort); err == nil && j.Abort {

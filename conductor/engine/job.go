@@ -98,18 +98,6 @@ func (e *Engine) agentPhase(n *node.Node, kind string, phase node.Phase) []node.
 	return ordered(steps)
 }
 
-// rescueSteps are the steps that bring a node into rescue, or back. All of them are the rescue interface's.
-func (e *Engine) rescueSteps(n *node.Node, phase node.Phase) ([]node.JobStep, error) {
-	switch name := e.drivers.Interface(n, "rescue"); name {
-	case "", "no-rescue":
-		return nil, invalidf("Driver %s does not support rescue (disabled or not implemented).", n.Driver)
-	case "fake":
-	default:
-		return nil, invalidf("rescue interface %s of node %s can't be used by this version of Ingot", name, n.UUID)
-	}
-	return ordered(e.plugSteps(n, phase)), nil
-}
-
 func inBand(s AgentStep, args json.RawMessage, priority int) node.JobStep {
 	return node.JobStep{Interface: s.Interface, Name: s.Name, Args: args, Priority: priority, InBand: true,
 		Abortable: s.Abortable, Stall: s.Stall}
@@ -190,6 +178,9 @@ func (e *Engine) agentStep(a node.JobStep) (AgentStep, error) {
 	s, ok := e.agentTable(a.Interface, a.Name)
 	if !ok {
 		return AgentStep{}, e.unknownStep(a.Interface, a.Name)
+	}
+	if a.Interface == "rescue" {
+		return AgentStep{}, invalidf("step %s.%s runs when a node is rescued, and only then: ask for rescue", a.Interface, a.Name)
 	}
 	return s, checkAsked(s, a.Args)
 }

@@ -192,6 +192,12 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		if t := e.cfg.Inspection.LLDPTimeout; t > 0 {
 			args["lldp_timeout"] = int(t.Seconds())
 		}
+	case "rescue":
+		if s.Interface == "rescue" {
+			if err := rescueArgs(n, args); err != nil {
+				return nil, err
+			}
+		}
 	case "write_configdrive":
 		if v := n.InstanceInfo["configdrive"]; v != nil {
 			args["configdrive"] = v

@@ -176,7 +176,7 @@ func (e *Engine) powerSeen(n *node.Node, also *node.Also, st power.State) error 
 	if n.Power == string(st) {
 		return nil
 	}
-	if st == power.Off && n.Boot != nil && n.Boot.Kept {
+	if st == power.Off && (inRescue(n) || n.Boot != nil && n.Boot.Kept) {
 		// Somebody does not want it warm any more, or the machine lost its power: no reason to set it back.
 		e.letGo(n, also, "its machine is off, which was not asked for here")
 		e.recordPower(n, also, st)

@@ -3,8 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"maps"
-	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -20,11 +18,14 @@ type Request struct {
 	ServiceSteps []node.JobStep
 	// Runbook names the runbook whose steps are to run, for clean and service; it goes without steps of the request's own.
 	Runbook string
-	// RescuePassword is for rescue: what opens the machine while it is rescued. It is sealed in the store, and removed afterwards.
+	// RescuePassword is for rescue: what opens the machine while it is rescued. Only a hash of it is stored, and removed afterwards. It may be
+	// empty when instance_info has ssh keys.
 	RescuePassword string
 	// DisableRamdisk runs clean or service steps without booting the agent; only steps of the conductor's can run so.
 	DisableRamdisk bool
 	User           string // for the history
+
+	rescueHash string // of RescuePassword
 }
 
 // LockedError says that something is under way on the node that does not go together with the request. The same request may
@@ -49,6 +50,9 @@ func invalidf(format string, args ...any) error { return &InvalidError{fmt.Sprin
 func (e *Engine) Provision(ctx context.Context, ident string, r Request) error {
 	n, err := e.db.Node(ctx, ident)
 	if err != nil {
+		return err
+	}
+	if err := r.hashRescue(); err != nil {
 		return err
 	}
 	var gone, ahead string // plan of the job that this request ends
@@ -123,13 +127,9 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 		n.InstanceInfo["configdrive"] = r.ConfigDrive
 	}
 	if r.Verb == node.DoRescue {
-		if strings.TrimSpace(r.RescuePassword) == "" {
-			return invalidf("rescue needs a rescue_password that is not empty")
+		if err := r.beginRescue(n); err != nil {
+			return err
 		}
-		if n.InstanceInfo == nil {
-			n.InstanceInfo = map[string]any{}
-		}
-		n.InstanceInfo[rescuePassword] = r.RescuePassword // sealed by the store, masked by the API
 	}
 	job, err := e.newJob(ctx, n, r)
 	if err != nil {
@@ -186,16 +186,6 @@ func (e *Engine) allowed(n *node.Node, r Request) error {
 		return invalidf("node %s is in quarantine since %s (%s), in which %s is not possible: end the quarantine first", n.UUID, q.At.Format(time.RFC3339), q.Reason, verbName(r.Verb))
 	}
 	return nil
-}
-
-// rescuePassword is the key of instance_info that holds it while the machine is being rescued.
-const rescuePassword = "rescue_password"
-
-func forgetRescuePassword(n *node.Node) {
-	if _, ok := n.InstanceInfo[rescuePassword]; ok {
-		n.InstanceInfo = maps.Clone(n.InstanceInfo)
-		delete(n.InstanceInfo, rescuePassword)
-	}
 }
 
 func verbName(v node.Verb) string {

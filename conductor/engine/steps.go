@@ -34,19 +34,20 @@ func conductorSteps() []conductorStep {
 		{"power", "verify", map[node.Phase]int{node.PhaseVerify: 100, node.PhaseAdopt: 100}, verify},
 
 		{"deploy", stepBootAgent, map[node.Phase]int{node.PhaseDeploy: 100}, bootAgent},
-		{"deploy", stepTearDown, map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1}, tearDownAgent},
-		{"deploy", stepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2}, switchToTenantNetwork},
+		{"deploy", stepTearDown, map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1, node.PhaseUnresc: 40}, tearDownAgent},
+		{"deploy", stepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2, node.PhaseUnresc: 30}, switchToTenantNetwork},
 		{"deploy", stepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3}, bootInstance},
 
 		{"deploy", workload.Step, nil, bootRamdisk}, // of a deployment that puts nothing on a disk
 
-		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000, node.PhaseWarm: 1000}, bootAgent},
+		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000, node.PhaseWarm: 1000, node.PhaseRescue: 1000}, bootAgent},
 		{"deploy", stepOffAgent, map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1, node.PhaseCool: -1}, powerOffAgent},
 
 		{"power", "power_off_instance", map[node.Phase]int{node.PhaseDelete: 100}, powerOffForGood},
 		{"network", "remove_tenant_network", map[node.Phase]int{node.PhaseDelete: 50}, removeTenantNetwork},
 
-		{"power", "power_on", nil, powerOn},
+		{"rescue", stepEndRescue, map[node.Phase]int{node.PhaseUnresc: 100}, endRescue},
+		{"power", "power_on", map[node.Phase]int{node.PhaseUnresc: 20}, powerOn},
 		{"power", "power_off", nil, powerOff},
 		{"power", "soft_power_off", nil, softPowerOff},
 		{"power", "reset", nil, reset},

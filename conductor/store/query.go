@@ -24,7 +24,7 @@ func columns(n *node.Node) []any {
 		micros(n.ProvisionUpdatedAt), n.Power, n.TargetPower, n.Reservation, bit(n.Maintenance), n.Fault, bit(n.Retired),
 		bit(n.Protected), n.ResourceClass, n.ConductorGroup, n.Conductor, n.Owner, n.Lessee, n.Shard, n.ParentNode, n.ChassisUUID,
 		n.Description, bit(n.Job != nil || n.TargetPower != "" || n.Reservation != "" || !n.Provision.IsStable()),
-		bit(n.Boot != nil && n.Boot.Kept),
+		bit(n.Boot != nil && (n.Boot.Kept || n.Provision == node.Rescue && !n.Boot.Ended)),
 	}
 }
 
@@ -227,7 +227,7 @@ func (s *Store) markerExists(ctx context.Context, table, marker string) error {
 	return err
 }
 
-// Kept returns the UUIDs of nodes without work under way whose agent is kept for the next.
+// Kept returns the UUIDs of nodes without work under way whose agent is there all the same: kept for the next, or for a rescue.
 func (s *Store) Kept(ctx context.Context) ([]string, error) {
 	rows, err := s.r.QueryContext(ctx, `SELECT uuid FROM nodes WHERE kept = 1 AND busy = 0 ORDER BY seq`)
 	if err != nil {

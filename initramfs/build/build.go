@@ -40,6 +40,7 @@ type Options struct {
 	Steps    []string // folders with steps of the site's own, see agent/site; they may also lie in overlays
 	Modules  []string // more kernel modules; "name?" for one that may be absent
 	NoShell  bool     // leave the shell out where the profile has one
+	Shell    bool     // put it in where the profile has none
 	Log      *slog.Logger
 }
 
@@ -120,7 +121,7 @@ func Build(ctx context.Context, o Options) (*Report, error) {
 	if err := addModules(a, tree, set, m); err != nil {
 		return nil, err
 	}
-	if prof.shell && !o.NoShell {
+	if (prof.shell || o.Shell) && !o.NoShell {
 		if err := addShell(ctx, a, o); err != nil {
 			return nil, err
 		}

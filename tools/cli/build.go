@@ -51,6 +51,7 @@ func (p *program) ramdiskBuild() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&o.Profile, "profile", "lab", "which machines it is for")
 	f.StringVar(&o.Out, "out", "ramdisk", "folder to write")
+	f.BoolVar(&o.Shell, "shell", false, "put the shell for people in, which a rescue needs, where the profile has none")
 	f.StringVar(&o.Kernel, "kernel", "", "Debian kernel package, or .deb file (default: the profile's)")
 	f.StringVar(&o.Firmware, "firmware", "", "folder with firmware files, to put at /lib/firmware")
 	f.StringVar(&o.CA, "ca", "", "certificate (PEM) of the conductor's CA to pin (default: the boot parameters name it)")

@@ -22,6 +22,7 @@ func (p *program) nodeCommand() *cobra.Command {
 	cmd.AddCommand(p.nodeCreate(), p.nodeList(), p.nodeShow(), p.nodeSet(), p.nodeDelete(), p.nodeWatch())
 	cmd.AddCommand(p.verbCommands()...)
 	cmd.AddCommand(p.nodeDeploy(), p.nodePower(), p.nodeMaintenance(), p.nodeBootDevice(), p.nodeConsole())
+	cmd.AddCommand(p.nodeRescue(), p.nodeUnrescue(), p.nodeResetNetwork())
 	cmd.AddCommand(p.nodeQuarantine(), p.nodeUnquarantine(), p.nodeBreakLock(), p.nodePlan(), p.nodeSteps(), p.nodeWarm(), p.nodeCool())
 	cmd.AddCommand(p.nodeValidate(), p.nodeHistory(), p.nodeInventory(), p.nodeExplainRootDevice(), p.nodeTimeline(), p.nodeLogs())
 	return cmd

@@ -34,6 +34,7 @@ type machines interface {
 	Quarantine(ctx context.Context, ident, reason, user string) (*node.Node, error)
 	Unquarantine(ctx context.Context, ident, user string) (*node.Node, error)
 	BreakLock(ctx context.Context, ident, user string) (engine.Lock, error)
+	ResetNetwork(ctx context.Context, ident, user string) error
 }
 
 // Config is what Handlers need to know.
@@ -77,6 +78,7 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Handle: s.deleteQuarantine},
 		{Method: http.MethodGet, Path: lock, Access: call.Read, Handle: s.getLock},
 		{Method: http.MethodDelete, Path: lock, Access: call.Admin, Handle: s.breakLock},
+		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/network_reset", Access: call.Write, Handle: s.resetNetwork},
 		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read, Handle: s.getCapabilities},
 		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Handle: s.searchLog},
 		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Stream: true, Handle: s.followEvents},
@@ -175,4 +177,19 @@ func (s *Handlers) breakLock(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, err
 	}
 	return &call.Reply{Status: http.StatusOK, Body: showLock(n, l)}, nil
+}
+
+// resetNetwork answers when the node's agent has been asked.
+func (s *Handlers) resetNetwork(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	n, err := s.find.Node(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.engine.ResetNetwork(ctx, n.UUID, c.User); err != nil {
+		return nil, err
+	}
+	return call.NoContent(), nil
 }

@@ -30,7 +30,7 @@ func (s *Handlers) postPlan(ctx context.Context, c *call.Call) (*call.Reply, err
 	if err != nil {
 		return nil, err
 	}
-	req, aerr := request(c, b, verb)
+	req, aerr := request(c, n, b, verb)
 	if aerr != nil {
 		return nil, aerr
 	}

@@ -134,7 +134,7 @@ func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply,
 	if verb == node.Abort && c.Version < rest.AbortIn[string(n.Provision)] {
 		return nil, rest.NotAcceptable()
 	}
-	req, err := request(c, b, verb)
+	req, err := request(c, n, b, verb)
 	if err != nil {
 		return nil, err
 	}
@@ -149,7 +149,7 @@ func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply,
 }
 
 // request checks what comes with a verb and makes the engine's request of it.
-func request(c *call.Call, b map[string]any, verb node.Verb) (engine.Request, *rest.Error) {
+func request(c *call.Call, n *node.Node, b map[string]any, verb node.Verb) (engine.Request, *rest.Error) {
 	req := engine.Request{Verb: verb}
 	for name, since := range rest.ProvisionParameters {
 		if b[name] != nil && c.Version < since {
@@ -191,7 +191,9 @@ func request(c *call.Call, b map[string]any, verb node.Verb) (engine.Request, *r
 	if has && pw != nil && verb != node.DoRescue {
 		return req, rest.BadRequest(`"rescue_password" is only valid when setting target provision state to rescue`)
 	}
-	if req.RescuePassword, _ = pw.(string); verb == node.DoRescue && strings.TrimSpace(req.RescuePassword) == "" {
+	// Ironic knows passwords only. Where the node has keys, none is needed; what is wrong with them the engine says.
+	keys, kerr := engine.RescueKeys(n)
+	if req.RescuePassword, _ = pw.(string); verb == node.DoRescue && strings.TrimSpace(req.RescuePassword) == "" && kerr == nil && len(keys) == 0 {
 		return req, rest.BadRequest(`A non-empty "rescue_password" is required when setting target provision state to rescue`)
 	}
 	if v, ok := b["disable_ramdisk"]; ok && v != nil {

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+func (p *program) nodeRescue() *cobra.Command {
+	var passwordFile string
+	var keyFiles []string
+	var noWait bool
+	cmd := &cobra.Command{
+		Use: "rescue NAME --ssh-key FILE | --password-file FILE", Short: "Boot a machine that is in use into a rescue system, and say how to log in",
+		Example: `  ingot node rescue web1 --ssh-key ~/.ssh/id_ed25519.pub
+  ingot node rescue web1 --password-file - < password`,
+		Args: oneNode, ValidArgsFunction: p.completeNode,
+	}
+	cmd.Flags().StringVar(&passwordFile, "password-file", "", "file with the password that opens the machine; - is the standard input")
+	cmd.Flags().StringArrayVar(&keyFiles, "ssh-key", nil, "file with public keys that open the machine, as authorized_keys has them")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+	cmd.Flags().Bool("wait", true, "wait until people can log in, which is the default")
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		if passwordFile == "" && len(keyFiles) == 0 {
+			return usage("what opens the machine? Say --ssh-key FILE, --password-file FILE, or both")
+		}
+		r := client.ProvisionRequest{Target: "rescue"}
+		if passwordFile != "" {
+			var err error
+			if r.RescuePassword, err = p.firstLine(passwordFile); err != nil {
+				return err
+			}
+		}
+		keys, err := publicKeys(keyFiles)
+		if err != nil {
+			return err
+		}
+		if len(keys) > 0 {
+			patch := []rest.Operation{{Op: "add", Path: "/instance_info/rescue_ssh_keys", Value: keys}}
+			if _, err := c.UpdateNode(ctx, args[0], patch); err != nil {
+				return about(args[0], err)
+			}
+		}
+		if err := c.Provision(ctx, args[0], r); err != nil {
+			return about(args[0], err)
+		}
+		if err := p.finish(ctx, c, args, noWait, "", "rescue"); err != nil || noWait || p.output == "json" {
+			return err
+		}
+		return p.showLogin(ctx, c, args[0])
+	})
+	return cmd
+}
+
+func (p *program) nodeUnrescue() *cobra.Command {
+	var noWait bool
+	cmd := &cobra.Command{
+		Use: "unrescue NAME", Short: "End the rescue of a machine and start its own system again",
+		Args: oneNode, ValidArgsFunction: p.completeNode,
+	}
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
+	cmd.Flags().Bool("wait", true, "wait until the machine is on its way to its own system, which is the default")
+	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		if err := c.Provision(ctx, args[0], client.ProvisionRequest{Target: "unrescue"}); err != nil {
+			return about(args[0], err)
+		}
+		return p.finish(ctx, c, args, noWait, "", "active")
+	})
+	return cmd
+}
+
+// firstLine is a password: the first line of a file.
+func (p *program) firstLine(file string) (string, error) {
+	b, err := []byte(nil), error(nil)
+	if file == "-" {
+		b, err = io.ReadAll(io.LimitReader(p.stdin, 64<<10))
+	} else {
+		b, err = os.ReadFile(file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the password: %w", err)
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	if line = strings.TrimSuffix(line, "\r"); strings.TrimSpace(line) == "" {
+		return "", usage("the first line of %s, which is the password, is empty", file)
+	}
+	return line, nil
+}
+
+// publicKeys reads files of the form of authorized_keys. What is no key the conductor says; a private one does not get that far.
+func publicKeys(files []string) ([]string, error) {
+	var keys []string
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("read ssh keys: %w", err)
+		}
+		if strings.Contains(string(b), "PRIVATE KEY") {
+			return nil, usage("%s is a private key, which never leaves this machine: name the public one, mostly %s.pub", file, file)
+		}
+		none := true
+		for line := range strings.Lines(string(b)) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+				keys, none = append(keys, line), false
+			}
+		}
+		if none {
+			return nil, usage("there is no key in %s", file)
+		}
+	}
+	return keys, nil
+}
+
+// loginInfo is what the agent tells of how to log in.
+type loginInfo struct {
+	Addresses   []string `json:"addresses"`
+	Port        int      `json:"port"`
+	HostKey     string   `json:"host_key"`
+	HostKeyLine string   `json:"host_key_line"`
+}
+
+// showLogin prints how to log in to a machine that is being rescued, as its agent told the conductor.
+func (p *program) showLogin(ctx context.Context, c *client.Client, name string) error {
+	st, err := c.Steps(ctx, name)
+	if err != nil {
+		return about(name, err)
+	}
+	for _, j := range st.Past {
+		if j.Phase != "rescue" {
+			continue
+		}
+		for _, s := range j.Steps {
+			if s.Interface != "rescue" || s.Step != "rescue" || !s.InBand {
+				continue
+			}
+			b, err := json.Marshal(s.Result)
+			if err != nil {
+				return err
+			}
+			var l loginInfo
+			if err := json.Unmarshal(b, &l); err != nil {
+				return fmt.Errorf("read what the agent told of the rescue: %w", err)
+			}
+			for _, a := range l.Addresses {
+				port := ""
+				if l.Port != 22 {
+					port = fmt.Sprintf("-p %d ", l.Port)
+				}
+				fmt.Fprintf(p.stdout, "ssh %srescue@%s\n", port, a)
+			}
+			fmt.Fprintf(p.stdout, "host key %s\n%s\n", l.HostKey, l.HostKeyLine)
+			return nil
+		}
+		break // the newest one only
+	}
+	return nil // a node whose rescue is a fake has nothing to log in to
+}
+
+func (p *program) nodeResetNetwork() *cobra.Command {
+	return &cobra.Command{
+		Use: "reset-network NAME", Short: "Have a machine's agent acquire its links and addresses anew, after its network was switched",
+		Args: oneNode, ValidArgsFunction: p.completeNode,
+		RunE: p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+			if err := c.ResetNetwork(ctx, args[0]); err != nil {
+				return about(args[0], err)
+			}
+			p.note("%s: its agent acquires its network anew", args[0])
+			return nil
+		}),
+	}
+}
