@@ -39,11 +39,11 @@ func TestTable(t *testing.T) {
 	}
 	for phase, want := range map[step.Phase]string{
 		step.Deploy: "deploy.write_image 80, deploy.write_configdrive 70, deploy.prepare_instance_boot 60", step.Clean: "deploy.erase_devices_metadata 99",
-		step.Inspect: "inspect.inspect 100", step.Rescue: "",
+		step.Inspect: "inspect.inspect 100", step.Rescue: "rescue.rescue 100",
 	} {
 		var got []string
 		for _, s := range step.Order(table, phase) {
-			p := map[step.Phase]int{step.Deploy: s.Priority.Deploy, step.Clean: s.Priority.Clean, step.Inspect: s.Priority.Inspect}[phase]
+			p := map[step.Phase]int{step.Deploy: s.Priority.Deploy, step.Clean: s.Priority.Clean, step.Inspect: s.Priority.Inspect, step.Rescue: s.Priority.Rescue}[phase]
 			got = append(got, fmt.Sprintf("%s.%s %d", s.Interface, s.Name, p))
 		}
 		if strings.Join(got, ", ") != want {
