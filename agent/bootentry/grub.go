@@ -40,6 +40,7 @@ type item struct {
 	file      string
 	line      int
 	sub       bool
+	hidden    bool // found by its key alone
 	args      []string
 	body      []stmt
 	bls       *blsEntry
@@ -438,7 +439,7 @@ func (s *shell) entry(st menuStmt) error {
 	if err != nil {
 		return err
 	}
-	it := &item{file: s.file, line: st.line, sub: st.sub, body: st.body}
+	it := &item{file: s.file, line: st.line, sub: st.sub, hidden: st.hidden, body: st.body}
 	for i := 0; i < len(words); i++ {
 		w := words[i]
 		switch {
@@ -463,7 +464,11 @@ func (s *shell) add(it *item) error {
 	if len(s.menu) >= maxMenu {
 		return errors.New("too many menu entries")
 	}
-	s.menu = append(s.menu, it)
+	at := len(s.menu)
+	for !it.hidden && at > 0 && s.menu[at-1].hidden { // those don't count
+		at--
+	}
+	s.menu = slices.Insert(s.menu, at, it)
 	s.status(true)
 	return nil
 }
@@ -541,6 +546,9 @@ func (s *shell) command(w []string) error {
 		return s.blscfg()
 	case "increment", "decrement":
 		return s.count(w)
+	case "hwmatch": // graphics cards that can't keep their mode: a matter of looks
+		s.status(true)
+		return s.set("match", "0")
 	case "return":
 		s.status(len(w) < 2 || w[1] == "0")
 		return errReturn

@@ -33,10 +33,10 @@ type (
 	}
 	// menuStmt is menuentry, submenu or hiddenentry.
 	menuStmt struct {
-		line  int
-		sub   bool
-		words []word
-		body  []stmt
+		line        int
+		sub, hidden bool
+		words       []word
+		body        []stmt
 	}
 
 	word []piece
@@ -340,7 +340,7 @@ func (p *parser) statement(t token, w string) (stmt, error) {
 	case "menuentry", "submenu", "hiddenentry":
 		words := p.words(true)
 		body, err := p.block()
-		return menuStmt{t.line, w == "submenu", words, body}, err
+		return menuStmt{t.line, w == "submenu", w == "hiddenentry", words, body}, err
 	case "{":
 		return nil, &syntaxError{t.line, "a block without a command"}
 	}
