@@ -99,6 +99,14 @@ func keep(_ context.Context, p *pass) (v verdict, taken bool) {
 // takeUp begins a job with the agent that was kept. taken is false when the machine has to be booted.
 func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 	e := p.e
+	if why := p.unfit(); why != "" {
+		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error {
+			e.history(n, also, "boot", "INFO", "the machine is booted although its agent was kept: "+why, "")
+			e.closeBoot(n)
+			return nil
+		})
+		return verdict{}, false, err
+	}
 	there, left := p.agentThere()
 	switch {
 	case there:
@@ -132,6 +140,20 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 		return nil
 	})
 	return verdict{}, false, err
+}
+
+// unfit tells why the present job needs a boot of its own, although an agent was kept.
+func (p *pass) unfit() string {
+	n, j := p.n, p.n.Job
+	if mode, from := p.e.bootMode(n); mode != "" && n.Boot.Firmware != "" && mode != n.Boot.Firmware {
+		return fmt.Sprintf("it was booted by %s firmware, but %s", n.Boot.Firmware, from)
+	}
+	for _, s := range j.Steps[:j.Index] {
+		if s.Plug { // such as settings of the firmware, which hold from the next start
+			return fmt.Sprintf("step %s.%s ran before, and may have changed what holds from the next start only", s.Interface, s.Name)
+		}
+	}
+	return ""
 }
 
 // switcher is a network that knows whether connecting a node to a network moves its ports from another one.

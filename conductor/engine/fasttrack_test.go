@@ -721,3 +721,44 @@ func TestDieWhileCooling(t *testing.T) {
 		})
 	}
 }
+
+// TestKeptUnfit: a job that needs a start of the machine gets it, although an agent is there.
+func TestKeptUnfit(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*world, *machine)
+		kept bool
+		says string
+	}{
+		{"as it was", func(w *world, m *machine) {
+			w.edit(m, func(n *node.Node) {
+				n.Boot.Firmware, n.Properties = "uefi", map[string]any{"capabilities": "boot_mode:uefi"}
+			})
+		}, true, ""},
+		{"another boot mode", func(w *world, m *machine) {
+			w.edit(m, func(n *node.Node) {
+				n.Boot.Firmware, n.Properties = "bios", map[string]any{"capabilities": "boot_mode:uefi"}
+			})
+		}, false, "booted by bios firmware, but capability boot_mode:uefi"},
+		{"a step of the controller's before", func(w *world, _ *machine) {
+			w.plugs.mu.Lock()
+			defer w.plugs.mu.Unlock()
+			w.plugs.early = true
+		}, false, "ran before"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg.FastTrack = true
+			w.start(nil)
+			m := w.add("n1")
+			w.walk(m, node.Available)
+			c.set(w, m)
+			w.walk(m, node.Active)
+			checkDeployed(t, m, 1)
+			if (m.boots() == 1) != c.kept || !c.kept && !w.said(m, "booted although its agent was kept", c.says) {
+				t.Errorf("%d boots of the agent, or the history does not say why", m.boots())
+			}
+		})
+	}
+}

@@ -16,6 +16,7 @@ type plugs struct {
 	mu      sync.Mutex
 	mode    map[node.Phase]string // "", "fail", "slow", "slow fail", "park"
 	stays   bool                  // steps are not abortable
+	early   bool                  // a node with an agent has a step before its boot in a deployment
 	took    time.Duration         // of a slow one; 5 ms
 	passes  map[string]string     // rescue passwords that a step saw, by node
 	applied atomic.Int64
@@ -31,12 +32,15 @@ func (p *plugs) set(phase node.Phase, mode string) {
 }
 
 func (p *plugs) Steps(n *node.Node) []hardware.Step {
+	p.mu.Lock()
+	stays, early := p.stays, p.early
+	p.mu.Unlock()
 	if n.Interfaces["deploy"] != "fake" {
+		if early {
+			return []hardware.Step{{Interface: "bios", Name: "paint", Priority: map[node.Phase]int{node.PhaseDeploy: 150}, Run: p.run("paint")}}
+		}
 		return nil
 	}
-	p.mu.Lock()
-	stays := p.stays
-	p.mu.Unlock()
 	var steps []hardware.Step
 	for _, phase := range []node.Phase{node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseRescue, node.PhaseUnresc, node.PhaseService} {
 		steps = append(steps, hardware.Step{Interface: "deploy", Name: "work_" + string(phase), Abortable: !stays,
