@@ -113,6 +113,7 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 		if err := e.attachKept(ctx, p.n, ProvisioningNetwork); err != nil {
 			return verdict{}, true, err
 		}
+		e.lives(p.n.UUID) // it had nothing to say while it waited
 		result, err := json.Marshal(map[string]any{"boot_id": p.n.Boot.BootID, "kept": true, "took_ms": 0})
 		return verdict{done: true, result: result, apply: func(n *node.Node, also *node.Also) error {
 			b := n.Boot

@@ -762,3 +762,24 @@ func TestKeptUnfit(t *testing.T) {
 		})
 	}
 }
+
+// TestKeptIsSilent: that a kept agent has said nothing for long is not held against it when its first plan does not get through at once.
+func TestKeptIsSilent(t *testing.T) {
+	w := newWorld(t)
+	w.cfg.FastTrack = true
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	eng := w.current().eng
+	eng.mu.Lock()
+	eng.alive[m.id] = time.Now().Add(-time.Hour)
+	eng.mu.Unlock()
+	m.mu.Lock()
+	m.deaf = 1
+	m.mu.Unlock()
+	w.walk(m, node.Active)
+	checkDeployed(t, m, 1)
+	if m.boots() != 1 {
+		t.Errorf("%d boots of the agent", m.boots())
+	}
+}

@@ -394,10 +394,20 @@ func (l link) agent(id string) (*agent, error) {
 
 func (l link) SendPlan(_ context.Context, id string, p node.Plan) error {
 	a, err := l.agent(id)
-	if err == nil {
-		a.take(p)
+	if err != nil {
+		return err
 	}
-	return err
+	a.m.mu.Lock()
+	deaf := a.m.deaf > 0
+	if deaf {
+		a.m.deaf--
+	}
+	a.m.mu.Unlock()
+	if deaf {
+		return errNoSession
+	}
+	a.take(p)
+	return nil
 }
 
 func (l link) CancelPlan(_ context.Context, id, planID string) error {

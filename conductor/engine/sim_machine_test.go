@@ -70,6 +70,7 @@ type machine struct {
 	callErr    func(op string) error  // of the controller
 	staysOff   bool
 	noNetBoot  bool
+	deaf       int    // so many plans don't reach its agent
 	digest     string // of the agent's steps
 	stepTook   time.Duration
 	flushTook  time.Duration                                                      // between the end of the agent's session and its turning the machine off
