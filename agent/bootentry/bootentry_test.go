@@ -426,6 +426,8 @@ func TestFind(t *testing.T) {
 		{name: "an endless line", vols: small("linux /vmlinuz " + strings.Repeat("aaaaaaaaa ", 300)), err: "more than the kernel's 2047"},
 		{name: "no block", vols: small("menuentry x"), err: "a block that does not begin"},
 		{name: "no end", vols: small("if true; then"), err: "belongs"},
+		{name: "an endless word", vols: small("echo \"" + strings.Repeat("a", 1<<20-10) + "\""), err: "too long"},
+		{name: "an endless word of variables", vols: small("echo " + strings.Repeat("$a", 1<<19-10)), err: "too long"},
 		{name: "a quotation without end", vols: small("echo 'x"), err: "no end"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

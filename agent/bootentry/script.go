@@ -64,6 +64,7 @@ type token struct {
 const (
 	maxTokens = 200_000
 	maxNested = 32
+	maxWord   = 8 << 10
 )
 
 type syntaxError struct {
@@ -133,6 +134,9 @@ func lex(src string) ([]token, error) {
 		if len(out) > maxTokens {
 			return nil, &syntaxError{line, "too long a script"}
 		}
+		if n := len(cur); n > maxWord || n > 0 && len(cur[n-1].text) > maxWord {
+			return nil, &syntaxError{line, "a word that is too long"}
+		}
 		c := src[i]
 		switch c {
 		case '\n', ';':
@@ -176,6 +180,9 @@ func lex(src string) ([]token, error) {
 			for {
 				if i >= len(src) {
 					return nil, &syntaxError{line, "a quotation that has no end"}
+				}
+				if n := len(cur); n > maxWord || len(cur[n-1].text) > maxWord {
+					return nil, &syntaxError{line, "a word that is too long"}
 				}
 				if src[i] == '"' {
 					i++
