@@ -3,7 +3,7 @@
 //
 // Nothing is written to a disk; what is fetched lies in files in the ramdisk's memory until the kernel has taken it over. The jump itself is
 // the agent's, when the conductor asks for it. A machine that can't do it (its kernel may not, under Secure Boot, or it has too
-// little memory) is no failure: the result says why, and the machine's firmware boots the same workload from the network. What is a
+// little memory, or an ISO image whose boot configuration is not understood) is no failure: the result says why, and the machine's firmware boots the same workload from the network. What is a
 // failure is a file that is not there or is not the one that its digest names: the firmware would fare no better, or not even notice.
 package workload
 
@@ -33,8 +33,9 @@ import (
 
 // Args declares the arguments of load_ramdisk.
 var Args = []step.Arg{
-	{Name: "kernel", Type: "string", Required: true, Description: "http or https URL of the kernel"},
+	{Name: "kernel", Type: "string", Description: "http or https URL of the kernel"},
 	{Name: "ramdisk", Type: "string", Description: "http or https URL of its initramfs"},
+	{Name: "boot_iso", Type: "string", Description: "in place of both, http or https URL of an ISO image that has them"},
 	{Name: "kernel_checksum", Type: "string", Description: "its digest: sha256:<hex> or sha512:<hex>"},
 	{Name: "ramdisk_checksum", Type: "string", Description: "likewise"},
 	{Name: "kernel_append_params", Type: "string", Description: "the kernel's command line"},
@@ -53,10 +54,10 @@ const Stall = 5 * time.Minute
 type Result struct {
 	Loaded  bool   `json:"loaded"`
 	Reason  string `json:"reason,omitempty"`
-	Kernel  string `json:"kernel,omitempty"` // URLs without what may be secret in them
+	Kernel  string `json:"kernel,omitempty"` // URLs without what may be secret in them, or paths on an ISO image
 	Ramdisk string `json:"ramdisk,omitempty"`
 	Cmdline string `json:"cmdline,omitempty"`
-	From    string `json:"from,omitempty"` // "url"
+	From    string `json:"from,omitempty"` // "url", or what of an ISO image decided
 	Bytes   int64  `json:"bytes,omitempty"`
 	TookMS  int64  `json:"took_ms"`
 }
@@ -71,6 +72,7 @@ type machine interface {
 type args struct {
 	Kernel          string          `json:"kernel"`
 	Ramdisk         string          `json:"ramdisk"`
+	ISO             string          `json:"boot_iso"`
 	KernelChecksum  string          `json:"kernel_checksum"`
 	RamdiskChecksum string          `json:"ramdisk_checksum"`
 	Params          string          `json:"kernel_append_params"`
@@ -93,7 +95,20 @@ func LoadStep(m machine, bootIF net.HardwareAddr) step.Func {
 		}
 		l := loading{m: m, c: c, a: a}
 		defer l.close()
-		r, err := l.load(ctx, bootIF)
+		l.room = available(m.Root()) / copies
+		load := l.loadISO
+		if a.ISO == "" {
+			load = func(ctx context.Context) (Result, error) { return l.load(ctx, bootIF) }
+		}
+		r, err := load(ctx)
+		var large *tooLarge
+		var why *unfit
+		switch {
+		case errors.As(err, &large):
+			r.Reason, err = large.Error(), nil
+		case errors.As(err, &why) && ctx.Err() == nil:
+			r.Reason, err = why.Error(), nil
+		}
 		if err != nil {
 			return step.Outcome{}, err
 		}
@@ -120,6 +135,12 @@ func (a *args) check() error {
 		if _, _, err := digest(sum); err != nil {
 			return err
 		}
+	}
+	if a.ISO != "" && (a.Kernel+a.Ramdisk+a.KernelChecksum+a.RamdiskChecksum+a.Params != "" || given(a.ConfigDrive)) {
+		return errors.New("an ISO image is booted as it is: without kernel, ramdisk, checksums, parameters and config drive")
+	}
+	if a.ISO == "" && a.Kernel == "" {
+		return errors.New("there is neither a kernel nor an ISO image")
 	}
 	if a.Ramdisk == "" && a.RamdiskChecksum != "" {
 		return errors.New("there is a checksum of the ramdisk, but no ramdisk")
@@ -169,25 +190,25 @@ func (e *tooLarge) Error() string {
 }
 
 func (l *loading) load(ctx context.Context, bootIF net.HardwareAddr) (Result, error) {
-	l.room = available(l.m.Root()) / copies
 	kernel, from, err := l.kernel(ctx)
 	r := Result{Kernel: from}
 	var initrd *os.File
 	if err == nil {
 		initrd, r.Ramdisk, err = l.initrd(ctx)
 	}
-	var large *tooLarge
-	if errors.As(err, &large) {
-		r.Reason = large.Error()
-		return r, nil
-	}
 	if err != nil {
 		return r, err
 	}
+	r.From = "url"
 	r.Cmdline = strings.Join(strings.Fields(l.a.Params), " ")
 	if bootIF != nil {
 		r.Cmdline = strings.TrimSpace(r.Cmdline + " BOOTIF=01-" + strings.ReplaceAll(bootIF.String(), ":", "-"))
 	}
+	return l.finish(ctx, kernel, initrd, r)
+}
+
+// finish has the kernel take over what was fetched.
+func (l *loading) finish(ctx context.Context, kernel, initrd *os.File, r Result) (Result, error) {
 	l.c.Report(step.Progress{Phase: "load kernel", Bytes: uint64(l.bytes), Total: uint64(l.bytes)})
 	if err := l.m.LoadKernel(ctx, kernel, initrd, r.Cmdline); err != nil {
 		if ctx.Err() != nil {
@@ -196,7 +217,7 @@ func (l *loading) load(ctx context.Context, bootIF net.HardwareAddr) (Result, er
 		r.Reason = err.Error()
 		return r, nil
 	}
-	r.Loaded, r.From, r.Bytes = true, "url", l.bytes
+	r.Loaded, r.Bytes = true, l.bytes
 	return r, nil
 }
 
@@ -212,14 +233,13 @@ func (l *loading) kernel(ctx context.Context) (*os.File, string, error) {
 // initrd makes the one file that the kernel unpacks: the config drive's archive, whose length is a multiple of 512, and the ramdisk behind it. It
 // is nil when there is neither.
 func (l *loading) initrd(ctx context.Context) (f *os.File, from string, err error) {
-	given := len(l.a.ConfigDrive) > 0 && !bytes.Equal(l.a.ConfigDrive, []byte("null"))
-	if !given && l.a.Ramdisk == "" {
+	if !given(l.a.ConfigDrive) && l.a.Ramdisk == "" {
 		return nil, "", nil
 	}
 	if f, err = l.file("initrd"); err != nil {
 		return nil, "", err
 	}
-	if given {
+	if given(l.a.ConfigDrive) {
 		seed, err := drive.Seed(l.a.ConfigDrive, l.a.Instance, time.Now())
 		if err != nil {
 			return nil, "", step.Fail("correct the config drive", fmt.Errorf("config drive: %w", err))
@@ -237,6 +257,8 @@ func (l *loading) initrd(ctx context.Context) (f *os.File, from string, err erro
 	}
 	return f, from, err
 }
+
+func given(raw json.RawMessage) bool { return len(raw) > 0 && !bytes.Equal(raw, []byte("null")) }
 
 // file makes a file in memory that nobody else finds.
 func (l *loading) file(name string) (*os.File, error) {

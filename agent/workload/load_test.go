@@ -16,10 +16,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/u-root/u-root/pkg/cpio"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/proto/drive"
 )
 
 // box is a machine with a folder for its root, which remembers what it was to load.
@@ -75,12 +77,45 @@ func serve(t *testing.T) string {
 		case "/r":
 			w.Write(ramdisk)
 		case "/empty":
+		case "/iso":
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(iso(t, "set default=0\nmenuentry 'Live' {\n linux /live/vmlinuz boot=live quiet\n initrd /live/initrd\n}\n")))
+		case "/odd-iso":
+			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(iso(t, "configfile (hd7,gpt3)/$x/y\n")))
 		default:
 			http.NotFound(w, r)
 		}
 	}))
 	t.Cleanup(srv.Close)
 	return srv.URL
+}
+
+func iso(t *testing.T, config string) []byte {
+	t.Helper()
+	img, err := drive.ISO([]drive.File{{Path: "boot/grub/grub.cfg", Data: []byte(config)}, {Path: "live/vmlinuz", Data: kernel}, {Path: "live/initrd", Data: ramdisk}}, time.Unix(1e9, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img
+}
+
+// What an ISO image's loader would start, and what is not understood is left to the firmware.
+func TestLoadISO(t *testing.T) {
+	url := serve(t)
+	b := newBox(t, 1<<20)
+	r, err := run(t, b, net.HardwareAddr{2, 0, 0, 0, 0, 1}, map[string]any{"boot_iso": url + "/iso?sig=secret"})
+	if err != nil || !r.Loaded || !bytes.Equal(b.kernel, kernel) || !bytes.Equal(b.initrd, ramdisk) || b.cmdline != "boot=live quiet" && !strings.HasSuffix(b.cmdline, " boot=live quiet") {
+		t.Errorf("%+v, %v: kernel of %d bytes, initrd of %d, %q", r, err, len(b.kernel), len(b.initrd), b.cmdline)
+	}
+	for _, path := range []string{"/odd-iso", "/k"} {
+		b = newBox(t, 1<<20)
+		if r, err := run(t, b, nil, map[string]any{"boot_iso": url + path + "?sig=secret"}); err != nil || r.Loaded || !strings.HasPrefix(r.Reason, "the ISO image ") || strings.Contains(r.Reason, "secret") || b.kernel != nil {
+			t.Errorf("%s: %+v, %v", path, r, err)
+		}
+	}
+	b = newBox(t, 2000)
+	if r, err := run(t, b, nil, map[string]any{"boot_iso": url + "/iso"}); err != nil || r.Loaded || !strings.Contains(r.Reason, "does not fit") {
+		t.Errorf("with little memory: %+v, %v", r, err)
+	}
 }
 
 func run(t *testing.T, b *box, bootIF net.HardwareAddr, args map[string]any) (Result, error) {
@@ -173,6 +208,9 @@ func TestLoadFails(t *testing.T) {
 		"parameters":             {map[string]any{"kernel": url + "/k", "kernel_append_params": `a="b c"`}, "kernel parameter"},
 		"config drive":           {map[string]any{"kernel": url + "/k", "configdrive": "aGVsbG8="}, "config drive"},
 		"not a URL":              {map[string]any{"kernel": "/etc/shadow"}, "fetch the kernel"},
+		"neither":                {map[string]any{}, "neither a kernel"},
+		"both":                   {map[string]any{"kernel": url + "/k", "boot_iso": url + "/iso"}, "booted as it is"},
+		"no ISO there":           {map[string]any{"boot_iso": url + "/none"}, "404"},
 		"unknown argument":       {map[string]any{"kernel": url + "/k", "x": 1}, "x"},
 	} {
 		b := newBox(t, 1<<20)

@@ -30,21 +30,21 @@ func (e *Engine) runsFromMemory(n *node.Node) bool {
 	return e.drivers.Interface(n, "deploy") == workload.Interface
 }
 
-// checkWorkload reads the workload of a node, and refuses one that could not be booted.
-func (e *Engine) checkWorkload(n *node.Node) (*workload.Workload, error) {
+// checkWorkload refuses a workload that could not be booted.
+func (e *Engine) checkWorkload(n *node.Node) error {
 	w, err := workload.Of(n, e.cfg.ImageBase)
 	if err == nil && w.Drive != nil {
 		_, err = w.Seed(n.UUID, time.Now())
 	}
 	if err != nil {
-		return nil, &InvalidError{err.Error()}
+		return &InvalidError{err.Error()}
 	}
-	return w, nil
+	return nil
 }
 
 // ramdiskStart decides how the workload is first started. By kexec if that is asked for, or if an agent is there anyway and nobody asked for
 // anything else.
-func (e *Engine) ramdiskStart(n *node.Node, w *workload.Workload, asked json.RawMessage) (bootArgs, error) {
+func (e *Engine) ramdiskStart(n *node.Node, asked json.RawMessage) (bootArgs, error) {
 	a, err := e.bootArgs(n, asked)
 	if err != nil {
 		return a, err
@@ -64,14 +64,9 @@ func (e *Engine) ramdiskStart(n *node.Node, w *workload.Workload, asked json.Raw
 	ofNode, _ := n.DriverInfo[keyBootInstance].(string)
 	_, able := e.agentTable("deploy", stepLoadRamdisk)
 	switch {
-	case w.ISO != "" && a.Method == bootKexec:
-		if given.Method != "" || own != "" {
-			return a, invalidf("an ISO image can't be started by kexec: give kernel and ramdisk instead of boot_iso, or set %s to %s", keyBootInstance, bootReboot)
-		}
-		a.Method = "" // the usual way of this node, or of all
 	case a.Method == bootKexec && !able:
 		return a, invalidf("the workload can't be started by kexec: the ramdisk's agent has no step deploy.%s: use a ramdisk that was built with this release, or set %s to %s", stepLoadRamdisk, keyBootInstance, bootReboot)
-	case a.Method == "" && w.ISO == "" && able && given.Method+own+ofNode == "":
+	case a.Method == "" && able && given.Method+own+ofNode == "":
 		if b := n.Boot; b != nil && b.Kept && b.Connected && !b.Ended {
 			a.Method = bootKexec
 		}
@@ -81,8 +76,7 @@ func (e *Engine) ramdiskStart(n *node.Node, w *workload.Workload, asked json.Raw
 
 // ramdiskSteps is the program of a deployment of a workload, with the client's steps merged in as deploySteps does.
 func (e *Engine) ramdiskSteps(n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
-	w, err := e.checkWorkload(n)
-	if err != nil {
+	if err := e.checkWorkload(n); err != nil {
 		return nil, err
 	}
 	is := func(name string) func(node.JobStep) bool {
@@ -92,7 +86,7 @@ func (e *Engine) ramdiskSteps(n *node.Node, asked []node.JobStep) ([]node.JobSte
 	if i := slices.IndexFunc(asked, is(stepBootInstance)); i >= 0 {
 		given = asked[i].Args
 	}
-	a, err := e.ramdiskStart(n, w, given)
+	a, err := e.ramdiskStart(n, given)
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +200,7 @@ func (e *Engine) workloadArgs(n *node.Node, args map[string]any) error {
 	if err != nil {
 		return &InvalidError{err.Error()}
 	}
-	for k, v := range map[string]string{"kernel": w.Kernel, "ramdisk": w.Ramdisk, "kernel_checksum": w.KernelDigest, "ramdisk_checksum": w.RamdiskDigest,
+	for k, v := range map[string]string{"kernel": w.Kernel, "ramdisk": w.Ramdisk, "boot_iso": w.ISO, "kernel_checksum": w.KernelDigest, "ramdisk_checksum": w.RamdiskDigest,
 		"kernel_append_params": w.Params} {
 		if v != "" {
 			args[k] = v

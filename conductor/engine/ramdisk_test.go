@@ -22,7 +22,7 @@ func memoryConfig() Config {
 	c.ImageBase = "http://c/images"
 	if !slices.ContainsFunc(c.AgentSteps, func(s AgentStep) bool { return s.Name == stepLoadRamdisk }) {
 		s := AgentStep{Interface: "deploy", Name: stepLoadRamdisk}
-		for _, a := range []string{"kernel", "ramdisk", "kernel_checksum", "ramdisk_checksum", "kernel_append_params", "instance", "image_ca"} {
+		for _, a := range []string{"kernel", "ramdisk", "boot_iso", "kernel_checksum", "ramdisk_checksum", "kernel_append_params", "instance", "image_ca"} {
 			s.Args = append(s.Args, AgentStepArg{Name: a, Type: "string"})
 		}
 		s.Args = append(s.Args, AgentStepArg{Name: "configdrive", Type: "any"})
@@ -168,7 +168,6 @@ func TestRamdiskByKexec(t *testing.T) {
 		{"asked for, agent kept", func(n *node.Node) { n.InstanceInfo["boot_instance"] = "kexec" }, true, 0, 0, 1},
 		{"agent kept", func(*node.Node) {}, true, 0, 0, 1},
 		{"agent kept, but by reboot", func(n *node.Node) { n.InstanceInfo["boot_instance"] = "reboot" }, true, 0, 1, 0},
-		{"agent kept, but an ISO", func(n *node.Node) { n.InstanceInfo = map[string]any{"boot_iso": "http://h/i.iso"} }, true, 0, 1, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -284,9 +283,6 @@ func TestRamdiskRefused(t *testing.T) {
 		{"parameters", info("kernel_append_params", "a|b"), nil, "kernel parameter"},
 		{"config drive", info("configdrive", "aGVsbG8="), nil, "config drive"},
 		{"a way of starting it that is none", info("boot_instance", "x"), nil, "use reboot or kexec"},
-		{"an ISO by kexec", func(n *node.Node) {
-			n.InstanceInfo = map[string]any{"boot_iso": "http://h/i", "boot_instance": "kexec"}
-		}, nil, "ISO image can't be started by kexec"},
 		{"phone_home", info("sign_of_life", []any{"phone_home"}), nil, "phone_home can't be asked of a workload"},
 		{"write_image", info("boot_instance", "kexec"), step("deploy", "write_image", 80, ""), "for a system on a disk"},
 		{"the agent's step without an agent", nil, step("deploy", "erase_devices_metadata", 80, ""), "does without"},
