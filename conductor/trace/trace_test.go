@@ -231,8 +231,8 @@ func TestZeroReboot(t *testing.T) {
 		"conductor [conductor] 0.01", "boot the agent [step] 0.02", "conductor [conductor] 0.01", "plan to the agent [conductor] 0.01",
 		"write_image [step] 6.00", "load_kernel [step] 0.50", "conductor [conductor] 0.01",
 		"tear_down_agent > conductor [conductor] 0.01", "tear_down_agent > BMC: set boot device disk [bmc] 0.19", "tear_down_agent > conductor [conductor] 0.01",
-		"tear_down_agent > kexec: flush, unmount, jump [kexec] 0.50", "tear_down_agent > conductor [conductor] 0.01",
-		"boot_instance > OS boot [os] 2.52", "boot_instance > conductor [conductor] 0.01",
+		"tear_down_agent > kexec: the agent leaves [kexec] 0.50", "tear_down_agent > conductor [conductor] 0.01",
+		"boot_instance > kexec and OS boot [os] 2.52", "boot_instance > conductor [conductor] 0.01",
 	}
 	if d := cmp.Diff(want, told(tr)); d != "" {
 		t.Errorf("leaves (-want +got):\n%s", d)
@@ -264,9 +264,24 @@ func TestRecorded(t *testing.T) {
 			84 sign of life | port:22
 			84 step done | boot_instance
 			84 provision state | active`,
-		want: []string{"tear_down_agent > conductor [conductor] 1.00", "tear_down_agent > kexec: flush, unmount, jump [kexec] 1.00",
+		want: []string{"tear_down_agent > conductor [conductor] 1.00", "tear_down_agent > kexec: the agent leaves [kexec] 1.00",
 			"boot_instance > conductor [conductor] 60.00", "boot_instance > power off [bmc] 1.00", "boot_instance > power on [bmc] 1.00", "boot_instance > firmware and OS boot [os] 20.00"},
 		boots: 1, outcome: "active",
+	}, {
+		name: "the system shows itself before the conductor has noticed that the agent jumped",
+		marks: `0 requested | deploy
+			0 step started | tear_down_agent
+			1 kexec requested
+			2 agent disconnected
+			42 sign of life | dhcp
+			43 kexec
+			43 step done | tear_down_agent
+			43 step started | boot_instance
+			43 step done | boot_instance
+			43 provision state | active`,
+		want: []string{"tear_down_agent > conductor [conductor] 1.00", "tear_down_agent > kexec: the agent leaves [kexec] 1.00",
+			"tear_down_agent > kexec and OS boot [os] 40.00", "tear_down_agent > conductor [conductor] 1.00", "boot_instance [step] 0.00"},
+		outcome: "active",
 	}, {
 		name: "a step fails and its plan is sent again",
 		marks: `0 requested | clean

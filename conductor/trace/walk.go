@@ -59,6 +59,7 @@ type walk struct {
 	oning  bool // power on was asked for, and is not there
 	retry  string
 
+	leaving bool // the agent was asked to jump
 	kexeced bool // the newest start of the machine was one kernel's by another
 	boots   int
 	kexecs  int
@@ -339,7 +340,7 @@ func (w *walk) takePower(m node.Mark) {
 // restarted counts a way through the firmware.
 func (w *walk) restarted() {
 	w.boots++
-	w.stage, w.kexeced = started, false
+	w.stage, w.kexeced, w.leaving = started, false, false
 }
 
 // takeBoot is about how far the machine is in booting the agent, or the system.
@@ -411,16 +412,29 @@ func (w *walk) takeJump(m node.Mark) {
 	case node.MarkKexecAsked:
 		name, kind := w.pending()
 		w.took(m, name, kind)
-	case node.MarkKexec:
-		w.took(m, "kexec: flush, unmount, jump", Kexec)
+		w.leaving = true
+	case node.MarkSessionLost:
+		w.left(m)
+	case node.MarkKexec: // the engine's word for it, which may come late
+		w.left(m)
 		w.kexecs++
-		w.kexeced, w.stage = true, nowhere
+		w.kexeced = true
 	case node.MarkSign:
+		w.left(m)
 		name := "firmware and OS boot"
 		if w.kexeced {
-			name = "OS boot"
+			name = "kexec and OS boot"
 		}
 		w.took(m, name, OS)
 		w.stage, w.oning = up, false
 	}
+}
+
+// left notes that the agent has closed its session to jump. Flushing, unmounting and the jump itself follow, unseen.
+func (w *walk) left(m node.Mark) {
+	if !w.leaving {
+		return
+	}
+	w.took(m, "kexec: the agent leaves", Kexec)
+	w.leaving, w.kexeced, w.stage = false, true, nowhere
 }

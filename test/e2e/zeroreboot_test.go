@@ -1,0 +1,231 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/trace"
+	"github.com/ingot-metal/ingot/images/build"
+	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
+	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/tools/lab"
+)
+
+// zeroReboot is one kind of machine that is deployed without a reboot.
+type zeroReboot struct {
+	name   string
+	node   lab.NodeSpec
+	debian bool // Debian and the ramdisk for servers, instead of the tiny system and the ramdisk for the lab
+	full   bool // in the full test only
+}
+
+// TestZeroReboot cleans a machine whose agent then stays, and deploys it by kexec: the machine is powered on once in all, for the agent;
+// between the request and the login prompt no firmware runs, and all of that time is accounted for. The system that was started by kexec
+// has network and disk, and its kernel complains of nothing that it does not complain of after a cold boot.
+func TestZeroReboot(t *testing.T) {
+	for _, c := range []zeroReboot{
+		{name: "bios", node: lab.NodeSpec{Disks: disk6()}},
+		{name: "uefi", node: lab.NodeSpec{Firmware: lab.UEFI, MemoryMiB: 1024, Disks: []lab.DiskSpec{{SizeBytes: 6 << 30, Bus: "nvme"}}}},
+		{name: "server-bios", full: true, debian: true, node: lab.NodeSpec{MemoryMiB: 1024,
+			NICs: []lab.NICSpec{{Model: "e1000"}}, Disks: []lab.DiskSpec{{SizeBytes: 8 << 30, Bus: "sata"}}}},
+		{name: "server-uefi", full: true, debian: true, node: lab.NodeSpec{Firmware: lab.UEFI, MemoryMiB: 1536,
+			NICs: []lab.NICSpec{{Model: "e1000e"}}, Disks: []lab.DiskSpec{{SizeBytes: 8 << 30, Bus: "sata"}}}},
+	} {
+		if c.full && os.Getenv("INGOT_FULL") == "" {
+			continue
+		}
+		t.Run(c.name, c.run)
+	}
+}
+
+func (c zeroReboot) run(t *testing.T) {
+	c.node.Name = "zero-" + c.name
+	opts := []option{set("deploy.fast_track", true), set("deploy.sign_of_life", []string{"dhcp"}), set("netboot.kernel_params", "quiet console=ttyS0,115200n8")}
+	art, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	img := art.tiny
+	if c.debian {
+		img = debian(t, art)
+		dir := filepath.Join(filepath.Dir(art.ramdisk), "ramdisk-server")
+		if _, err := ramdisk.Build(t.Context(), ramdisk.Options{Profile: "server", Out: dir}); err != nil {
+			t.Fatal(err)
+		}
+		opts = append(opts, set("netboot.ramdisk_dir", dir))
+	}
+	r := newRig(t, []lab.NodeSpec{c.node}, opts...)
+	m := r.lab.Node(c.node.Name)
+	name := m.Spec.Name
+	limit := bootLimit
+	if c.debian {
+		limit *= 3
+	}
+	n := r.must("POST", "/v1/nodes", object{"name": name, "driver": "ipmi", "driver_info": controller(m), "automated_clean": true, "network_interface": "flat",
+		"properties": object{"capabilities": "boot_mode:" + string(m.Spec.Firmware)}})
+	r.must("POST", "/v1/ports", object{"node_uuid": n.str("uuid"), "address": m.MAC})
+	r.provision(name, "manage", nil)
+	r.wait(name, "manageable", time.Minute)
+	r.provision(name, "provide", nil)
+	r.wait(name, "available", limit)
+	if !m.On() || m.Starts() != 1 {
+		t.Fatalf("after cleaning the machine's power is %v, and it was started %d times; want its agent kept, in its first start", m.On(), m.Starts())
+	}
+
+	r.source(name, r.ours(img), img.sha256, "boot_instance", "kexec")
+	from := m.ConsoleSize()
+	r.provision(name, "active", hostname("warm-1"))
+	r.wait(name, "active", limit)
+	c.up(r, m, from)
+	if said := console(t, m, from); m.Starts() != 1 || regexp.MustCompile(`=== lab [^\n]*: (power on|reset|power off)`).MatchString(said) || strings.Contains(said, "BdsDxe") || strings.Contains(said, "SeaBIOS") {
+		t.Errorf("firmware ran between the request and the login prompt (%d starts of the machine in all):\n%s", m.Starts(), said)
+	}
+
+	tr := r.trace(name, "deploy")
+	if tr.FirmwareBoots != 0 || tr.Kexecs != 1 || tr.Open || tr.Outcome != "active" {
+		t.Errorf("the trace tells %d boots through firmware and %d by kexec, open %v, outcome %q", tr.FirmwareBoots, tr.Kexecs, tr.Open, tr.Outcome)
+	}
+	accounted(t, tr, "write_image", "load_kernel", "kexec and OS boot")
+	clean := r.trace(name, "clean")
+	if clean.FirmwareBoots != 1 {
+		t.Errorf("the trace of the cleaning tells %d boots through firmware, want 1", clean.FirmwareBoots)
+	}
+	accounted(t, clean, "firmware", "HTTP: kernel", "HTTP: ramdisk", "kernel and drivers", "agent: enrolment")
+	if t.Failed() || c.debian {
+		return
+	}
+
+	// The same system once more, through the firmware, from the disk that the boot device is set to.
+	hot := complaints(t, m)
+	from = m.ConsoleSize()
+	r.must("PUT", "/v1/nodes/"+name+"/states/power", object{"target": "rebooting"})
+	c.up(r, m, from)
+	if m.Starts() < 2 {
+		t.Errorf("the machine was started %d times, although it was restarted", m.Starts())
+	}
+	cold := complaints(t, m)
+	for _, line := range hot {
+		if !slices.Contains(cold, line) {
+			t.Errorf("after kexec the kernel says %q, after a cold boot it does not; that says %q", line, cold)
+		}
+	}
+}
+
+// up waits until the system is there: with its name, its network and its login prompt.
+func (c zeroReboot) up(r *rig, m *lab.Machine, from int64) {
+	r.t.Helper()
+	signs := []string{"host=warm-1 ", "INGOT-TINY-NET", "warm-1 login:"}
+	limit := osLimit
+	if c.debian {
+		signs, limit = []string{"warm-1 login:"}, 3*osLimit
+	}
+	ctx, cancel := context.WithTimeout(r.t.Context(), limit)
+	defer cancel()
+	for _, s := range signs {
+		if err := m.WaitConsole(ctx, from, s); err != nil {
+			r.t.Fatalf("the system does not say %q: %v", s, err)
+		}
+	}
+}
+
+// trace gets the last trace of a phase.
+func (r *rig) trace(name, phase string) rest.Trace {
+	r.t.Helper()
+	b, err := json.Marshal(r.must("GET", "/ingot/v1/nodes/"+name+"/timeline", nil))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	var tl rest.Timeline
+	if err := json.Unmarshal(b, &tl); err != nil {
+		r.t.Fatal(err)
+	}
+	tr := trace.Last(tl.Traces, phase)
+	if tr == nil {
+		r.t.Fatalf("there is no trace of phase %s", phase)
+	}
+	return *tr
+}
+
+// accounted checks that at least 95 % of a job's time is attributed, and that there are leaves of these names.
+func accounted(t *testing.T, tr rest.Trace, names ...string) {
+	t.Helper()
+	var b strings.Builder
+	if err := trace.Waterfall(&b, tr, 110); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s", &b)
+	if tr.Attributed < 0.95 {
+		t.Errorf("%.1f %% of the time of %s is attributed, want at least 95 %%", tr.Attributed*100, tr.Phase)
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(trace.Leaves(tr.Spans), func(s rest.Span) bool { return s.Name == name && s.Seconds > 0 }) {
+			t.Errorf("the trace of %s has no time for %q", tr.Phase, name)
+		}
+	}
+}
+
+// complaints logs in to the tiny system and asks for what its kernel calls an error, or worse. Times and addresses are left out.
+func complaints(t *testing.T, m *lab.Machine) []string {
+	t.Helper()
+	keys := m.Attach()
+	defer keys.Close()
+	from := m.ConsoleSize()
+	ctx, cancel := context.WithTimeout(t.Context(), osLimit)
+	defer cancel()
+	// What is typed is shown, too: so the words to wait for are put together by the shell.
+	for _, x := range []struct{ typed, want string }{
+		{"root\r", "#"},
+		{"echo BEG$((1))IN; dmesg -r | grep '^<[0-3]>'; echo EN$((2))D\r", "EN2D"},
+	} {
+		if _, err := keys.Write([]byte(x.typed)); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.WaitConsole(ctx, from, x.want); err != nil {
+			t.Fatalf("the system's console does not answer %q with %q: %v", x.typed, x.want, err)
+		}
+	}
+	said := console(t, m, from)
+	_, said, found := strings.Cut(said, "BEG1IN")
+	said, _, ended := strings.Cut(said, "EN2D")
+	if !found || !ended {
+		t.Fatalf("the system's console says %q", said)
+	}
+	var out []string
+	times, numbers := regexp.MustCompile(`^<\d>\[[^\]]*\]\s*`), regexp.MustCompile(`0x[0-9a-f]+|\b[0-9a-f]{8,}\b`)
+	for line := range strings.Lines(said) {
+		if line = strings.TrimSpace(line); strings.HasPrefix(line, "<") {
+			out = append(out, numbers.ReplaceAllString(times.ReplaceAllString(line, ""), "N"))
+		}
+	}
+	return out
+}
+
+// debian is the Debian image, below the folder of the images that the conductor serves.
+func debian(t *testing.T, art *artifacts) image {
+	t.Helper()
+	kit.NeedPrograms(t, "mmdebstrap")
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := build.Debian(t.Context(), build.Options{Out: filepath.Join(root, "build", "images", "debian")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	zst := res.File(res.Zst)
+	link := filepath.Join(art.images, fmt.Sprintf("debian-%d.raw.zst", os.Getpid()))
+	if err := os.Link(res.Zst, link); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(link) })
+	return image{file: filepath.Base(link), sha256: zst.SHA256, size: zst.Size}
+}
