@@ -241,6 +241,34 @@ func TestLoadStops(t *testing.T) {
 	}
 }
 
+// TestLoadTooEarly holds that nothing is loaded from a disk whose table is withheld yet: what is on it is not what will start.
+func TestLoadTooEarly(t *testing.T) {
+	m := machineOf(t, fatImage(t, map[string]string{"a": "b"}), extImage(t, 8<<20, map[string]string{"x": "y"}), 1<<20)
+	disks, err := disk.List(t.Context(), m.Root())
+	if err != nil || len(disks) != 1 {
+		t.Fatalf("%v, %v", disks, err)
+	}
+	dev, err := m.OpenExclusive(t.Context(), "/dev/vda")
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := disk.Aligned(disk.HeadSize)
+	_, err = dev.ReadAt(head, 0)
+	if err := errors.Join(err, dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p, err := disk.NewPending(disks[0], head, nil, disks[0].Size, disks[0].Size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts := &step.Facts{}
+	disk.SetPending(facts, p)
+	_, err = LoadStep(m)(t.Context(), &step.Call{Log: slog.New(slog.DiscardHandler), Facts: facts, Report: func(step.Progress) {}})
+	if err == nil || !strings.Contains(err.Error(), "is not committed yet") || m.KernelLoaded() {
+		t.Errorf("%v, want a failure", err)
+	}
+}
+
 // FuzzVolume holds that no partition makes the readers panic or run away.
 func FuzzVolume(f *testing.F) {
 	f.Add([]byte("LUKS\xba\xbe"))
