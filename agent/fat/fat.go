@@ -1,4 +1,4 @@
-// Package fat reads and makes FAT file systems: EFI system partitions, and config drives.
+// Package fat reads and makes FAT file systems (EFI system partitions, config drives), and puts files into those that others made.
 //
 // What is read comes from images that somebody else made, so every length is checked and every chain bounded; nothing is mounted. What is
 // made is written once: FAT12 as small as its content, or FAT32 that fills a partition, with long names, for sectors of 512 to 4096 bytes.
