@@ -12,6 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/erase"
 	"github.com/ingot-metal/ingot/agent/image"
+	"github.com/ingot-metal/ingot/agent/inject"
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/passthru"
 	"github.com/ingot-metal/ingot/agent/raid"
@@ -60,6 +61,7 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 			Priority: step.In{Deploy: 80}, Run: image.WriteStep(m)},
 		{Interface: "deploy", Name: "write_configdrive", Args: configdrive.WriteArgs, Stall: 5 * time.Minute, Abortable: true,
 			Priority: step.In{Deploy: 70}, Run: configdrive.WriteStep(m)},
+		{Interface: "deploy", Name: "inject_files", Args: inject.Args, Stall: 10 * time.Minute, Abortable: true, Run: inject.Step(m)}, // asked for, or given a priority, as in Ironic
 		{Interface: "deploy", Name: "prepare_instance_boot", Args: boot.PrepareArgs, Stall: 5 * time.Minute,
 			Priority: step.In{Deploy: 60}, Run: boot.PrepareStep(m)},
 		{Interface: "inspect", Name: "inspect", Args: inventory.InspectArgs, Stall: 2 * time.Minute, Abortable: true,

@@ -29,7 +29,8 @@ type FS struct {
 	rootAt      int64  // else: its place
 	rootSize    int64
 	label       string // of the boot sector
-	budget      int64  // bytes that may still be read: folders that hold each other a thousand times end here
+	serial      uint32
+	budget      int64 // bytes that may still be read: folders that hold each other a thousand times end here
 }
 
 // Entry is a file or folder.
@@ -88,6 +89,7 @@ func Open(r io.ReaderAt, size int64) (*FS, error) {
 	const extended = 0x29
 	if at := map[bool]int{false: 38, true: 66}[f.bits == 32]; b[at] == extended {
 		f.label = clean(string(b[at+5 : at+16]))
+		f.serial = le.Uint32(b[at+1:])
 	}
 	if f.bits == 32 && rootEntries != 0 || f.bits != 32 && rootEntries == 0 {
 		return nil, fmt.Errorf("%w: the root folder of a FAT%d is in the wrong place", ErrNot, f.bits)
@@ -282,6 +284,9 @@ func (f *FS) Size() int64 { return f.size }
 
 // Sector is the size of its sectors: the file system can be mounted from disks with this one alone, or a smaller one.
 func (f *FS) Sector() int { return f.sector }
+
+// Serial is the number that other systems show as its UUID; 0 when it has none.
+func (f *FS) Serial() uint32 { return f.serial }
 
 // Bits tells the kind: 12, 16 or 32.
 func (f *FS) Bits() int { return f.bits }

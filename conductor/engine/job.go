@@ -315,6 +315,14 @@ func checkOrder(steps []node.JobStep) error {
 			return invalidf("step deploy.%s can't be left out: the machine would have no system to boot; give it a priority, or don't name it in deploy_steps", name)
 		}
 	}
+	// Files are put into the image, before or after the config drive is added to it.
+	if i := slices.IndexFunc(steps, func(s node.JobStep) bool { return s.Interface == "deploy" && s.Name == "inject_files" }); i >= 0 {
+		for k, s := range steps {
+			if s.Interface == "deploy" && (s.Name == "write_image" && k > i || s.Name == "prepare_instance_boot" && k < i) {
+				return invalidf("step deploy.inject_files with priority %d has to run after deploy.write_image and before deploy.prepare_instance_boot: give it a priority between theirs (79 to 61 unless they were moved)", steps[i].Priority)
+			}
+		}
+	}
 	last, before := -1, node.JobStep{}
 	written, committed := slices.Index(deployOrder, "write_image"), slices.Index(deployOrder, "prepare_instance_boot")
 	for _, s := range steps {

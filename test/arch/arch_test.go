@@ -40,6 +40,7 @@ var may = map[string][]string{
 	"agent/erase":           {"agent/step", "agent/disk", "agent/passthru"},
 	"agent/burnin":          {"agent/step", "agent/disk", "agent/erase", "agent/passthru"},
 	"agent/configdrive":     {"agent/step", "agent/disk", "agent/fat"},
+	"agent/inject":          {"agent/step", "agent/disk", "agent/fat", "agent/ext4", "agent/fetch"},
 	"agent/boot":            {"agent/step", "agent/disk", "agent/fat", "agent/ext4"},
 	"agent/inventory":       {"agent/step", "agent/disk", "agent/passthru", "agent/smbios", "proto/lldp"},
 	"agent/smbios":          {},
