@@ -107,7 +107,7 @@ func (f *file) check() (err error) {
 	case strings.HasSuffix(f.Path, "/"):
 		return errors.New("its path is that of a folder")
 	case strings.Contains("/"+f.Path+"/", "/../"):
-		return errors.New("its path has ..")
+		return errors.New("its path has '..' in it")
 	case path.Dir(path.Clean("/"+f.Path)) == "/" && f.partition == "":
 		return errors.New("a file in the root folder needs partition")
 	}

@@ -379,7 +379,7 @@ func TestArguments(t *testing.T) {
 		`[{"path":"/etc/x"}]`:                                        "one of content, url and deleted",
 		`[{"content":""}]`:                                           "no path",
 		`[{"path":"/x","content":""}]`:                               "needs partition",
-		`[{"path":"/etc/../x/y","content":""}]`:                      "has ..",
+		`[{"path":"/etc/../x/y","content":""}]`:                      "has '..'",
 		`[{"path":"/etc/x/","content":""}]`:                          "folder",
 		`[{"path":"/etc/x","content":"%%"}]`:                         "base64",
 		`[{"path":"/etc/x","content":"ftp://x/y"}]`:                  "http or https",
