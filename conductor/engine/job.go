@@ -135,6 +135,30 @@ func (e *Engine) priority(phase node.Phase, iface, name string, own int) int {
 	return own
 }
 
+// Unmoved names what the configuration gives a priority, but what is no step that has one: mistyped, of another ramdisk, or one of the
+// conductor's own, which stay where they are. The names have their phase before them ("clean: deploy.erase_device").
+func (e *Engine) Unmoved() []string {
+	known := map[string]bool{}
+	for _, s := range e.cfg.AgentSteps {
+		known[s.Interface+"."+s.Name] = true
+	}
+	if e.plugs != nil {
+		for _, s := range e.plugs.All() {
+			known[s.Interface+"."+s.Name] = true
+		}
+	}
+	var out []string
+	for phase, steps := range e.cfg.Priorities {
+		for name := range steps {
+			if !known[name] {
+				out = append(out, string(phase)+": "+name)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // listedSteps is the client's own list for cleaning or service, in the client's order, with the agent booted around it unless the node
 // has none or the client does without.
 func (e *Engine) listedSteps(n *node.Node, phase node.Phase, asked []node.JobStep, noRamdisk bool) ([]node.JobStep, error) {
