@@ -64,7 +64,7 @@ func TestWrite(t *testing.T) {
 	}
 	for i, c := range []string{"-t ext4", "-t ext4 -b 1024", "-t ext4 -b 2048 -O ^64bit,^metadata_csum", "-t ext3", "-t ext2 -b 1024", "-t ext2 -r 0",
 		"-t ext2 -O ^dir_index,^filetype", "-t ext4 -O ^flex_bg,^has_journal -I 128", "-t ext4 -O ^metadata_csum,uninit_bg -b 1024", "-t ext4 -O ^metadata_csum,uninit_bg,^64bit",
-		"-t ext4 -O metadata_csum_seed,sparse_super2", "-t ext4 -O ^resize_inode,^sparse_super -b 1024", "-t ext4 -O ^extents,^64bit", "-t ext4 -O project,large_dir,ea_inode", "-t ext4 -I 512 -g 8192",
+		"-t ext4 -O metadata_csum_seed,sparse_super2,orphan_file", "-t ext4 -O encrypt,verity,stable_inodes", "-t ext4 -O casefold", "-t ext4 -O ^resize_inode,^sparse_super -b 1024", "-t ext4 -O ^extents,^64bit", "-t ext4 -O project,large_dir,ea_inode", "-t ext4 -I 512 -g 8192",
 		"-t ext4 -b 1024 -O ^dir_index", "-t ext3 -b 1024 -I 128"} {
 		t.Run(c, func(t *testing.T) {
 			img := kit.TempDisk(t, 80<<20)
@@ -100,7 +100,7 @@ func TestWrite(t *testing.T) {
 			put("/boot/abs", "/etc/os-release", []byte("ID=again\n"), Attr{}, true)
 			many := 60
 			if i < 5 {
-				many = 700
+				many = 250
 			}
 			for k := range many {
 				put(fmt.Sprintf("/usr/share/many/one-of-the-files-that-are-new-%05d-%s", k*7919%100000, strings.Repeat("é", k%90)),
@@ -150,6 +150,55 @@ func TestWrite(t *testing.T) {
 			kit.Run(t, "debugfs", "-R", "dump /boot/one "+got, img)
 			if b, err := os.ReadFile(got); err != nil || !bytes.Equal(b, want["/boot/other"]) {
 				t.Errorf("debugfs reads %d bytes, %v", len(b), err)
+			}
+		})
+	}
+}
+
+// TestManyNames puts thousands of long names into one folder: its index gets a second level, whose nodes are divided in turn; a folder without
+// one goes on behind twice indirect blocks. Every kind of hash, with characters above 127 counted either way.
+func TestManyNames(t *testing.T) {
+	kit.NeedPrograms(t, "mke2fs", "e2fsck", "debugfs", "tune2fs")
+	dir := t.TempDir()
+	for k := range 40 {
+		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("%d%s", k, strings.Repeat("-old", 40))), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct{ args, hash, flags string }{
+		{"-t ext4", "half_md4", "1"}, {"-t ext4 -O ^metadata_csum,^64bit", "tea", "2"}, {"-t ext3", "legacy", "1"}, {"-t ext3 -O ^has_journal", "half_md4", "2"},
+		{"-t ext4 -O metadata_csum_seed", "tea", "1"}, {"-t ext2", "legacy", "2"}, {"-t ext2 -O ^dir_index", "", ""},
+	} {
+		t.Run(c.args+" "+c.hash+c.flags, func(t *testing.T) {
+			img := kit.TempDisk(t, 24<<20)
+			kit.Run(t, "mke2fs", append(append([]string{"-q", "-F", "-b", "1024", "-N", "4000", "-d", dir}, strings.Fields(c.args)...), img)...)
+			if c.hash != "" {
+				kit.Run(t, "tune2fs", "-E", "hash_alg="+c.hash, img)
+				kit.Run(t, "debugfs", "-w", "-R", "ssv flags "+c.flags, img)
+				if out, err := exec.Command("e2fsck", "-f", "-y", "-D", img).CombinedOutput(); err != nil && !bytes.Contains(out, []byte("MODIFIED")) {
+					t.Fatalf("e2fsck -D: %v: %s", err, out)
+				}
+			}
+			w, f := openWriter(t, img)
+			const many = 250
+			name := func(k int) string { return fmt.Sprintf("/%d%s", k*7919%10007, strings.Repeat("é", 100)) }
+			for k := range many {
+				if _, err := w.Put(name(k), nil, Attr{}); err != nil {
+					t.Fatalf("name %d: %v", k, err)
+				}
+			}
+			if err := w.Commit(f.Sync); err != nil {
+				t.Fatal(err)
+			}
+			kit.Run(t, "e2fsck", "-f", "-n", img)
+			if c.hash != "" {
+				if out := kit.Run(t, "debugfs", "-R", "htree_dump /", img); !strings.Contains(out, "Indirect levels: 1") {
+					t.Errorf("the index has one level only: %.300s", out)
+				}
+			}
+			list, err := open(t, img).List("/")
+			if err != nil || len(list) != many+40+1 {
+				t.Errorf("%d names, %v, want %d", len(list), err, many+40+1)
 			}
 		})
 	}
