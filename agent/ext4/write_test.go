@@ -180,7 +180,7 @@ func TestManyNames(t *testing.T) {
 				}
 			}
 			w, f := openWriter(t, img)
-			const many = 250
+			const many = 700
 			name := func(k int) string { return fmt.Sprintf("/%d%s", k*7919%10007, strings.Repeat("é", 100)) }
 			for k := range many {
 				if _, err := w.Put(name(k), nil, Attr{}); err != nil {
