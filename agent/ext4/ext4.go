@@ -1,4 +1,4 @@
-// Package ext4 reads ext2, ext3 and ext4 file systems, and makes empty ones.
+// Package ext4 reads ext2, ext3 and ext4 file systems, makes empty ones, and puts files into those that others made.
 //
 // It reads a boot loader's files out of an image that somebody else made, without mounting or running anything of it: every number is
 // checked against the file system's size, every walk is bounded, and what it does not know it refuses. Only the kernel's documentation of
@@ -118,6 +118,8 @@ type FS struct {
 	r io.ReaderAt
 	// budget is how many bytes may still be read: it ends what hostile structures would make endless.
 	budget int64
+	// over gives blocks that a Writer has changed, not to be changed by who reads; nil where there is none.
+	over func(n uint64) []byte
 }
 
 // Open reads the superblock of the file system at the beginning of r, which has size bytes.
@@ -142,6 +144,11 @@ func (f *FS) Info() Info { return f.super.Info }
 func (f *FS) block(n uint64) ([]byte, error) {
 	if n == 0 || n >= f.blocks {
 		return nil, fmt.Errorf("%w: block %d lies outside", ErrNot, n)
+	}
+	if f.over != nil {
+		if b := f.over(n); b != nil {
+			return b, nil
+		}
 	}
 	if f.budget -= int64(f.BlockSize); f.budget < 0 {
 		return nil, fmt.Errorf("%w: too much was read of it", ErrNot)
@@ -404,6 +411,29 @@ func (f *FS) dir(i *inode) (map[string]uint32, []string, error) {
 	return names, order, nil
 }
 
+// find looks for one name in a folder.
+func (f *FS) find(i *inode, name string) (uint32, bool, error) {
+	if i.mode&typeMask != typeDir {
+		return 0, false, fmt.Errorf("%w: not a folder", ErrNone)
+	}
+	raw, err := f.content(i, maxDir)
+	if err != nil {
+		return 0, false, err
+	}
+	le := binary.LittleEndian
+	for len(raw) >= 8 {
+		length, nameLen := int(le.Uint16(raw[4:])), int(raw[6])
+		if length < 8 || length%4 != 0 || length > len(raw) || 8+nameLen > length {
+			return 0, false, fmt.Errorf("%w: a damaged folder", ErrNot)
+		}
+		if n := le.Uint32(raw); n != 0 && nameLen == len(name) && string(raw[8:8+nameLen]) == name {
+			return n, true, nil
+		}
+		raw = raw[length:]
+	}
+	return 0, false, nil
+}
+
 // lookup walks a path from the root. Symbolic links are followed inside the file system only.
 func (f *FS) lookup(name string) (*inode, error) {
 	links := 0
@@ -425,11 +455,10 @@ func (f *FS) lookup(name string) (*inode, error) {
 			}
 			continue
 		}
-		names, _, err := f.dir(at)
+		n, ok, err := f.find(at, part)
 		if err != nil {
 			return nil, err
 		}
-		n, ok := names[part]
 		if !ok {
 			return nil, fmt.Errorf("%w: %s", ErrNone, name)
 		}

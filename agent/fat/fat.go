@@ -1,4 +1,4 @@
-// Package fat reads and makes FAT file systems: EFI system partitions, and config drives.
+// Package fat reads and makes FAT file systems (EFI system partitions, config drives), and puts files into those that others made.
 //
 // What is read comes from images that somebody else made, so every length is checked and every chain bounded; nothing is mounted. What is
 // made is written once: FAT12 as small as its content, or FAT32 that fills a partition, with long names, for sectors of 512 to 4096 bytes.
@@ -29,8 +29,8 @@ type FS struct {
 	rootAt      int64  // else: its place
 	rootSize    int64
 	label       string // of the boot sector
-	serial      uint32 // likewise
-	budget      int64  // bytes that may still be read: folders that hold each other a thousand times end here
+	serial      uint32
+	budget      int64 // bytes that may still be read: folders that hold each other a thousand times end here
 }
 
 // Entry is a file or folder.
@@ -88,7 +88,8 @@ func Open(r io.ReaderAt, size int64) (*FS, error) {
 	}
 	const extended = 0x29
 	if at := map[bool]int{false: 38, true: 66}[f.bits == 32]; b[at] == extended {
-		f.label, f.serial = clean(string(b[at+5:at+16])), serialOf(b[:], at)
+		f.label = clean(string(b[at+5 : at+16]))
+		f.serial = le.Uint32(b[at+1:])
 	}
 	if f.bits == 32 && rootEntries != 0 || f.bits != 32 && rootEntries == 0 {
 		return nil, fmt.Errorf("%w: the root folder of a FAT%d is in the wrong place", ErrNot, f.bits)

@@ -2,7 +2,6 @@ package fat
 
 import (
 	"cmp"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -193,6 +192,3 @@ func (d *folder) ReadDir(n int) ([]fs.DirEntry, error) {
 	d.rest = d.rest[len(out):]
 	return out, nil
 }
-
-// serialOf is the number in a boot sector.
-func serialOf(b []byte, at int) uint32 { return binary.LittleEndian.Uint32(b[at+1:]) }

@@ -104,7 +104,7 @@ func recapture(t *testing.T, which string) {
 			Kernel: filepath.Join(r.Dir, r.Manifest.Kernel.File), Initrd: filepath.Join(r.Dir, r.Manifest.Initramfs.File), Append: r.Manifest.Cmdline, UEFI: k.uefi,
 			Args: append([]string{"-M", k.machine}, append(args, k.rest...)...), Until: `VM END`, Timeout: 5 * time.Minute,
 		})
-		m := regexp.MustCompile(`VM CAPTURE ([A-Za-z0-9+/=]+)`).FindStringSubmatch(console)
+		m := regexp.MustCompile(`VM CAPTURE "([A-Za-z0-9+/=]+)"`).FindStringSubmatch(console)
 		if m == nil {
 			t.Fatalf("%s: no capture:\n%s", name, console)
 		}

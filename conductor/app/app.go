@@ -147,6 +147,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	en.SetLink(ag)
 	toAgents.server.Store(ag)
 	en.SetPlugs(behind)
+	for _, name := range en.Unmoved() {
+		log.Warn("the configuration gives a priority to what is no step of the agent or of an interface: it has no effect; docs/steps.md and docs/hardware.md list the names", "step", name)
+	}
 
 	boot, err := bootServer(cfg, st, nets, addr, reach, ca)
 	if err != nil {

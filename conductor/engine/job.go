@@ -126,6 +126,30 @@ func (e *Engine) priority(phase node.Phase, iface, name string, own int) int {
 	return own
 }
 
+// Unmoved names what the configuration gives a priority, but what is no step that has one: mistyped, of another ramdisk, or one of the
+// conductor's own, which stay where they are. The names have their phase before them ("clean: deploy.erase_device").
+func (e *Engine) Unmoved() []string {
+	known := map[string]bool{}
+	for _, s := range e.cfg.AgentSteps {
+		known[s.Interface+"."+s.Name] = true
+	}
+	if e.plugs != nil {
+		for _, s := range e.plugs.All() {
+			known[s.Interface+"."+s.Name] = true
+		}
+	}
+	var out []string
+	for phase, steps := range e.cfg.Priorities {
+		for name := range steps {
+			if !known[name] {
+				out = append(out, string(phase)+": "+name)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
 // listedSteps is the client's own list for cleaning or service, in the client's order, with the agent booted around it unless the node
 // has none or the client does without.
 func (e *Engine) listedSteps(n *node.Node, phase node.Phase, asked []node.JobStep, noRamdisk bool) ([]node.JobStep, error) {
@@ -319,6 +343,14 @@ func checkOrder(steps []node.JobStep) error {
 	for _, name := range []string{"write_image", "prepare_instance_boot"} {
 		if !slices.ContainsFunc(steps, func(s node.JobStep) bool { return s.Interface == "deploy" && s.Name == name }) {
 			return invalidf("step deploy.%s can't be left out: the machine would have no system to boot; give it a priority, or don't name it in deploy_steps", name)
+		}
+	}
+	// Files are put into the image, before or after the config drive is added to it.
+	if i := slices.IndexFunc(steps, func(s node.JobStep) bool { return s.Interface == "deploy" && s.Name == "inject_files" }); i >= 0 {
+		for k, s := range steps {
+			if s.Interface == "deploy" && (s.Name == "write_image" && k > i || s.Name == "prepare_instance_boot" && k < i) {
+				return invalidf("step deploy.inject_files with priority %d has to run after deploy.write_image and before deploy.prepare_instance_boot: give it a priority between theirs (79 to 61 unless they were moved)", steps[i].Priority)
+			}
 		}
 	}
 	last, before := -1, node.JobStep{}

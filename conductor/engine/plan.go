@@ -130,6 +130,8 @@ func computed(step, arg string) bool {
 		return arg == "image_source" || arg == "root_device" || strings.HasPrefix(arg, "image_")
 	case "write_configdrive":
 		return arg == "configdrive"
+	case "inject_files":
+		return arg == "image_ca"
 	case "create_configuration":
 		return arg == "target_raid_config"
 	case stepLoadRamdisk:
@@ -206,6 +208,10 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		if err := e.workloadArgs(n, args); err != nil {
 			return nil, err
 		}
+	case "inject_files":
+		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
+			args["image_ca"] = v
+		}
 	case "erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk":
 		if v := n.Properties["skip_block_devices"]; v != nil {
 			args["skip_block_devices"] = v
@@ -223,11 +229,35 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 			args[k] = v
 		}
 	}
+	if err := injectedFiles(n, s, args); err != nil {
+		return nil, err
+	}
 	b, err := json.Marshal(args)
 	if err != nil {
 		return nil, fmt.Errorf("make arguments of step %s: %w", s.Name, err)
 	}
 	return b, nil
+}
+
+// injectedFiles puts the files that the node says before those that the step is given, as Ironic's agent does it.
+func injectedFiles(n *node.Node, s node.JobStep, args map[string]any) error {
+	const key = "inject_files"
+	if s.Name != key || n.Properties[key] == nil {
+		return nil
+	}
+	files, ok := n.Properties[key].([]any)
+	if !ok {
+		return invalidf("inject_files of the node's properties is not a list of files")
+	}
+	switch given := args["files"].(type) {
+	case nil:
+	case []any:
+		files = append(slices.Clone(files), given...)
+	default: // refused by its declaration
+		return nil
+	}
+	args["files"] = files
+	return nil
 }
 
 // imageURL is where the agent gets an image: a URL or a reference to a registry as it is, a bare file name from the conductor; "" for anything else.

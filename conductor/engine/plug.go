@@ -14,6 +14,8 @@ import (
 // Plugs brings the steps of what is behind a node's interfaces. *hardware.Set is one.
 type Plugs interface {
 	Steps(n *node.Node) []hardware.Step
+	// All are the steps of any interface, whether a node uses it or not.
+	All() []hardware.Step
 	Step(n *node.Node, iface, name string) (hardware.Step, bool)
 }
 

@@ -38,6 +38,7 @@ func TestOrder(t *testing.T) {
 type fixed []hardware.Step
 
 func (f fixed) Steps(*node.Node) []hardware.Step { return f }
+func (f fixed) All() []hardware.Step             { return f }
 
 func (f fixed) Step(_ *node.Node, iface, name string) (hardware.Step, bool) {
 	for _, s := range f {
@@ -69,6 +70,18 @@ func TestPriorities(t *testing.T) {
 	steps, err := e.deploySteps(n, []node.JobStep{{Interface: "deploy", Name: "c", Priority: 75}})
 	if want := "deploy.deploy deploy.write_image deploy.c deploy.write_configdrive deploy.prepare_instance_boot deploy.tear_down_agent deploy.switch_to_tenant_network deploy.boot_instance"; err != nil || names(steps) != want {
 		t.Errorf("deployment is %s, %v, want %s", names(steps), err, want)
+	}
+}
+
+// TestUnmoved: priorities of what is no step are told.
+func TestUnmoved(t *testing.T) {
+	e := New(nil, nil, nil, nil, Config{Priorities: map[node.Phase]map[string]int{
+		node.PhaseClean:  {"deploy.erase_devices": 10, "deploy.erase_device": 10, "bios.factory_reset": 20, "raid.erase_devices": 1},
+		node.PhaseDeploy: {"deploy.boot_instance": 50, "deploy.inject_files": 65},
+	}}, nil)
+	e.SetPlugs(fixed{{Interface: "bios", Name: "factory_reset"}})
+	if got, want := e.Unmoved(), []string{"clean: deploy.erase_device", "clean: raid.erase_devices", "deploy: deploy.boot_instance"}; !slices.Equal(got, want) {
+		t.Errorf("Unmoved = %q, want %q", got, want)
 	}
 }
 

@@ -202,6 +202,45 @@ func TestImageMirrors(t *testing.T) {
 	}
 }
 
+// TestInjectFiles: the node's own files come before those of the request, in a step that runs when it is asked for, and in its place only.
+func TestInjectFiles(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Available)
+	if _, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error {
+		n.Properties["inject_files"] = []any{map[string]any{"path": "/etc/a", "content": ""}}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(priority int, args string) error {
+		return w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{
+			{Interface: "deploy", Name: "inject_files", Priority: priority, Args: json.RawMessage(args)}}})
+	}
+	var invalid *InvalidError
+	for _, priority := range []int{85, 55} {
+		if err := ask(priority, ""); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "between theirs") {
+			t.Errorf("with priority %d: %v", priority, err)
+		}
+	}
+	if err := ask(75, `{"files":"x"}`); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "files of step") {
+		t.Errorf("files that are no list: %v", err)
+	}
+	if err := ask(65, `{"files":[{"path":"/etc/b","content":""}],"verify_ca":false}`); err != nil {
+		t.Fatal(err)
+	}
+	w.untilState(m, node.Active)
+	var got []string
+	for _, s := range m.plansTaken[len(m.plansTaken)-1].Steps {
+		got = append(got, s.Name+" "+string(s.Args))
+	}
+	want := `inject_files {"files":[{"content":"","path":"/etc/a"},{"content":"","path":"/etc/b"}],"verify_ca":false}`
+	if len(got) != 3 || got[1] != want {
+		t.Errorf("the plan is\n%s\nwant in the middle\n%s", strings.Join(got, "\n"), want)
+	}
+}
+
 // TestAllowMD5: an MD5 sum passes where the configuration says so, and the agent is told that it may.
 func TestAllowMD5(t *testing.T) {
 	w := newWorld(t)

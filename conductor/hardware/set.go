@@ -2,6 +2,8 @@ package hardware
 
 import (
 	"context"
+	"maps"
+	"slices"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/steparg"
@@ -58,6 +60,22 @@ func (s *Set) Steps(n *node.Node) []Step {
 	for _, kind := range kinds {
 		if v, ok := s.plugs[kind][s.use(n, kind)].(Stepper); ok {
 			steps = append(steps, v.Steps(n)...)
+		}
+	}
+	return steps
+}
+
+// All lists the steps that interfaces bring along, whichever a node may use.
+func (s *Set) All() []Step {
+	var steps []Step
+	if s == nil {
+		return nil
+	}
+	for _, kind := range kinds {
+		for _, name := range slices.Sorted(maps.Keys(s.plugs[kind])) {
+			if v, ok := s.plugs[kind][name].(Stepper); ok {
+				steps = append(steps, v.Steps(&node.Node{})...)
+			}
 		}
 	}
 	return steps

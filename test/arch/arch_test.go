@@ -43,6 +43,7 @@ var may = map[string][]string{
 	"agent/configdrive":     {"agent/step", "agent/disk", "agent/fat", "proto/drive"},
 	"agent/workload":        {"agent/step", "agent/fetch", "agent/bootentry", "agent/iso9660", "proto/drive"},
 	"agent/iso9660":         {},
+	"agent/inject":          {"agent/step", "agent/disk", "agent/fat", "agent/ext4", "agent/fetch"},
 	"agent/boot":            {"agent/step", "agent/disk", "agent/fat", "agent/ext4"},
 	"agent/bootentry":       {},
 	"agent/kexec":           {"agent/step", "agent/disk", "agent/bootentry", "agent/fat", "agent/ext4", "agent/xfs", "agent/btrfs"},

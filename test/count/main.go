@@ -5,6 +5,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -42,7 +43,8 @@ func count(in io.Reader, out io.Writer) bool {
 	sc.Buffer(nil, 16<<20)
 	text := map[string]*strings.Builder{} // output per test, and per package under "pkg "
 	var passed, failed, skipped int
-	broken := false // a package that did not build, or died outside a test
+	took := map[string]float64{} // of tests that took long
+	broken := false              // a package that did not build, or died outside a test
 	for sc.Scan() {
 		var e event
 		if json.Unmarshal(sc.Bytes(), &e) != nil {
@@ -61,6 +63,9 @@ func count(in io.Reader, out io.Writer) bool {
 		case "pass":
 			if e.Test != "" {
 				passed++
+				if e.Elapsed >= 20 && !strings.Contains(e.Test, "/") {
+					took[key] += e.Elapsed
+				}
 			} else if e.Elapsed >= 1 {
 				fmt.Fprintf(out, "ok    %-55s %v\n", e.Package, time.Duration(e.Elapsed*float64(time.Second)).Round(100*time.Millisecond))
 			}
@@ -89,6 +94,10 @@ func count(in io.Reader, out io.Writer) bool {
 	if err := sc.Err(); err != nil {
 		fmt.Fprintln(out, "read test output:", err)
 		broken = true
+	}
+	slowest := slices.SortedFunc(maps.Keys(took), func(a, b string) int { return cmp.Compare(took[b], took[a]) })
+	for _, key := range slowest[:min(len(slowest), 20)] {
+		fmt.Fprintf(out, "slow  %6.0f s  %s\n", took[key], key)
 	}
 	fmt.Fprintf(out, "%d passed, %d failed, %d skipped\n", passed, failed, skipped)
 	return passed > 0 && failed == 0 && skipped == 0 && !broken

@@ -18,6 +18,9 @@ func TestCount(t *testing.T) {
 		not      string
 	}{
 		{"pass", pass, true, []string{"1 passed, 0 failed, 0 skipped"}, "fine"},
+		{"what takes long is named", pass + `{"Action":"pass","Package":"p","Test":"B","Elapsed":61}
+{"Action":"pass","Package":"p","Test":"B/part","Elapsed":60}
+`, true, []string{"slow      61 s  p B\n3 passed"}, "part"},
 		{"nothing ran", "", false, []string{"0 passed, 0 failed, 0 skipped"}, ""},
 		{"fail shows output", pass + `{"Action":"output","Package":"p","Test":"B","Output":"why\n"}
 {"Action":"fail","Package":"p","Test":"B"}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -119,12 +120,20 @@ func TestUEFI(t *testing.T) {
 	r.enrol(m)
 	r.source("uefi-1", r.ours(r.art.tiny), r.art.tiny.sha256, "root_device", object{"serial": "nvme-root"})
 	from := m.ConsoleSize()
-	r.provision("uefi-1", "active", hostname("db-3"))
+	// The system counts in /boots how often it was started: what it says at its first start comes from a file that was put into the image.
+	content := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	more := hostname("db-3")
+	more["deploy_steps"] = []object{{"interface": "deploy", "step": "inject_files", "priority": 65, "args": object{"files": []object{
+		{"path": "/boots", "partition": "tinyroot", "content": content("41\n")},
+		{"path": "/boot/in/new/folders", "content": content("a file in new folders"), "mode": "0600", "owner": 7},
+		{"path": "/EFI/ingot/mark.txt", "content": content("on the EFI system partition")},
+	}}}}
+	r.provision("uefi-1", "active", more)
 	r.wait("uefi-1", "active", bootLimit)
 	r.boots(m, from, "db-3")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := m.WaitConsole(ctx, from, "efi=1"); err != nil {
+	if err := m.WaitConsole(ctx, from, "efi=1 boots=42"); err != nil {
 		t.Error(err)
 	}
 	// The firmware says what it starts: the agent's entry, with a path that only the image has, on the partition that is on this disk now.

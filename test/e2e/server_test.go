@@ -12,7 +12,8 @@ import (
 )
 
 // TestServerProfile inspects and cleans a machine that looks like a server, with the ramdisk for servers: distribution kernel, SATA and
-// NVMe disks with world-wide names, Intel network card, controller reached from inside over KCS.
+// NVMe disks with world-wide names, Intel network card, controller reached from inside over KCS. It burns the machine in, makes an array of its
+// disks, and deploys onto that.
 func TestServerProfile(t *testing.T) {
 	art, err := shared()
 	if err != nil {
@@ -31,7 +32,7 @@ func TestServerProfile(t *testing.T) {
 		{SizeBytes: 5 << 30, Bus: "nvme", Serial: "NVME-1"},
 	}}}, set("netboot.ramdisk_dir", dir), set("netboot.kernel_params", "console=ttyS0,115200n8 ingot.shell=1"))
 	m := r.lab.Node("srv")
-	r.must("POST", "/v1/nodes", object{"name": "srv", "driver": "ipmi", "driver_info": controller(m)})
+	r.must("POST", "/v1/nodes", object{"name": "srv", "driver": "ipmi", "raid_interface": "agent", "driver_info": controller(m)})
 	r.provision("srv", "manage", nil)
 	r.wait("srv", "manageable", time.Minute)
 	from := m.ConsoleSize()
@@ -81,7 +82,14 @@ func TestServerProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	from = m.ConsoleSize()
-	r.provision("srv", "provide", nil)
+	r.must("PUT", "/v1/nodes/srv/states/raid", object{"logical_disks": []object{{"raid_level": "1", "size_gb": "MAX", "is_root_volume": true, "controller": "software"}}})
+	r.provision("srv", "clean", object{"clean_steps": []object{
+		{"interface": "deploy", "step": "burnin_cpu", "args": object{"runtime": 0}},
+		{"interface": "deploy", "step": "burnin_memory", "args": object{"runtime": 0, "max_mib": 64}},
+		{"interface": "deploy", "step": "burnin_disk", "args": object{"loops": 1, "sequential_mib": 64, "random_reads": 64, "destructive": true}},
+		{"interface": "deploy", "step": "erase_devices_metadata"},
+		{"interface": "raid", "step": "create_configuration"},
+	}})
 	if err := m.WaitConsole(ctx, from, "ingot: agent "); err != nil {
 		t.Fatal(err)
 	}
@@ -95,11 +103,63 @@ func TestServerProfile(t *testing.T) {
 			t.Fatal("cleaning takes too long")
 		}
 	}
-	r.wait("srv", "available", bootLimit)
+	r.wait("srv", "manageable", bootLimit)
 	if said := console(t, m, from); strings.Contains(said, "OK2") || strings.Contains(said, "Enter for a shell") {
 		t.Errorf("a shell answers on the console, although the boot parameters don't open it:\n%s", said)
 	}
 	t.Logf("typed at the closed console %d times", typed)
+	r.measured("srv")
+	r.deployArray(m)
+}
+
+// measured checks what burn-in measured of the machine's parts.
+func (r *rig) measured(name string) {
+	results := map[string]object{}
+	for _, j := range r.must("GET", "/ingot/v1/nodes/"+name+"/steps", nil)["past"].([]any) {
+		for _, s := range j.(map[string]any)["steps"].([]any) {
+			o := object(s.(map[string]any))
+			if res, ok := o["result"].(map[string]any); ok {
+				results[o.str("step")] = res
+			}
+		}
+	}
+	if p, ok := results["burnin_cpu"]["cores"].([]any); !ok || len(p) != 1 {
+		r.t.Errorf("burnin_cpu says %v, want one core", results["burnin_cpu"])
+	}
+	if results["burnin_memory"] == nil {
+		r.t.Errorf("burnin_memory has no result: %v", results)
+	}
+	if d, ok := results["burnin_disk"]["disks"].([]any); !ok || len(d) != 2 {
+		r.t.Errorf("burnin_disk says %v, want two disks", results["burnin_disk"])
+	}
+}
+
+// deployArray puts a system onto the array that cleaning has made of the machine's two disks, and starts it.
+func (r *rig) deployArray(m *lab.Machine) {
+	name := m.Spec.Name
+	n := r.must("GET", "/v1/nodes/"+name, nil)
+	made, _ := n["raid_config"].(map[string]any)
+	disks, _ := made["logical_disks"].([]any)
+	root, _ := n["properties"].(map[string]any)["root_device"].(map[string]any)
+	if len(disks) != 1 || root["serial"] == nil || disks[0].(map[string]any)["uuid"] != root["serial"] {
+		r.t.Fatalf("raid_config = %v, root_device = %v; want one array, which is the root device", made, root)
+	}
+	r.must("PATCH", "/v1/nodes/"+name, []object{{"op": "add", "path": "/automated_clean", "value": false}})
+	r.provision(name, "provide", nil)
+	r.wait(name, "available", time.Minute)
+	r.source(name, r.ours(r.art.tiny), r.art.tiny.sha256)
+	from := m.ConsoleSize()
+	r.provision(name, "active", hostname("array-1"))
+	r.wait(name, "active", bootLimit)
+	ctx, cancel := context.WithTimeout(r.t.Context(), osLimit)
+	defer cancel()
+	// The tiny system's kernel has no driver for SATA: it finds the NVMe disk alone.
+	if err := m.WaitConsole(ctx, from, "raid=raid1"); err != nil {
+		r.t.Errorf("the system on the array does not start: %v", err)
+	}
+	if said := console(r.t, m, from); !strings.Contains(said, "host=array-1") || !strings.Contains(said, "root=/dev/md0p") {
+		r.t.Errorf("the system on the array says:\n%s", said)
+	}
 }
 
 // sum is typed at a shell, which answers OK2; a console that only shows what is typed does not.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -281,24 +282,11 @@ make the inspection fail.`,
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", "", "on which machine")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		if node == "" {
-			return usage("--node is missing: a rule is tried out on what was found on a machine")
-		}
-		rules := []any{args[0]}
-		if _, err := os.Stat(args[0]); err == nil || args[0] == "-" {
-			read, err := p.readRules(args[0])
-			if err != nil {
-				return err
-			}
-			rules = nil
-			for _, r := range read {
-				rules = append(rules, r)
-			}
-		}
+	var rules []any
+	check := p.withClient(func(ctx context.Context, c *client.Client, _ []string) error {
 		failed := false
 		for i, rule := range rules {
-			check, err := c.CheckRule(ctx, node, rule)
+			found, err := c.CheckRule(ctx, node, rule)
 			if err != nil {
 				var answer *rest.Error
 				if errors.As(err, &answer) && strings.Contains(answer.Message, "inventory") {
@@ -306,9 +294,9 @@ make the inspection fail.`,
 				}
 				return about(node, err)
 			}
-			failed = failed || check.Failure != ""
+			failed = failed || found.Failure != ""
 			if p.output == "json" {
-				if err := p.printJSON(check); err != nil {
+				if err := p.printJSON(found); err != nil {
 					return err
 				}
 				continue
@@ -316,7 +304,7 @@ make the inspection fail.`,
 			if len(rules) > 1 {
 				fmt.Fprintf(p.stdout, "rule %d\n", i+1)
 			}
-			if err := p.showCheck(check); err != nil {
+			if err := p.showCheck(found); err != nil {
 				return err
 			}
 		}
@@ -325,8 +313,31 @@ make the inspection fail.`,
 		}
 		return nil
 	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if node == "" {
+			return usage("--node is missing: a rule is tried out on what was found on a machine")
+		}
+		rules = []any{args[0]}
+		_, err := os.Stat(args[0])
+		switch {
+		case err == nil || args[0] == "-":
+			read, err := p.readRules(args[0])
+			if err != nil {
+				return err
+			}
+			rules = nil
+			for _, r := range read {
+				rules = append(rules, r)
+			}
+		case !isUUID.MatchString(args[0]):
+			return usage("%s is neither the UUID of a rule nor a file that can be read: %v", args[0], err)
+		}
+		return check(cmd, args)
+	}
 	return cmd
 }
+
+var isUUID = regexp.MustCompile(`^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$`)
 
 func (p *program) showCheck(check *rest.RuleCheck) error {
 	for i, holds := range check.Conditions {

@@ -73,6 +73,9 @@ func TestRules(t *testing.T) {
 	}
 	u.fails([]string{"rule", "check", few, "--node", "n1"}, "would fail")
 	u.fails([]string{"rule", "check", few}, "--node is missing")
+	away := &user{t: t, url: "http://127.0.0.1:1"} // what can be said without the conductor is said without it
+	away.fails([]string{"rule", "check", "no-such-rule.yaml", "--node", "n1"}, "no-such-rule.yaml is neither", "no such file")
+	away.fails([]string{"rule", "check", few}, "--node is missing")
 	u.fails([]string{"rule", "check", few, "--node", "nobody"}, "could not be found")
 	write(`{actions: [{op: set-capability, args: {name: a, value: b}}]}`)
 	if out := u.ok("rule", "check", file, "--node", "n1"); !strings.Contains(out, "node/properties/capabilities") || !strings.Contains(out, "a:b") {

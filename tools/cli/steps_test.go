@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -36,6 +38,25 @@ func TestPlanAndSteps(t *testing.T) {
 		t.Errorf("planning did something:\n%s", out)
 	}
 	u.ok(words("node clean n1 --step deploy.wait")...)
+	file := filepath.Join(t.TempDir(), "steps.yaml")
+	write := func(text string) {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("- interface: deploy\n  step: wait\n  args: {seconds: 1}\n- {interface: deploy, step: wait}\n")
+	if out := u.ok("node", "clean", "n1", "--steps", file, "--dry-run"); strings.Count(out, "deploy.wait") != 2 || !strings.Contains(out, `"seconds":1`) {
+		t.Errorf("steps of a file are planned as\n%s", out)
+	}
+	u.fails([]string{"node", "service", "n1", "--steps", file}, "service") // it is not in use
+	away := &user{t: t, url: "http://127.0.0.1:1"}                         // what can be said without the conductor is said without it
+	away.fails([]string{"node", "service", "n1", "--steps", file + "-none"}, "no such file")
+	away.fails([]string{"node", "service", "n1"}, "which steps")
+	away.fails([]string{"node", "service", "n1", "--step", "a.b", "--runbook", "r"}, "which steps")
+	write("- {interface: deploy, stop: wait}\n")
+	away.fails([]string{"node", "service", "n1", "--steps", file}, "list of objects")
+	write("- {interface: deploy}\n")
+	away.fails([]string{"node", "service", "n1", "--steps", file}, "number 1 has no")
 	out = u.ok(words("node steps n1 --results")...)
 	for _, want := range []string{"clean, ended", "deploy.wait", "done", "verify, ended"} {
 		if !strings.Contains(out, want) {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"gopkg.in/yaml.v3"
 
 	"github.com/ingot-metal/ingot/conductor/client"
 )
@@ -64,7 +66,7 @@ func (p *program) verbCommands() []*cobra.Command {
 		})
 		cmds = append(cmds, cmd)
 	}
-	return append(cmds, p.nodeClean())
+	return append(cmds, p.nodeClean(), p.nodeService())
 }
 
 // finish waits for nodes, unless told not to, and prints how they stand.
@@ -98,34 +100,103 @@ func (p *program) finish(ctx context.Context, c *client.Client, names []string, 
 	return nil
 }
 
-func (p *program) nodeClean() *cobra.Command {
+// nodeListed makes the verbs that run a list of steps.
+func (p *program) nodeListed(verb, short, example, end string, request func(steps []client.Step, runbook string) client.ProvisionRequest) *cobra.Command {
 	var steps []string
+	var file, runbook string
 	var noWait, dry bool
 	cmd := &cobra.Command{
-		Use: "clean NAME", Short: "Run cleaning steps of your choice",
-		Example: `  ingot node clean web1 --step deploy.erase_devices_metadata`,
+		Use: verb + " NAME", Short: short,
+		Example: "  ingot node " + verb + " web1 --step " + example + "\n  ingot node " + verb + " web1 --steps steps.yaml --dry-run",
 		Args:    oneNode, ValidArgsFunction: p.completeNode,
 	}
 	cmd.Flags().StringArrayVar(&steps, "step", nil, `INTERFACE.STEP, or INTERFACE.STEP={"arg": "value"}; in the order they are to run`)
+	cmd.Flags().StringVar(&file, "steps", "", "a file with the steps instead, - is the standard input: a list of objects with interface, step and args, in YAML or JSON")
+	cmd.Flags().StringVar(&runbook, "runbook", "", "a runbook instead")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "return as soon as the conductor has taken it on")
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "show the steps that would run, and do nothing")
-	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		list, err := stepArguments(steps)
+	var list []client.Step
+	send := p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
+		r := request(list, runbook)
+		if dry {
+			return p.showPlan(ctx, c, args[0], r)
+		}
+		if err := c.Provision(ctx, args[0], r); err != nil {
+			return about(args[0], err)
+		}
+		return p.finish(ctx, c, args, noWait, "", end)
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		given := 0
+		for _, is := range []bool{len(steps) > 0, file != "", runbook != ""} {
+			if is {
+				given++
+			}
+		}
+		if given != 1 {
+			return usage("which steps? Say either --step INTERFACE.STEP, such as --step %s, or --steps FILE, or --runbook NAME", example)
+		}
+		var err error
+		if list, err = stepArguments(steps); err == nil && file != "" {
+			list, err = p.readSteps(file)
+		}
 		if err != nil {
 			return err
 		}
-		if len(list) == 0 {
-			return usage("which steps? Say --step INTERFACE.STEP, such as --step deploy.erase_devices_metadata")
-		}
-		if dry {
-			return p.showPlan(ctx, c, args[0], client.ProvisionRequest{Target: "clean", CleanSteps: list})
-		}
-		if err := c.Provision(ctx, args[0], client.ProvisionRequest{Target: "clean", CleanSteps: list}); err != nil {
-			return about(args[0], err)
-		}
-		return p.finish(ctx, c, args, noWait, "", "manageable")
-	})
+		return send(cmd, args)
+	}
 	return cmd
+}
+
+func (p *program) nodeClean() *cobra.Command {
+	return p.nodeListed("clean", "Run cleaning steps of your choice", "deploy.erase_devices_metadata", "manageable",
+		func(steps []client.Step, runbook string) client.ProvisionRequest {
+			return client.ProvisionRequest{Target: "clean", CleanSteps: steps, Runbook: runbook}
+		})
+}
+
+func (p *program) nodeService() *cobra.Command {
+	return p.nodeListed("service", "Run steps on a machine that is in use, which is restarted for it", "deploy.burnin_memory", "active",
+		func(steps []client.Step, runbook string) client.ProvisionRequest {
+			return client.ProvisionRequest{Target: "service", ServiceSteps: steps, Runbook: runbook}
+		})
+}
+
+// readSteps reads steps from a file, or from the standard input, in YAML or JSON.
+func (p *program) readSteps(name string) ([]client.Step, error) {
+	in := p.stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, fmt.Errorf("read the steps: %w", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	var list []struct {
+		Interface string         `yaml:"interface"`
+		Step      string         `yaml:"step"`
+		Args      map[string]any `yaml:"args"`
+	}
+	d := yaml.NewDecoder(in)
+	d.KnownFields(true)
+	if err := d.Decode(&list); err != nil {
+		return nil, fmt.Errorf("read the steps of %s, which have to be a list of objects with interface, step and args: %w", name, err)
+	}
+	var steps []client.Step
+	for i, s := range list {
+		if s.Interface == "" || s.Step == "" {
+			return nil, fmt.Errorf("read the steps of %s: number %d has no interface, or no step", name, i+1)
+		}
+		if s.Args == nil {
+			s.Args = map[string]any{}
+		}
+		steps = append(steps, client.Step{Interface: s.Interface, Step: s.Step, Args: s.Args})
+	}
+	if len(steps) == 0 {
+		return nil, fmt.Errorf("read the steps of %s: there are none", name)
+	}
+	return steps, nil
 }
 
 // stepArguments reads steps as INTERFACE.STEP[={...}].

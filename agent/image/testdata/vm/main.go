@@ -8,13 +8,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
-	"path/filepath"
-	"strings"
 
-	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/ingot-metal/ingot/agent/configdrive"
@@ -23,43 +18,12 @@ import (
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/linux"
 	"github.com/ingot-metal/ingot/agent/step"
-	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+	"github.com/ingot-metal/ingot/test/standin"
 )
 
-func main() {
-	if os.Getpid() == 1 {
-		_ = pid1.Run(pid1.Config{Version: "test"})
-		return
-	}
-	if filepath.Base(os.Args[0]) == "modprobe" {
-		_ = pid1.Modprobe(os.Args[1:])
-		return
-	}
-	switch strings.Join(os.Args[1:], " ") {
-	case "version":
-		fmt.Println("test")
-	case "steps --json":
-		fmt.Println(`{"steps":[{"interface":"deploy","step":"nothing","priority":{}}],"digest":"` + strings.Repeat("5", 64) + `"}`)
-	case "worker":
-		if err := work(context.Background()); err != nil {
-			say("FAILED", err.Error())
-		}
-		say("END", nil)
-		select {}
-	}
-}
+func main() { standin.Main(work) }
 
-// say prints a line that the test finds among the console's others.
-func say(what string, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		b = []byte(err.Error())
-	}
-	fmt.Printf("\nVM %s %s\n", what, b)
-}
-
-func work(ctx context.Context) error {
-	m := linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}
+func work(ctx context.Context, m linux.Machine) error {
 	call := func(facts *step.Facts, args any) *step.Call {
 		raw, err := json.Marshal(args)
 		if err != nil {
@@ -71,13 +35,13 @@ func work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	say("ERASED", out.Result)
+	standin.Say("ERASED", out.Result)
 	disks, err := disk.List(ctx, m.Root())
 	if err != nil {
 		return err
 	}
-	say("DISKS", disks)
-	url, err := serve()
+	standin.Say("DISKS", disks)
+	url, err := standin.Serve()
 	if err != nil {
 		return err
 	}
@@ -93,7 +57,7 @@ func work(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		say("WROTE", out.Result)
+		standin.Say("WROTE", out.Result)
 		if out, err = configdrive.WriteStep(m)(ctx, call(facts, map[string]any{"configdrive": map[string]any{"user_data": "for " + d.Serial}})); err != nil {
 			return err
 		}
@@ -105,7 +69,7 @@ func work(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		say("DRIVE", map[string]any{"serial": d.Serial, "drive": out.Result, "user_data": text})
+		standin.Say("DRIVE", map[string]any{"serial": d.Serial, "drive": out.Result, "user_data": text})
 	}
 	return nil
 }
@@ -132,21 +96,4 @@ func readDrive(disk string, number int) (string, error) {
 	defer unix.Unmount(at, 0)
 	b, err := os.ReadFile(at + "/openstack/latest/user_data")
 	return string(b), err
-}
-
-// serve offers the ramdisk's own files on the loopback interface.
-func serve() (string, error) {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return "", err
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return "", err
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	go func() { _ = http.Serve(l, http.FileServer(http.Dir("/images"))) }()
-	return "http://" + l.Addr().String(), nil
 }

@@ -6,43 +6,15 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
-	"encoding/base64"
-	"encoding/json"
-	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/linux"
-	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+	"github.com/ingot-metal/ingot/test/standin"
 )
 
-func main() {
-	if os.Getpid() == 1 {
-		_ = pid1.Run(pid1.Config{Version: "test"})
-		return
-	}
-	if filepath.Base(os.Args[0]) == "modprobe" {
-		_ = pid1.Modprobe(os.Args[1:])
-		return
-	}
-	switch strings.Join(os.Args[1:], " ") {
-	case "version":
-		fmt.Println("test")
-	case "steps --json":
-		fmt.Println(`{"steps":[{"interface":"deploy","step":"nothing","priority":{}}],"digest":"` + strings.Repeat("5", 64) + `"}`)
-	case "worker":
-		if err := work(context.Background()); err != nil {
-			fmt.Printf("\nVM FAILED %v\n", err)
-		}
-		fmt.Println("\nVM END")
-		select {}
-	}
-}
+func main() { standin.Main(work) }
 
-func work(ctx context.Context) error {
-	m := linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}
+func work(ctx context.Context, m linux.Machine) error {
 	if err := m.Settle(ctx); err != nil {
 		return err
 	}
@@ -61,10 +33,7 @@ func work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(r)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("\nVM REPORT %s\n\nVM CAPTURE %s\n", b, base64.StdEncoding.EncodeToString(packed.Bytes()))
+	standin.Say("REPORT", r)
+	standin.Say("CAPTURE", packed.Bytes())
 	return nil
 }

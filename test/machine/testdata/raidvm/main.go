@@ -9,58 +9,22 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
-
-	"github.com/vishvananda/netlink"
 
 	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/linux"
 	"github.com/ingot-metal/ingot/agent/raid"
 	"github.com/ingot-metal/ingot/agent/step"
-	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+	"github.com/ingot-metal/ingot/test/standin"
 )
 
-func main() {
-	if os.Getpid() == 1 {
-		_ = pid1.Run(pid1.Config{Version: "test"})
-		return
-	}
-	if filepath.Base(os.Args[0]) == "modprobe" {
-		_ = pid1.Modprobe(os.Args[1:])
-		return
-	}
-	switch strings.Join(os.Args[1:], " ") {
-	case "version":
-		fmt.Println("test")
-	case "steps --json":
-		fmt.Println(`{"steps":[{"interface":"deploy","step":"nothing","priority":{}}],"digest":"` + strings.Repeat("5", 64) + `"}`)
-	case "worker":
-		if err := work(context.Background()); err != nil {
-			say("FAILED", err.Error())
-		}
-		say("END", nil)
-		select {}
-	}
-}
-
-// say prints a line that the test finds among the console's others.
-func say(what string, v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		b = []byte(err.Error())
-	}
-	fmt.Printf("\nVM %s %s\n", what, b)
-}
+func main() { standin.Main(work) }
 
 type object = map[string]any
 
-func work(ctx context.Context) error {
-	m := linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}
+func work(ctx context.Context, m linux.Machine) error {
 	table := agent.Steps(m, nil)
 	run := func(facts *step.Facts, iface, name string, args any) (step.Outcome, error) {
 		raw, err := json.Marshal(args)
@@ -103,7 +67,7 @@ func work(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("level %s: %w", level, err)
 		}
-		say("LEVEL", object{"level": level, "made": out.Result, "disks": disks, "again": stopped})
+		standin.Say("LEVEL", object{"level": level, "made": out.Result, "disks": disks, "again": stopped})
 		if _, err := run(facts, "raid", "delete_configuration", object{}); err != nil {
 			return err
 		}
@@ -111,10 +75,10 @@ func work(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		say("LEFT", left)
+		standin.Say("LEFT", left)
 	}
 
-	url, err := serve()
+	url, err := standin.Serve()
 	if err != nil {
 		return err
 	}
@@ -124,19 +88,19 @@ func work(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	say("ROOT", out.Result)
+	standin.Say("ROOT", out.Result)
 	// The step that made the array says which disk is meant: nobody could have known its UUID before.
 	if out, err = run(facts, "deploy", "write_image", object{"image_source": url + "/tiny.zst", "allow_unverified": true}); err != nil {
 		return err
 	}
-	say("WROTE", out.Result)
+	standin.Say("WROTE", out.Result)
 	if _, err = run(facts, "deploy", "write_configdrive", object{"configdrive": object{"meta_data": object{"hostname": "raid-1", "uuid": "u"}}}); err != nil {
 		return err
 	}
 	if out, err = run(facts, "deploy", "prepare_instance_boot", object{}); err != nil {
 		return err
 	}
-	say("PREPARED", out.Result)
+	standin.Say("PREPARED", out.Result)
 	// The disks' caches are the host's, but the arrays' superblocks are to be as an orderly end leaves them or not: the kill is the harder case.
 	return nil
 }
@@ -180,21 +144,4 @@ func restart(ctx context.Context, m linux.Machine) ([]disk.Disk, error) {
 		}
 	}
 	return raid.Disks(ctx, m)
-}
-
-// serve offers the ramdisk's own files on the loopback interface.
-func serve() (string, error) {
-	lo, err := netlink.LinkByName("lo")
-	if err != nil {
-		return "", err
-	}
-	if err := netlink.LinkSetUp(lo); err != nil {
-		return "", err
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	go func() { _ = http.Serve(l, http.FileServer(http.Dir("/images"))) }()
-	return "http://" + l.Addr().String(), nil
 }

@@ -1,0 +1,124 @@
+package disk
+
+import (
+	"fmt"
+	"io"
+)
+
+// PartitionsOn is Partitions with the logical ones of an MBR, and without what holds those.
+func (p *Pending) PartitionsOn(dev Device) []Partition {
+	var all []Partition
+	for _, part := range p.table.partitions() {
+		if part.Type != "0x05" && part.Type != "0x0f" && part.Type != "0x85" {
+			all = append(all, part)
+		}
+	}
+	return append(all, p.logical(dev)...)
+}
+
+// View is a partition of a disk that is written and not committed yet, at any offset and length: what of it is held back is read and
+// changed in memory, and reaches the disk with the commit.
+type View struct {
+	p    *Pending
+	dev  Device
+	part Partition
+}
+
+// View gives a partition for who changes what is in it before the commit.
+func (p *Pending) View(dev Device, part Partition) (*View, error) {
+	if part.Start < 0 || part.Size <= 0 || part.Start+part.Size > p.Disk.Size {
+		return nil, fmt.Errorf("partition %d lies outside of %s", part.Number, p.Disk.Name)
+	}
+	return &View{p, dev, part}, nil
+}
+
+// Size is the partition's.
+func (v *View) Size() int64 { return v.part.Size }
+
+// ReadAt reads bytes of the partition; io.EOF at its end.
+func (v *View) ReadAt(b []byte, off int64) (int, error) {
+	if off < 0 || off > v.part.Size {
+		return 0, errOutside
+	}
+	short := int64(len(b)) > v.part.Size-off
+	if short {
+		b = b[:v.part.Size-off]
+	}
+	n, err := v.each(b, off, func(held, b []byte, at int64) error {
+		if held != nil {
+			copy(b, held)
+			return nil
+		}
+		_, err := Section(v.dev, 0, v.p.Disk.Size).ReadAt(b, at)
+		return err
+	})
+	if err == nil && short {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// WriteAt writes bytes of the partition, and none outside of it.
+func (v *View) WriteAt(b []byte, off int64) (int, error) {
+	if off < 0 || int64(len(b)) > v.part.Size-off {
+		return 0, errOutside
+	}
+	return v.each(b, off, func(held, b []byte, at int64) error {
+		if held != nil {
+			copy(held, b)
+			return nil
+		}
+		sector := int64(v.dev.SectorSize())
+		from, to := at/sector*sector, (at+int64(len(b))+sector-1)/sector*sector
+		buf := Aligned(int(to - from))
+		if from != at || to != at+int64(len(b)) {
+			if _, err := v.dev.ReadAt(buf, from); err != nil {
+				return err
+			}
+		}
+		copy(buf[at-from:], b)
+		_, err := v.dev.WriteAt(buf, from)
+		return err
+	})
+}
+
+// each takes a range apart into what is held back and what is on the disk.
+func (v *View) each(b []byte, off int64, do func(held, b []byte, at int64) error) (int, error) {
+	done := 0
+	for at := v.part.Start + off; done < len(b); {
+		held, n := v.held(at)
+		n = min(n, int64(len(b)-done))
+		if held != nil {
+			held = held[:n]
+		}
+		if err := do(held, b[done:done+int(n)], at); err != nil {
+			return done, err
+		}
+		done, at = done+int(n), at+n
+	}
+	return done, nil
+}
+
+// held gives what is held back from a byte of the disk on, or nil, and for how many bytes that is so at least.
+func (v *View) held(at int64) ([]byte, int64) {
+	p := v.p
+	end := p.tailOff + int64(len(p.tail))
+	switch {
+	case at < HeadSize:
+		return p.head[at:], HeadSize - at
+	case at < p.tailOff:
+		return nil, p.tailOff - at
+	case at >= end:
+		return nil, p.Disk.Size - at
+	}
+	next := end
+	for _, t := range p.taken { // those were written to the disk
+		switch {
+		case at >= t.off && at < t.off+t.n:
+			return nil, t.off + t.n - at
+		case t.off > at:
+			next = min(next, t.off)
+		}
+	}
+	return p.tail[at-p.tailOff:], next - at
+}

@@ -1,0 +1,71 @@
+// Package standin is what programs of tests have in common that take ingot-agent's place in a ramdisk: the first process and modprobe are
+// the real ones, the worker is the test's, and what it says on the console is found by the test on the other side.
+//
+// A line of it is "VM <what> <JSON>"; the last ones are "VM FAILED <reason>", if it failed, and "VM END".
+package standin
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+
+	"github.com/ingot-metal/ingot/agent/linux"
+	pid1 "github.com/ingot-metal/ingot/initramfs/init"
+)
+
+// Main is all of such a program's main: it calls work in the worker, and never returns there, because the machine is the test's to end.
+func Main(work func(ctx context.Context, m linux.Machine) error) {
+	if os.Getpid() == 1 {
+		_ = pid1.Run(pid1.Config{Version: "test"})
+		return
+	}
+	if filepath.Base(os.Args[0]) == "modprobe" {
+		_ = pid1.Modprobe(os.Args[1:])
+		return
+	}
+	switch strings.Join(os.Args[1:], " ") { // what the builder of ramdisks asks
+	case "version":
+		fmt.Println("test")
+	case "steps --json":
+		fmt.Println(`{"steps":[{"interface":"deploy","step":"nothing","priority":{}}],"digest":"` + strings.Repeat("5", 64) + `"}`)
+	case "worker":
+		if err := work(context.Background(), linux.Machine{Devices: pid1.DevicesFile, Loading: pid1.LoadingFile}); err != nil {
+			Say("FAILED", err.Error())
+		}
+		Say("END", nil)
+		select {}
+	}
+}
+
+// Say prints a line that the test finds among the console's others.
+func Say(what string, v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		b = []byte(err.Error())
+	}
+	fmt.Printf("\nVM %s %s\n", what, b)
+}
+
+// Serve offers the ramdisk's own files below /images on the loopback interface, and returns the address of that folder.
+func Serve() (string, error) {
+	lo, err := netlink.LinkByName("lo")
+	if err != nil {
+		return "", err
+	}
+	if err := netlink.LinkSetUp(lo); err != nil {
+		return "", err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	go func() { _ = http.Serve(l, http.FileServer(http.Dir("/images"))) }()
+	return "http://" + l.Addr().String(), nil
+}
