@@ -771,6 +771,7 @@ func TestKeptIsSilent(t *testing.T) {
 	m := w.add("n1")
 	w.walk(m, node.Available)
 	eng := w.current().eng
+	w.edit(m, func(n *node.Node) { n.Boot.EnrolledAt = n.Boot.EnrolledAt.Add(-2 * time.Hour) })
 	eng.mu.Lock()
 	eng.alive[m.id] = time.Now().Add(-time.Hour)
 	eng.mu.Unlock()
