@@ -205,7 +205,7 @@ func TestHangingKernel(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.cfg = kexecConfig(bootKexec, "phone_home")
-			w.cfg.SignTimeout = 300 * time.Millisecond
+			w.cfg.SignTimeout = 3 * time.Second // in which the second start has to show itself
 			w.start(nil)
 			m := available(t, w, "n1")
 			m.os = onlyCold(phoneHome)
@@ -435,7 +435,7 @@ func TestDieDuringKexec(t *testing.T) {
 	world := func(t *testing.T) *world {
 		w := newWorld(t)
 		w.cfg = kexecConfig(bootKexec, "phone_home")
-		w.cfg.FastTrack, w.objects = true, true
+		w.cfg.FastTrack, w.objects, w.cfg.SessionGrace = true, true, 20*time.Second
 		return w
 	}
 	total := once(t, world(t), "n", 0, false)
@@ -536,4 +536,43 @@ func TestUndeployWithoutSign(t *testing.T) {
 		t.Errorf("on %v, bootable %v", m.on, m.bootable)
 	}
 	wantHistory(t, w, m, "INFO", "undeploy requested")
+}
+
+// TestDieDuringColdBoot kills the conductor at each point of the second start of a system that hung after a kexec.
+func TestDieDuringColdBoot(t *testing.T) {
+	for _, note := range []string{"cold off", "cold off asked", "cold disk", "cold on", "cold on asked", "sign after cold boot"} {
+		t.Run(note, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg = kexecConfig(bootKexec, "phone_home")
+			w.cfg.SignTimeout, w.objects = 3*time.Second, true
+			seen := make(chan struct{})
+			first := w.start(&crash{moment: func(n *node.Node) bool {
+				if n.Job == nil || n.Job.Note != note {
+					return false
+				}
+				close(seen)
+				return true
+			}})
+			m := w.add("n1")
+			m.os = onlyCold(phoneHome)
+			go func() {
+				<-seen
+				<-first.ended
+				w.start(nil)
+			}()
+			n := w.walk(m, node.Active)
+			select {
+			case <-seen:
+			default:
+				t.Fatal("the moment did not come")
+			}
+			r := startResult(n)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.kexecs != 1 || m.osStarted != 2 || m.writes != 1 || !m.on || !r.ColdBooted || r.Sign == nil || m.boot.Device != power.BootDisk {
+				t.Errorf("%d jumps, %d starts, %d writes, on %v, boot device %+v, result %+v\n%s", m.kexecs, m.osStarted, m.writes, m.on, m.boot, r, historyOf(t, w, m))
+			}
+		})
+	}
 }
