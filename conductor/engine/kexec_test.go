@@ -576,3 +576,39 @@ func TestDieDuringColdBoot(t *testing.T) {
 		})
 	}
 }
+
+// TestAgentThatDidNotJump: one that was thought to have jumped, and shows up again, has its machine started the ordinary way.
+func TestAgentThatDidNotJump(t *testing.T) {
+	for _, sign := range []string{"dhcp", "none"} {
+		t.Run(sign, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg = kexecConfig(bootKexec, sign)
+			e := w.start(nil).eng
+			m := available(t, w, "n1")
+			m.os = onlyCold(asksDHCP)
+			w.must(m, node.Deploy)
+			n := w.until(m, "the jump", func(n *node.Node) bool { return n.Job == nil || n.Job.Note == "sign" })
+			boot := n.Boot.BootID
+			e.AgentStale(t.Context(), m.id, "another boot")
+			if n := w.node(m); m.osStarted != 1 || n.Job != nil && n.Job.Phase == node.PhasePower {
+				t.Errorf("an agent of another boot counts: %+v", n.Job)
+			}
+			e.AgentStale(t.Context(), m.id, boot)
+			e.AgentStale(t.Context(), m.id, boot) // it tries again and again
+			n = w.until(m, "the second start", func(n *node.Node) bool { return n.Job == nil && n.Provision == node.Active })
+			if m.mu.Lock(); m.osStarted != 2 || !m.on || n.LastError != "" {
+				t.Errorf("%d starts, on %v, last error %q", m.osStarted, m.on, n.LastError)
+			}
+			m.mu.Unlock()
+			wantHistory(t, w, m, "WARNING", "the agent still runs")
+			if strings.Count(historyOf(t, w, m), "the agent still runs") != 1 {
+				t.Errorf("history:\n%s", historyOf(t, w, m))
+			}
+			e.AgentStale(t.Context(), m.id, boot)
+			if n := w.node(m); n.Job != nil {
+				t.Errorf("once more: %+v", n.Job)
+			}
+		})
+	}
+}
