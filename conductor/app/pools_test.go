@@ -58,6 +58,13 @@ func (k *link) up() bool {
 	return !k.cut
 }
 
+// used tells whether the agent has a connection.
+func (k *link) used() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return len(k.conns) > 0
+}
+
 // set cuts the link, which ends what goes over it, or mends it.
 func (k *link) set(cut bool) {
 	k.mu.Lock()
@@ -232,7 +239,7 @@ func (r *rack) boots() (k int) {
 // turned off by hand, a conductor that is killed. The pool heals each time, and at no moment are more on than may be.
 func TestWarmPoolHeals(t *testing.T) {
 	s := newSite(t)
-	s.env = []string{"INGOT_DEPLOY_AUTOMATED_CLEAN=false", "INGOT_DEPLOY_SESSION_GRACE=10s", "INGOT_POOLS_INTERVAL=300ms", "INGOT_POOLS_PAUSE=2s"}
+	s.env = []string{"INGOT_DEPLOY_AUTOMATED_CLEAN=false", "INGOT_DEPLOY_SESSION_GRACE=6s", "INGOT_POOLS_INTERVAL=300ms", "INGOT_POOLS_PAUSE=2s"}
 	r := newRack(s, 6, 3)
 	s.start()
 	r.provide()
@@ -277,6 +284,10 @@ func TestWarmPoolHeals(t *testing.T) {
 	s.kill()
 	before := r.boots()
 	s.start()
+	s.until("the agents are back", func() bool {
+		_, warm := r.pool()
+		return len(warm) == 3 && !slices.ContainsFunc(warm, func(name string) bool { return !r.machines[name].link.used() })
+	})
 	r.healed("the conductor is killed", "")
 	if n := r.boots(); n != before {
 		t.Errorf("%d machines were started because the conductor was killed", n-before)
@@ -296,6 +307,9 @@ func TestWarmPoolHeals(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.healed("maintenance is over", "")
+	if n := r.boots(); n != before {
+		t.Errorf("%d machines were started although three were warm all the time", n-before)
+	}
 
 	if err := s.DeletePool(t.Context(), "web"); err != nil {
 		t.Fatal(err)
