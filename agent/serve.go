@@ -135,6 +135,7 @@ func (s *serving) power(p *agentv1.Power) {
 func (s *serving) leave(ctx context.Context) error {
 	how, _ := s.ending()
 	s.a.o.Status.Line("the conductor ends this boot: %s", how)
+	s.a.closeRescue("the boot ends") // whoever is logged in may hold what is to be unmounted
 	if how == "kexec" {
 		return s.jump(ctx)
 	}

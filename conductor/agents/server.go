@@ -50,6 +50,8 @@ type brain interface {
 	AgentEvent(ctx context.Context, e node.AgentEvent) error
 	AgentProgress(nodeUUID string, p node.Progress)
 	AgentLost(ctx context.Context, nodeUUID, bootID string)
+	// AgentStale is told of an agent whose session was refused because its boot is over.
+	AgentStale(ctx context.Context, nodeUUID, bootID string)
 }
 
 // Config says what a Server needs to know.

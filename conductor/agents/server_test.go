@@ -34,6 +34,7 @@ type brain struct {
 	events   []node.AgentEvent
 	progress []node.Progress
 	lost     []string
+	stale    []string
 	fail     error // what AgentEvent answers
 	up       func(node.AgentState)
 }
@@ -65,6 +66,12 @@ func (b *brain) AgentProgress(_ string, p node.Progress) {
 	b.mu.Lock()
 	b.progress = append(b.progress, p)
 	b.mu.Unlock()
+}
+
+func (b *brain) AgentStale(_ context.Context, _, boot string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.stale = append(b.stale, boot)
 }
 
 func (b *brain) AgentLost(_ context.Context, _, boot string) {
@@ -404,6 +411,9 @@ func TestSessionOfAnOldBoot(t *testing.T) {
 	if _, _, _, err := a.Open(t.Context()); status.Code(err) != codes.PermissionDenied {
 		t.Errorf("Open after the end of the boot = %v, want PermissionDenied", err)
 	}
+	wait(t, "that the agent still runs is told", func() bool {
+		return r.brain.get(func() bool { return len(r.brain.stale) == 1 && r.brain.stale[0] == a.BootID })
+	})
 	wait(t, "the loss is told", func() bool { return r.brain.get(func() bool { return len(r.brain.lost) == 1 }) })
 }
 

@@ -226,6 +226,9 @@ func (s *Server) check(ctx context.Context, ss *session) (*node.Node, error) {
 		return n, nil
 	case err == nil, s.cfg.NotFound(err):
 		ss.log.Info("session of a boot that is over refused", "boot", ss.id.boot, "generation", ss.id.generation)
+		if err == nil {
+			s.engine.AgentStale(ctx, ss.id.node, ss.id.boot)
+		}
 		return nil, errOldBoot
 	}
 	ss.log.Error("open session", "err", err)

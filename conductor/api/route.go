@@ -53,7 +53,7 @@ func (s *Server) table() []call.Route {
 		ts.Routes(),
 		rules.New(st, s.find, cfg.MaskRules).Routes(),
 		s.openToRamdisks(ramdisk.New(st, s.find, ns, cfg.Hostname).Routes()),
-		pools.New(st, s.find, cfg.Warmth).Routes(),
+		pools.New(st, s.find, cfg.Warmth, cfg.PoolPace).Routes(),
 		phonehome.New(en).Routes(),
 		own.New(st, en, s.find, own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
 			Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey}, log).Routes(),

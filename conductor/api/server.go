@@ -123,6 +123,8 @@ type Config struct {
 	ErasureKey string
 	// Warmth makes available nodes warm and turns them off again; with nil none can be.
 	Warmth pools.Machines
+	// PoolPace is how often pools try what fails, so that the API tells when that is.
+	PoolPace pools.Pace
 	// Logs returns the lines of a node's agent log behind number after; nil when no logs are kept.
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 }

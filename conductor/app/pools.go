@@ -14,11 +14,15 @@ import (
 // poolRunner keeps machines warm.
 func poolRunner(cfg config.Config, st *store.Store, en *engine.Engine, hub *events.Hub, log *slog.Logger) *pool.Runner {
 	return pool.New(st, en, hub, pool.Config{
-		Hostname: cfg.Name(), Interval: cfg.Pools.Interval, Pace: pool.Pace{Pause: cfg.Pools.Pause, Longest: cfg.Pools.LongestPause},
+		Hostname: cfg.Name(), Interval: cfg.Pools.Interval, Pace: poolPace(cfg),
 		Passing: func(err error) bool {
 			var locked *engine.LockedError
 			var held *engine.HeldError
 			return errors.As(err, &locked) || errors.As(err, &held)
 		},
 	}, log)
+}
+
+func poolPace(cfg config.Config) pool.Pace {
+	return pool.Pace{Pause: cfg.Pools.Pause, Longest: cfg.Pools.LongestPause}
 }

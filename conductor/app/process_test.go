@@ -274,7 +274,12 @@ type machine struct {
 	bmc.Memory
 	site *site
 	uuid uuid.UUID
+	mac  string
 	wg   sync.WaitGroup
+
+	switchedOn func() // called at each start; may be nil
+	link       *link  // between it and the conductor; nil: one that never fails
+	down       func() // ends the agent alone, under mu
 
 	mu     sync.Mutex
 	off    context.CancelFunc // ends what runs in memory
@@ -286,7 +291,7 @@ type machine struct {
 }
 
 func newMachine(s *site) *machine {
-	m := &machine{site: s, uuid: uuid.New(), gate: map[string]chan struct{}{}, held: make(chan string, 100), args: map[string]string{}}
+	m := &machine{site: s, uuid: uuid.New(), mac: mac, gate: map[string]chan struct{}{}, held: make(chan string, 100), args: map[string]string{}}
 	m.Started = m.run
 	return m
 }
@@ -343,6 +348,9 @@ func (m *machine) run(b bmc.Boot) {
 	m.off = off
 	m.boots = append(m.boots, string(b.Device))
 	m.mu.Unlock()
+	if m.switchedOn != nil {
+		m.switchedOn()
+	}
 	if b.Device == bmc.PXE {
 		m.wg.Go(func() { m.netboot(ctx) })
 	}
@@ -355,15 +363,26 @@ func (m *machine) netboot(ctx context.Context) {
 	if m.pass(ctx, "boot") != nil {
 		return
 	}
-	url := fmt.Sprintf("http://127.0.0.1:%d/boot.ipxe?mac=%s&uuid=%s", m.site.httpPort, mac, m.uuid)
+	url := fmt.Sprintf("http://127.0.0.1:%d/boot.ipxe?mac=%s&uuid=%s", m.site.httpPort, m.mac, m.uuid)
 	for {
-		text, err := fetch(ctx, url)
+		text, err := "", errLink
+		if m.link.up() {
+			text, err = fetch(ctx, url)
+		}
 		if err == nil {
 			args := map[string]string{}
 			for _, w := range word.FindAllStringSubmatch(text, -1) {
 				args[w[1]] = w[2]
 			}
-			m.agent(ctx, args)
+			if m.link != nil {
+				args["conductor"] = m.link.addr
+			}
+			actx, down := context.WithCancel(ctx)
+			defer down()
+			m.mu.Lock()
+			m.down = down
+			m.mu.Unlock()
+			m.agent(actx, args)
 			return
 		}
 		select {
@@ -404,10 +423,10 @@ func (m *machine) agent(ctx context.Context, args map[string]string) {
 			return []byte(result), m.pass(ctx, s.Name)
 		}
 	}
-	a := &agentstest.Agent{Addr: args["conductor"], Fingerprint: args["ca"], Token: args["token"], Digest: "simulated", MACs: []string{mac}, UUID: m.uuid.String(),
+	a := &agentstest.Agent{Addr: args["conductor"], Fingerprint: args["ca"], Token: args["token"], Digest: "simulated", MACs: []string{m.mac}, UUID: m.uuid.String(),
 		Steps: map[string]agentstest.StepFunc{
-			"inspect": step(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + mac + `","has_carrier":true}],"cpu":{"count":2,"architecture":"x86_64"},
-				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios","pxe_interface":"` + mac + `"},"disks":[],"bmc_address":"192.0.2.7"},"boot_interface":"` + mac + `","root_disk":{"name":"/dev/vda","size":10737418240}}`),
+			"inspect": step(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + m.mac + `","has_carrier":true}],"cpu":{"count":2,"architecture":"x86_64"},
+				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios","pxe_interface":"` + m.mac + `"},"disks":[],"bmc_address":"192.0.2.7"},"boot_interface":"` + m.mac + `","root_disk":{"name":"/dev/vda","size":10737418240}}`),
 			"erase_devices_metadata": step(`{"devices":[]}`), "write_image": step(`{"bytes_written":10485760}`),
 			"write_configdrive": step(`{}`), "prepare_instance_boot": step(`{"committed":true}`),
 		},

@@ -169,7 +169,20 @@ func TestKeptStays(t *testing.T) {
 		w.kill()
 		w.start(nil)
 	}
-	w.walk(m, node.Active) // asks before the agent is back
+	// Not even a job that comes before the agent is back boots the machine.
+	w.kill()
+	m.away.Store(true)
+	w.cfg.SessionGrace = time.Minute
+	w.start(nil)
+	if err := w.current().eng.Provision(t.Context(), m.id, drive(w, m)); err != nil {
+		t.Fatal(err)
+	}
+	w.until(m, "the first step", func(n *node.Node) bool { return n.Job.Current().Status == node.StepRunning })
+	if n := w.node(m); n.Boot.Connected || !n.Boot.Kept || m.boots() != 1 {
+		t.Errorf("boot %+v, %d boots", n.Boot, m.boots())
+	}
+	m.away.Store(false)
+	w.untilState(m, node.Active)
 	checkDeployed(t, m, 1)
 	if m.boots() != 1 {
 		t.Errorf("%d boots of the agent", m.boots())
@@ -771,6 +784,7 @@ func TestKeptIsSilent(t *testing.T) {
 	m := w.add("n1")
 	w.walk(m, node.Available)
 	eng := w.current().eng
+	w.edit(m, func(n *node.Node) { n.Boot.EnrolledAt = n.Boot.EnrolledAt.Add(-2 * time.Hour) })
 	eng.mu.Lock()
 	eng.alive[m.id] = time.Now().Add(-time.Hour)
 	eng.mu.Unlock()

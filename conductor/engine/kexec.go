@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -378,6 +379,37 @@ func kexec(ctx context.Context, p *pass) (v verdict, over bool, err error) {
 		return verdict{}, true, cerr
 	}
 	return again(0), p.n.Job.Note == noteKexec, nil
+}
+
+// AgentStale takes in that an agent asks for a session of a boot that is over: it still runs. That matters where it is thought to have
+// jumped: after a session that broke off, and did not come back in time, nobody knows. Then no system runs on the machine, and it is started
+// the ordinary way.
+func (e *Engine) AgentStale(ctx context.Context, nodeUUID, bootID string) {
+	const why = "the agent still runs, although it was asked to start the installed system by kexec: the machine is restarted and boots from its disk"
+	_, err := e.change(ctx, nodeUUID, func(n *node.Node, also *node.Also) error {
+		b, j := n.Boot, n.Job
+		if b == nil || !b.Ended || b.BootID != bootID {
+			return errMoved
+		}
+		switch past := n.Past[node.PhaseDeploy]; {
+		case j != nil && j.Phase == node.PhaseDeploy && j.Failure == "" && j.Sign == nil && jumped(j) && j.Note == "sign":
+			j.Note, j.BegunAt = "cold off", time.Now().UTC()
+			e.history(n, also, "boot", "WARNING", why, "")
+			return e.resume(n, also)
+		case j == nil && n.Provision == node.Active && past != nil && jumped(past) && n.TargetPower == "" && !n.Maintenance && past.Sign == nil && b.EnrolledAt.Before(past.EndedAt):
+			e.history(n, also, "boot", "WARNING", why, "")
+			b.BootID = "" // once
+			e.beginPower(n, also, "rebooting", nil, "kexec")
+			return nil
+		}
+		return errMoved
+	})
+	switch {
+	case err == nil:
+		e.wake(nodeUUID)
+	case !errors.Is(err, errMoved):
+		e.log.Warn("record that an agent still runs", "node", nodeUUID, "err", err)
+	}
 }
 
 // kexecDelay is how long the agent waits between its leave and the jump: the time in which the machine's network is switched, where it is.

@@ -205,7 +205,7 @@ func TestHangingKernel(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.cfg = kexecConfig(bootKexec, "phone_home")
-			w.cfg.SignTimeout = 300 * time.Millisecond
+			w.cfg.SignTimeout = 3 * time.Second // in which the second start has to show itself
 			w.start(nil)
 			m := available(t, w, "n1")
 			m.os = onlyCold(phoneHome)
@@ -435,7 +435,7 @@ func TestDieDuringKexec(t *testing.T) {
 	world := func(t *testing.T) *world {
 		w := newWorld(t)
 		w.cfg = kexecConfig(bootKexec, "phone_home")
-		w.cfg.FastTrack, w.objects = true, true
+		w.cfg.FastTrack, w.objects, w.cfg.SessionGrace = true, true, 20*time.Second
 		return w
 	}
 	total := once(t, world(t), "n", 0, false)
@@ -536,4 +536,79 @@ func TestUndeployWithoutSign(t *testing.T) {
 		t.Errorf("on %v, bootable %v", m.on, m.bootable)
 	}
 	wantHistory(t, w, m, "INFO", "undeploy requested")
+}
+
+// TestDieDuringColdBoot kills the conductor at each point of the second start of a system that hung after a kexec.
+func TestDieDuringColdBoot(t *testing.T) {
+	for _, note := range []string{"cold off", "cold off asked", "cold disk", "cold on", "cold on asked", "sign after cold boot"} {
+		t.Run(note, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg = kexecConfig(bootKexec, "phone_home")
+			w.cfg.SignTimeout, w.objects = 3*time.Second, true
+			seen := make(chan struct{})
+			first := w.start(&crash{moment: func(n *node.Node) bool {
+				if n.Job == nil || n.Job.Note != note {
+					return false
+				}
+				close(seen)
+				return true
+			}})
+			m := w.add("n1")
+			m.os = onlyCold(phoneHome)
+			go func() {
+				<-seen
+				<-first.ended
+				w.start(nil)
+			}()
+			n := w.walk(m, node.Active)
+			select {
+			case <-seen:
+			default:
+				t.Fatal("the moment did not come")
+			}
+			r := startResult(n)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if m.kexecs != 1 || m.osStarted != 2 || m.writes != 1 || !m.on || !r.ColdBooted || r.Sign == nil || m.boot.Device != power.BootDisk {
+				t.Errorf("%d jumps, %d starts, %d writes, on %v, boot device %+v, result %+v\n%s", m.kexecs, m.osStarted, m.writes, m.on, m.boot, r, historyOf(t, w, m))
+			}
+		})
+	}
+}
+
+// TestAgentThatDidNotJump: one that was thought to have jumped, and shows up again, has its machine started the ordinary way.
+func TestAgentThatDidNotJump(t *testing.T) {
+	for _, sign := range []string{"dhcp", "none"} {
+		t.Run(sign, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			w.cfg = kexecConfig(bootKexec, sign)
+			e := w.start(nil).eng
+			m := available(t, w, "n1")
+			m.os = onlyCold(asksDHCP)
+			w.must(m, node.Deploy)
+			n := w.until(m, "the jump", func(n *node.Node) bool { return n.Job == nil || n.Job.Note == "sign" })
+			boot := n.Boot.BootID
+			e.AgentStale(t.Context(), m.id, "another boot")
+			if n := w.node(m); m.osStarted != 1 || n.Job != nil && n.Job.Phase == node.PhasePower {
+				t.Errorf("an agent of another boot counts: %+v", n.Job)
+			}
+			e.AgentStale(t.Context(), m.id, boot)
+			e.AgentStale(t.Context(), m.id, boot) // it tries again and again
+			n = w.until(m, "the second start", func(n *node.Node) bool { return n.Job == nil && n.Provision == node.Active })
+			if m.mu.Lock(); m.osStarted != 2 || !m.on || n.LastError != "" {
+				t.Errorf("%d starts, on %v, last error %q", m.osStarted, m.on, n.LastError)
+			}
+			m.mu.Unlock()
+			wantHistory(t, w, m, "WARNING", "the agent still runs")
+			if strings.Count(historyOf(t, w, m), "the agent still runs") != 1 {
+				t.Errorf("history:\n%s", historyOf(t, w, m))
+			}
+			e.AgentStale(t.Context(), m.id, boot)
+			if n := w.node(m); n.Job != nil {
+				t.Errorf("once more: %+v", n.Job)
+			}
+		})
+	}
 }

@@ -52,7 +52,7 @@ func (a *agent) live() {
 	}
 	for a.ctx.Err() == nil {
 		c := a.w.current()
-		if c == nil || c.isDead() {
+		if c == nil || c.isDead() || a.m.away.Load() {
 			a.pause()
 			continue
 		}

@@ -70,8 +70,9 @@ type machine struct {
 	callErr    func(op string) error  // of the controller
 	staysOff   bool
 	noNetBoot  bool
-	deaf       int    // so many plans don't reach its agent
-	digest     string // of the agent's steps
+	deaf       int         // so many plans don't reach its agent
+	away       atomic.Bool // its agent opens no session
+	digest     string      // of the agent's steps
 	stepTook   time.Duration
 	flushTook  time.Duration                                                      // between the end of the agent's session and its turning the machine off
 	behave     map[string]func(a *agent, s node.PlanStep) (node.StepResult, bool) // steps that do something else than usual

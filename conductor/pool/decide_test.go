@@ -429,6 +429,7 @@ func TestValidate(t *testing.T) {
 		"image_os_hash_value":       {Image: map[string]any{"image_source": "x"}},
 		`"root_device", which`:      {Image: map[string]any{"image_source": "x", "image_checksum": "y", "root_device": "z"}},
 		"image_type is not a text":  {Image: map[string]any{"image_source": "x", "image_checksum": "y", "image_type": 3.0}},
+		"give the digest itself":    {Image: map[string]any{"image_source": "x", "image_checksum": "http://h/SHA256SUMS"}},
 		"image has no image_source": {Image: map[string]any{"image_source": 3.0}},
 	} {
 		if got := Validate(&p); (got == "") != (part == "") || !strings.Contains(got, part) {

@@ -220,6 +220,9 @@ func Validate(p *node.Pool) string {
 		if Digest(p.Image) == "" {
 			return "image has neither image_os_hash_algo and image_os_hash_value nor image_checksum: an image that is written ahead is verified"
 		}
+		if strings.Contains(Digest(p.Image), "//") {
+			return "image_checksum is an address: give the digest itself, so that it is known which machines have the image"
+		}
 		for k, v := range p.Image {
 			if !imageKeys[k] {
 				return fmt.Sprintf("image has %q, which is not about an image", k)

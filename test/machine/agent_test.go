@@ -179,6 +179,8 @@ func (d *desk) AgentProgress(string, node.Progress) {
 
 func (d *desk) AgentLost(context.Context, string, string) {}
 
+func (d *desk) AgentStale(context.Context, string, string) {}
+
 // result gives what a step answered; the test ends when it did not succeed.
 func (d *desk) result(name string, into any) {
 	d.t.Helper()

@@ -40,11 +40,15 @@ type Handlers struct {
 	store keeper
 	find  *finder.Finder
 	do    Machines
+	pace  Pace
 }
 
+// Pace says how often things are tried, as whoever carries out the policies does.
+type Pace = pool.Pace
+
 // New makes Handlers. With nil machines, single nodes can't be warmed.
-func New(st keeper, find *finder.Finder, do Machines) *Handlers {
-	return &Handlers{store: st, find: find, do: do}
+func New(st keeper, find *finder.Finder, do Machines, pace Pace) *Handlers {
+	return &Handlers{store: st, find: find, do: do, pace: pace}
 }
 
 // Routes are those of pools and of single warm nodes.
@@ -94,7 +98,7 @@ func (s *Handlers) list(ctx context.Context, c *call.Call) (*call.Reply, error) 
 		return 1
 	})
 	for _, p := range byName {
-		out.Pools = append(out.Pools, show(w, p, false))
+		out.Pools = append(out.Pools, s.show(w, p, false))
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
@@ -117,14 +121,14 @@ func (s *Handlers) answer(ctx context.Context, c *call.Call, status int) (*call.
 	if i < 0 {
 		return nil, missing(ident)
 	}
-	return &call.Reply{Status: status, Body: show(w, w.Pools[i], true)}, nil
+	return &call.Reply{Status: status, Body: s.show(w, w.Pools[i], true)}, nil
 }
 
 func missing(ident string) *rest.Error { return rest.NotFound("Pool %s could not be found.", ident) }
 
-func show(w *pool.World, p *node.Pool, nodes bool) rest.Pool {
+func (s *Handlers) show(w *pool.World, p *node.Pool, nodes bool) rest.Pool {
 	facts := w.Facts(p)
-	d := pool.Decide(p, facts, time.Now(), pool.Pace{})
+	d := pool.Decide(p, facts, time.Now(), s.pace)
 	out := rest.Pool{UUID: p.UUID, Name: p.Name, Description: rest.Null(p.Description), ConductorGroup: p.ConductorGroup, ResourceClass: rest.Null(p.ResourceClass),
 		Count: p.Count, Percent: p.Percent, MaxOn: p.MaxOn, MaxWatts: p.MaxWatts, WattsPerNode: p.WattsPerNode, Image: p.Image,
 		CreatedAt: rest.NullTime{Time: p.CreatedAt}, UpdatedAt: rest.NullTime{Time: p.UpdatedAt},
@@ -248,7 +252,7 @@ func (s *Handlers) warmth(ctx context.Context, nodeUUID string, status int) (*ca
 	p := w.Of(nodeUUID)
 	if p != nil {
 		facts := w.Facts(p)
-		d := pool.Decide(p, facts, time.Now(), pool.Pace{})
+		d := pool.Decide(p, facts, time.Now(), s.pace)
 		if i := slices.IndexFunc(facts, func(f pool.Fact) bool { return f.UUID == nodeUUID }); i >= 0 {
 			return &call.Reply{Status: status, Body: showNode(w, p, &facts[i], d.Why[nodeUUID])}, nil
 		}

@@ -93,16 +93,18 @@ func (r report) print(w io.Writer) error {
 	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintf(t, "\t%s\t%s\t\n", ordinary, zero)
 	for _, name := range r.spans() {
-		fmt.Fprintf(t, "%s\t", name)
+		cells, some := "", false
 		for _, way := range ways {
 			v := median(each(r.of(way), func(x run1) float64 { return spent(x.Trace)[name] }))
 			if v < 0.005 {
-				fmt.Fprint(t, "-\t")
+				cells += "-\t"
 			} else {
-				fmt.Fprintf(t, "%.2f\t", v)
+				cells, some = cells+fmt.Sprintf("%.2f\t", v), true
 			}
 		}
-		fmt.Fprintln(t)
+		if some {
+			fmt.Fprintf(t, "%s\t%s\n", name, cells)
+		}
 	}
 	if err := t.Flush(); err != nil {
 		return err

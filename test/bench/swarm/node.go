@@ -35,9 +35,11 @@ type box struct{}
 func (box) SetClock(time.Time) error          { return nil }
 func (box) KernelLog() ([]byte, error)        { return nil, nil }
 func (box) End(context.Context, string) error { return errors.New("there is no machine") }
+func (box) KernelLoaded() bool                { return false }
 func (box) Settle(context.Context) error      { return nil }
 func (box) Wait(context.Context) error        { return nil }
 func (box) Rotate()                           {}
+func (box) Leave(context.Context) error       { return nil }
 func (box) Reset(context.Context) error       { return nil }
 func (box) Summary() string                   { return "a namespace" }
 

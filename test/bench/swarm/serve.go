@@ -46,6 +46,9 @@ type rack struct {
 func (*rack) Enrolled(context.Context, string)          {}
 func (*rack) AgentProgress(string, node.Progress)       {}
 func (*rack) AgentLost(context.Context, string, string) {}
+
+// AgentStale does nothing: a rack has no boots that are over.
+func (*rack) AgentStale(context.Context, string, string) {}
 func (r *rack) AgentUp(_ context.Context, s node.AgentState) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
