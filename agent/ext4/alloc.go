@@ -147,11 +147,14 @@ func add(x []extent, logical, start, n uint64) []extent {
 	return append(x, extent{logical, start, n})
 }
 
+// maxUnsound is how many groups may be damaged before no more are looked at: to find that out takes time.
+const maxUnsound = 16
+
 // alloc takes n blocks, near the group if there is room.
 func (w *Writer) alloc(near uint32, n uint64) ([]extent, error) {
 	var x []extent
 	got := uint64(0)
-	for k := uint32(0); k < w.groups && got < n; k++ {
+	for k := uint32(0); k < w.groups && got < n && len(w.unsound) <= maxUnsound; k++ {
 		g := (near + k) % w.groups
 		d := w.desc(g)
 		if short(d, 0xc, 0x2c) == 0 {
@@ -279,7 +282,7 @@ func (w *Writer) inodeMap(g uint32) ([]byte, error) {
 func (w *Writer) newInode(near uint32, dir bool) (uint32, []byte, error) {
 	le := binary.LittleEndian
 	bad := 0
-	for k := range w.groups {
+	for k := uint32(0); k < w.groups && bad <= maxUnsound; k++ {
 		g := (near + k) % w.groups
 		d := w.desc(g)
 		if short(d, 0xe, 0x2e) == 0 {

@@ -16,6 +16,9 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
+// flushed is for tests that look at the file, not at the medium.
+func flushed() error { return nil }
+
 func openWriter(t *testing.T, path string) (*Writer, *os.File) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
@@ -93,7 +96,7 @@ func TestWrite(t *testing.T) {
 			if ok, err := w.IsDir("/efi/boot"); !ok || err != nil {
 				t.Errorf("IsDir = %v, %v", ok, err)
 			}
-			if err := w.Commit(f.Sync); err != nil {
+			if err := w.Commit(flushed); err != nil {
 				t.Fatal(err)
 			}
 			kit.Run(t, "fsck.fat", "-n", "-v", img)
@@ -155,7 +158,7 @@ func TestWriteFull(t *testing.T) {
 		if after, err := os.ReadFile(img); err != nil || !bytes.Equal(before, after) {
 			t.Errorf("%s: what failed has written something, %v", c, err)
 		}
-		w, f := openWriter(t, img)
+		w, _ = openWriter(t, img)
 		all := int(w.fs.clusters) * int(w.fs.cluster)
 		if _, err := w.Put("/all", make([]byte, all)); err != nil {
 			t.Fatal(err)
@@ -163,7 +166,7 @@ func TestWriteFull(t *testing.T) {
 		if _, err := w.Put("/all", bytes.Repeat([]byte{1}, all)); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Commit(f.Sync); err != nil {
+		if err := w.Commit(flushed); err != nil {
 			t.Fatal(err)
 		}
 		kit.Run(t, "fsck.fat", "-n", img)

@@ -186,7 +186,7 @@ type object = map[string]any
 
 func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 
-const gptScript = "label: gpt\nstart=2048, size=8192, type=U, name=esp\nstart=10240, size=2048, name=data\nstart=12288, size=24576, name=root\n"
+const gptScript = "label: gpt\nstart=2048, size=8192, type=U, name=esp\nstart=10240, size=2048, name=data\nstart=12288, size=12288, name=root\n"
 
 // TestInject puts files of every kind into a system's partitions: found by path, number, label, UUID and name.
 func TestInject(t *testing.T) {
@@ -194,7 +194,7 @@ func TestInject(t *testing.T) {
 	if err := os.WriteFile(xfs, []byte("XFSB"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	img := system(t, 20*mib, gptScript, map[int64]string{mib: esp(t, 4*mib), 5 * mib: xfs, 6 * mib: root(t, 12*mib)})
+	img := system(t, 14*mib, gptScript, map[int64]string{mib: esp(t, 4*mib), 5 * mib: xfs, 6 * mib: root(t, 6*mib)})
 	tries := 0
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if tries++; tries == 1 {
@@ -236,7 +236,7 @@ func TestInject(t *testing.T) {
 	if !slices.Equal(what, want) || r.Unlabelled != 7 {
 		t.Errorf("the result is %q, %d without label, want %q, 7", what, r.Unlabelled, want)
 	}
-	part := w.part(t, 6*mib, 12*mib)
+	part := w.part(t, 6*mib, 6*mib)
 	kit.Run(t, "e2fsck", "-f", "-n", part)
 	for name, want := range map[string]string{"/etc/hostname": "injected\n", "/etc/app/secret": "again\n", "/usr/bin/tool": "from a server", "/by-label": "1", "/by-uuid": "2", "/by-name": "3", "/by-device": "4"} {
 		got := filepath.Join(t.TempDir(), "f")
@@ -272,7 +272,7 @@ func TestHeldBack(t *testing.T) {
 		fs     []string
 	}{{512, []string{"-b", "1024"}}, {512, []string{"-b", "4096"}}, {512, nil}, {4096, []string{"-b", "1024"}}} {
 		t.Run(fmt.Sprint(c.sector, c.fs), func(t *testing.T) {
-			start, size, end := int64(63*512), int64(8*mib), int64(0)
+			start, size, end := int64(63*512), int64(4*mib), int64(0)
 			if c.sector == 4096 { // such disks have a GPT, which is held back by itself; here writes are smaller than sectors
 				start, end = mib, mib
 			}
@@ -282,14 +282,14 @@ func TestHeldBack(t *testing.T) {
 			} else {
 				file = root(t, size, append(c.fs, "-O", "^has_journal,^resize_inode", "-N", "128")...)
 			}
-			img := system(t, start+size+end, "label: dos\nstart=63, size=16384, type=83\n", map[int64]string{start: file})
+			img := system(t, start+size+end, "label: dos\nstart=63, size=8192, type=83\n", map[int64]string{start: file})
 			if c.sector == 4096 {
-				gpt4096(img, 256, 2048)
+				gpt4096(img, 256, 1024)
 			}
 			w := written(t, img, c.sector)
-			big := bytes.Repeat([]byte("0123456789abcdef"), 7*mib/16)
+			big := bytes.Repeat([]byte("0123456789abcdef"), 3*mib/16)
 			if c.fs != nil {
-				big = big[:7*mib-100]
+				big = big[:3*mib-100]
 			}
 			files := []object{{"path": "/big", "partition": 1, "content": base64.StdEncoding.EncodeToString(big)}}
 			for k := range 30 {
@@ -324,7 +324,7 @@ func TestNothingHalf(t *testing.T) {
 	if err := os.WriteFile(xfs, []byte("XFSB"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	img := system(t, 20*mib, gptScript, map[int64]string{mib: esp(t, 4*mib), 5 * mib: xfs, 6 * mib: root(t, 12*mib)})
+	img := system(t, 14*mib, gptScript, map[int64]string{mib: esp(t, 4*mib), 5 * mib: xfs, 6 * mib: root(t, 6*mib)})
 	srv := httptest.NewServer(http.NotFoundHandler())
 	defer srv.Close()
 	good := object{"path": "/etc/hostname", "content": b64("x")}
@@ -340,7 +340,7 @@ func TestNothingHalf(t *testing.T) {
 		{object{"path": "/x", "partition": 2, "content": ""}, "XFS can't be changed"},
 		{object{"path": "/nothing/x", "content": ""}, "no partition of the image has a folder /nothing"},
 		{object{"path": "/x", "partition": "home", "content": ""}, `no partition "home"`},
-		{object{"path": "/etc/large", "content": base64.StdEncoding.EncodeToString(make([]byte, 13*mib))}, "no room"},
+		{object{"path": "/etc/large", "content": base64.StdEncoding.EncodeToString(make([]byte, 6*mib))}, "no room"},
 		{object{"path": "/EFI/large", "content": base64.StdEncoding.EncodeToString(make([]byte, 5*mib))}, "no room"},
 		{object{"path": "/EFI/x", "content": "", "mode": 420}, "neither mode nor owner"},
 		{object{"path": "/etc/x", "content": "", "owner": "bob"}, "knows no bob"},
@@ -363,7 +363,7 @@ func TestNothingHalf(t *testing.T) {
 			t.Errorf("%v: the disk was changed, %v", c.file["path"], err)
 		}
 	}
-	_ = w.part(t, 6*mib, 12*mib)
+	_ = w.part(t, 6*mib, 6*mib)
 	if _, err := w.inject(t, object{"files": []object{good}}); err == nil || !strings.Contains(err.Error(), "committed already") {
 		t.Errorf("after the commit: %v", err)
 	}

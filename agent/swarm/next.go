@@ -106,7 +106,10 @@ func (m *Member) fetch() {
 
 // choosePeer picks the rarest wanted chunk that a neighbour can be asked for now.
 func (m *Member) choosePeer(now time.Time) (int, *neighbour) {
-	var free []*neighbour
+	if !m.down.open() {
+		return -1, nil
+	}
+	free := make([]*neighbour, 0, len(m.near))
 	most := 2
 	if len(m.near) <= 3 {
 		most = 4
@@ -116,7 +119,7 @@ func (m *Member) choosePeer(now time.Time) (int, *neighbour) {
 			free = append(free, nb)
 		}
 	}
-	if len(free) == 0 || !m.down.open() {
+	if len(free) == 0 {
 		return -1, nil
 	}
 	best := m.rarest(1, func(i int) bool {
