@@ -34,7 +34,7 @@ images: build ## Build the tiny and the Debian 12 image into build/images/
 	bin/ingot image build tiny --qcow2 --out build/images/tiny
 	bin/ingot image build debian --qcow2 --out build/images/debian
 
-demo: ## The main job in a virtual rack, live: power-on to a running Debian (FIRMWARE=bios or uefi)
+demo: ## The main job in a virtual rack, live: power-on to a running Debian, then once more without a reboot (FIRMWARE=bios or uefi)
 	@sh tools/deps.sh build lab images
 	@echo 'Building ingot, ingotd and ingot-agent; the first time takes a few minutes.'
 	@$(MAKE) --no-print-directory -s build

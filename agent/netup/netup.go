@@ -63,6 +63,7 @@ type Net struct {
 	up     bool
 	name   bool           // the host name has been set
 	made   map[string]int // index of each bond and VLAN that is ours
+	mtu    map[int]int    // of each link, by its index, before any lease
 	began  time.Time
 	dns6   []netip.Addr
 }
@@ -75,7 +76,6 @@ type link struct {
 	carrier chan struct{}   // a carrier came up
 	ctx     context.Context // ends with the link
 	stop    context.CancelFunc
-	mtu     int           // before any lease
 	on      bool          // has a carrier
 	dhcp6   bool          // a DHCPv6 client runs
 	managed bool          // and asks for addresses
@@ -88,7 +88,7 @@ type link struct {
 
 // New prepares a network. Run does the work.
 func New(cfg Config) *Net {
-	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), resets: make(chan chan struct{}), leaves: make(chan chan struct{}), links: map[int]*link{}, made: map[string]int{}}
+	n := &Net{cfg: cfg, log: cfg.Log, ready: make(chan struct{}), resets: make(chan chan struct{}), leaves: make(chan chan struct{}), links: map[int]*link{}, made: map[string]int{}, mtu: map[int]int{}}
 	if n.log == nil {
 		n.log = slog.New(slog.DiscardHandler)
 	}
@@ -241,6 +241,7 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 		n.mu.Lock()
 		l := n.links[a.Index]
 		delete(n.links, a.Index)
+		delete(n.mtu, a.Index)
 		if l != nil {
 			delete(n.made, a.Name) // it may be made again
 		}
@@ -264,8 +265,11 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 	n.mu.Lock()
 	if l == nil {
 		lctx, stop := context.WithCancel(ctx)
-		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, mtu: a.MTU, carrier: make(chan struct{}, 1), ask6: make(chan struct{}, 1), ctx: lctx, stop: stop}
+		l = &link{index: a.Index, name: a.Name, mac: a.HardwareAddr, carrier: make(chan struct{}, 1), ask6: make(chan struct{}, 1), ctx: lctx, stop: stop}
 		n.links[a.Index] = l
+		if _, known := n.mtu[a.Index]; !known { // an announcement from before a reset may tell that of a lease
+			n.mtu[a.Index] = a.MTU
+		}
 		n.log.Info("link found", "link", l.name, "mac", l.mac.String())
 		prepareIPv6(l.name)
 		if err := netlink.LinkSetUp(u.Link); err != nil {

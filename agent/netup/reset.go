@@ -54,8 +54,14 @@ func (n *Net) let(l *link) error {
 		n.mu.Unlock()
 		return netlink.LinkDel(nl)
 	}
+	n.mu.Lock()
+	mtu := n.mtu[l.index]
+	n.mu.Unlock()
 	list, err := netlink.AddrList(nl, netlink.FAMILY_V4)
-	errs := []error{err, netlink.LinkSetMTU(nl, l.mtu)}
+	errs := []error{err}
+	if mtu > 0 && mtu != nl.Attrs().MTU {
+		errs = append(errs, netlink.LinkSetMTU(nl, mtu))
+	}
 	for _, a := range list {
 		errs = append(errs, netlink.AddrDel(nl, &a))
 	}

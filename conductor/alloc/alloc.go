@@ -42,7 +42,7 @@ func Image(extra map[string]any) (string, error) {
 	digest, ok := v.(string)
 	hex := digest[strings.IndexByte(digest, ':')+1:]
 	if !ok || len(hex) < 32 || strings.Trim(strings.ToLower(hex), "0123456789abcdef") != "" {
-		return "", fmt.Errorf("extra's %s is not the digest of an image, such as sha256:7f3c...", ImageKey)
+		return "", fmt.Errorf("extra's %s is not the digest of an image: sha256: and 64 hexadecimal digits", ImageKey)
 	}
 	return digest, nil
 }

@@ -311,6 +311,31 @@ func TestWarmPoolHeals(t *testing.T) {
 		t.Errorf("%d machines were started although three were warm all the time", n-before)
 	}
 
+	// An image is written ahead to each, once; a deployment finds its agent there. (That a real agent finds the image is its own tests' to show.)
+	digest := strings.Repeat("ab", 32)
+	if _, err := s.SetPool(t.Context(), "web", map[string]any{"resource_class": "large", "count": 3, "max_on": 3,
+		"image": map[string]any{"image_source": "http://192.0.2.1/debian.raw.zst", "image_os_hash_algo": "sha256", "image_os_hash_value": digest}}); err != nil {
+		t.Fatal(err)
+	}
+	s.until("the image is on all that are warm", func() bool {
+		p, warm := r.pool()
+		staged := 0
+		for _, n := range p.Nodes {
+			if n.State == "warm" && string(n.Staged) == "sha256:"+digest {
+				staged++
+			}
+		}
+		return len(warm) == 3 && staged == 3
+	})
+	for name, m := range r.machines {
+		if n := m.runs("write_image"); n > 1 {
+			t.Errorf("the image was written to %s %d times", name, n)
+		}
+	}
+	if n := r.boots(); n != before {
+		t.Errorf("%d machines were started for the image", n-before)
+	}
+
 	if err := s.DeletePool(t.Context(), "web"); err != nil {
 		t.Fatal(err)
 	}

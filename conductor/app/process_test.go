@@ -427,7 +427,7 @@ func (m *machine) agent(ctx context.Context, args map[string]string) {
 		Steps: map[string]agentstest.StepFunc{
 			"inspect": step(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + m.mac + `","has_carrier":true}],"cpu":{"count":2,"architecture":"x86_64"},
 				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios","pxe_interface":"` + m.mac + `"},"disks":[],"bmc_address":"192.0.2.7"},"boot_interface":"` + m.mac + `","root_disk":{"name":"/dev/vda","size":10737418240}}`),
-			"erase_devices_metadata": step(`{"devices":[]}`), "write_image": step(`{"bytes_written":10485760}`),
+			"erase_devices_metadata": step(`{"devices":[]}`), "write_image": step(`{"bytes_written":10485760,"digest":"sha256:` + strings.Repeat("ab", 32) + `"}`),
 			"write_configdrive": step(`{}`), "prepare_instance_boot": step(`{"committed":true}`),
 		},
 		Power: func(p agentv1.PowerAction) {

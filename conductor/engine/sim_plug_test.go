@@ -69,14 +69,15 @@ func (p *plugs) run(phase node.Phase) func(context.Context, hardware.Call) (hard
 		if took == 0 {
 			took = 5 * time.Millisecond
 		}
-		done := time.Since(c.Begun) >= took
+		left := took - time.Since(c.Begun) // once: time goes on
+		done := left <= 0
 		switch mode := p.mode[phase]; {
 		case mode == "fail", mode == "slow fail" && done:
 			return hardware.Outcome{}, errors.New("it hurts")
 		case mode == "park":
 			return hardware.Outcome{Hold: true}, nil
 		case (mode == "slow" || mode == "slow fail") && !done:
-			return hardware.Outcome{After: took - time.Since(c.Begun)}, nil
+			return hardware.Outcome{After: left}, nil
 		}
 		return hardware.Outcome{Apply: func(*node.Node, *node.Also) error { p.applied.Add(1); return nil }}, nil
 	}

@@ -59,6 +59,7 @@ func TestDecide(t *testing.T) {
 		{"one that somebody else turned on takes power", node.Pool{Count: 2, MaxOn: 2}, []Fact{fact("a", Busy), fact("b", Warm, own), fact("c", Cold)}, "", "no more than 2", map[string]string{"a": "something else"}},
 		{"limit of power", node.Pool{Count: 3, MaxWatts: 350}, []Fact{fact("a", Warm, own, watts(200)), fact("b", Cold, watts(200)), fact("c", Cold), fact("d", Cold)}, "warm c", "all together may take 350 W", map[string]string{"b": "200 W"}},
 		{"a limit that was lowered", node.Pool{Count: 3, MaxOn: 1}, []Fact{fact("a", Warm, own), fact("b", Warm, own, hasImage), fact("c", Warm)}, "cool a, cool b", "more machines are on", nil},
+		{"those that are on their way off need not be turned off", node.Pool{Count: 2, MaxOn: 2}, []Fact{fact("a", Cooling), fact("b", Warm, own), fact("c", Warm, own)}, "", "", nil},
 		{"fewer wanted", node.Pool{Count: 1}, []Fact{fact("a", Warm, own), fact("b", Warm, own, hasImage), fact("c", Warm)}, "cool a, cool b", "", nil},
 		{"what the pool did not turn on stays", node.Pool{}, []Fact{fact("a", Warm), fact("b", Cold, on)}, "", "", nil},
 		{"but not above the limit", node.Pool{Count: 1, MaxOn: 1}, []Fact{fact("a", Warm), fact("b", Warm)}, "cool a", "", nil},

@@ -93,8 +93,12 @@ func New(st db, do machines, hub *events.Hub, cfg Config, log *slog.Logger) *Run
 	return &Runner{db: st, do: do, hub: hub, cfg: cfg, log: log}
 }
 
-// atMost is how often pools are looked at while things change all the time.
-const atMost = 4 // a second
+// While things change all the time, pools are looked at so often, and for no more than this part of the time: with many nodes a look takes long.
+const (
+	atMost  = 4  // a second
+	oneOf   = 10 // a tenth of the time
+	soonest = time.Second / atMost
+)
 
 // Run works until ctx ends or the hub is closed.
 func (r *Runner) Run(ctx context.Context) {
@@ -112,6 +116,7 @@ func (r *Runner) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	idle := false // there are no pools
+	gap := soonest
 	at := r.cfg.Now()
 	for {
 		select {
@@ -126,19 +131,21 @@ func (r *Runner) Run(ctx context.Context) {
 				continue
 			}
 			// What comes together is looked at together.
-			if soon := r.cfg.Now().Add(time.Second / atMost); soon.Before(at) {
+			if soon := r.cfg.Now().Add(gap); soon.Before(at) {
 				at = soon
 				timer.Reset(time.Until(at))
 			}
 		case <-timer.C:
+			began := time.Now()
 			next, pools, err := r.Pass(ctx)
+			gap = max(soonest, oneOf*time.Since(began))
 			if err != nil && ctx.Err() == nil {
 				r.log.Error("pools can't be looked after: it is tried again", "err", err)
 			}
 			idle = err == nil && pools == 0
 			wait := r.cfg.Interval
 			if d := next.Sub(r.cfg.Now()); !next.IsZero() && d < wait {
-				wait = max(d, time.Second/atMost)
+				wait = max(d, gap)
 			}
 			at = r.cfg.Now().Add(wait)
 			timer.Reset(wait)

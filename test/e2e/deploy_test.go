@@ -97,6 +97,11 @@ func TestBIOS(t *testing.T) {
 			t.Errorf("the time line lacks %q: %q", want, names)
 		}
 	}
+	tr := r.trace("bios-1", "deploy")
+	accounted(t, tr, "firmware", "HTTP: kernel", "HTTP: ramdisk", "kernel and drivers", "write_image")
+	if tr.FirmwareBoots != 2 || tr.Kexecs != 0 {
+		t.Errorf("the trace of an ordinary deployment tells %d boots through firmware and %d by kexec, want 2 and 0", tr.FirmwareBoots, tr.Kexecs)
+	}
 
 	r.openstack("node", "power", "off", "bios-1")
 	kit.Eventually(t, time.Minute, "the machine is off", func() bool { return !m.On() })

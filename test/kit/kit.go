@@ -24,7 +24,7 @@ var packages = map[string]string{
 	"apt-cache": "apt", "apt-get": "apt", "dpkg-deb": "dpkg", "dd": "coreutils", "sha256sum": "coreutils", "losetup": "mount", "mount": "mount",
 	"mke2fs": "e2fsprogs", "debugfs": "e2fsprogs", "e2fsck": "e2fsprogs", "mkfs.ext4": "e2fsprogs",
 	"mkfs.vfat": "dosfstools", "fsck.vfat": "dosfstools", "fsck.fat": "dosfstools", "isoinfo": "genisoimage", "blkid": "util-linux", "mkfs.xfs": "xfsprogs",
-	"mcopy": "mtools", "mmd": "mtools", "mdir": "mtools", "mtype": "mtools",
+	"mcopy": "mtools", "mformat": "mtools", "mmd": "mtools", "mdir": "mtools", "mtype": "mtools",
 	"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "qemu-nbd": "qemu-utils",
 	"grub-mkimage": "grub-common", "sgdisk": "gdisk", "sfdisk": "fdisk", "ip": "iproute2", "busybox": "busybox-static",
 	"protoc": "protobuf-compiler", "openstack": "python3-openstackclient", "xz": "xz-utils", "depmod": "kmod", "modprobe": "kmod",

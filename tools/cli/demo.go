@@ -21,7 +21,8 @@ func (p *program) labDemo() *cobra.Command {
 		Use: "demo", Short: "Show the main job in a virtual rack: a powered-off machine becomes a running Debian",
 		Long: `Show the main job live, in a virtual rack of one machine. It builds the ramdisk and a Debian 12 image the first time (run it in
 Ingot's source), brings up the rack "demo" with a conductor, and takes the machine from power-off to a login prompt by the same
-commands that you would type. At the end it shows where every second went, and leaves the rack up until "ingot lab down --name demo".
+commands that you would type; then it gives the machine back and deploys it once more without a reboot. At the end it shows both times and where
+every second went, and leaves the rack up until "ingot lab down --name demo".
 Ctrl-C takes everything down.`,
 		Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
 	}
