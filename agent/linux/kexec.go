@@ -57,7 +57,7 @@ func refusal(err error, root string) string {
 		b, _ := os.ReadFile(filepath.Join(root, name))
 		return strings.TrimSpace(string(b))
 	}
-	guarded := ""
+	guarded, locked := "", false
 	if b, err := os.ReadFile(filepath.Join(root, "sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c")); err == nil && len(b) == 5 && b[4] == 1 {
 		guarded = "Secure Boot is on"
 	}
@@ -65,7 +65,7 @@ func refusal(err error, root string) string {
 		if guarded != "" {
 			guarded += " and "
 		}
-		guarded += "the agent's kernel is locked down"
+		guarded, locked = guarded+"the agent's kernel is locked down", true
 	}
 	because := func(text string) string {
 		if guarded != "" {
@@ -74,7 +74,8 @@ func refusal(err error, root string) string {
 		return text
 	}
 	switch {
-	case errors.Is(err, unix.EKEYREJECTED), errors.Is(err, unix.ENOKEY), errors.Is(err, unix.ENODATA), errors.Is(err, unix.EBADMSG), errors.Is(err, unix.ELIBBAD):
+	case errors.Is(err, unix.EPERM) && locked, // which asks for a signature, and says no more of it
+		errors.Is(err, unix.EKEYREJECTED), errors.Is(err, unix.ENOKEY), errors.Is(err, unix.ENODATA), errors.Is(err, unix.EBADMSG), errors.Is(err, unix.ELIBBAD):
 		return because("its signature is not one that the agent's kernel trusts")
 	case errors.Is(err, unix.EPERM) && read("proc/sys/kernel/kexec_load_disabled") == "1":
 		return "the agent's kernel has this switched off (kexec_load_disabled)"

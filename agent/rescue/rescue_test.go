@@ -196,6 +196,11 @@ func TestCommands(t *testing.T) {
 	if err := newSessionOf(t, c).Run("kill -TERM $$"); !errors.As(err, &exit) || exit.Signal() != "TERM" {
 		t.Errorf("a command that a signal ended = %v", err)
 	}
+	for range 50 { // over before the client knows that it has begun
+		if err := newSessionOf(t, c).Run(":"); err != nil {
+			t.Fatalf("a command that does nothing = %v", err)
+		}
+	}
 	// More than any buffer on the way holds, and what a command leaves behind does not keep it from ending.
 	s = newSessionOf(t, c)
 	big, err := s.Output("sleep 1000 & head -c 5000000 /dev/zero")
@@ -245,8 +250,8 @@ func TestTerminal(t *testing.T) {
 	if err := s.WindowChange(50, 132); err != nil {
 		t.Fatal(err)
 	}
-	say("stty size\n")
-	eventually(t, "the new size", func() bool { return out.has("50 132") })
+	// Nothing says when the change has arrived, so it is asked for until it has.
+	eventually(t, "the new size", func() bool { say("stty size\n"); return out.has("50 132") })
 	say("trap 'echo interr''upted' INT; echo rea''dy; sleep 1000; echo went on\n")
 	eventually(t, "sleep", func() bool { return out.has("ready") })
 	// The shell may not have started sleep yet, and then only it hears this: so it is said until it is heard.

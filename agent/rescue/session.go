@@ -34,6 +34,8 @@ type session struct {
 
 	master, slave *os.File // of a terminal; nil without
 
+	answered chan struct{} // closed when the client knows that its shell or command runs
+
 	mu      sync.Mutex
 	begun   bool
 	process *os.Process // nil before it runs and after its end
@@ -41,7 +43,7 @@ type session struct {
 }
 
 func newSession(s *server, ch ssh.Channel, conn ssh.ConnMetadata) *session {
-	return &session{s: s, ch: ch, conn: conn,
+	return &session{s: s, ch: ch, conn: conn, answered: make(chan struct{}),
 		env: []string{"PATH=/bin:/sbin:/usr/bin:/usr/sbin", "HOME=/root", "SHELL=/bin/sh", "USER=root", "LOGNAME=root"}}
 }
 
@@ -68,9 +70,13 @@ type (
 // serve answers the channel's requests until the client, or the server, closes it. When it returns nothing of the session runs.
 func (s *session) serve(reqs <-chan *ssh.Request) {
 	for r := range reqs {
+		was := s.used()
 		ok := s.request(r)
 		if r.WantReply {
 			_ = r.Reply(ok, nil)
+		}
+		if !was && s.used() {
+			close(s.answered)
 		}
 	}
 	s.signal(unix.SIGHUP) // as when a line is cut
@@ -316,6 +322,7 @@ func (s *session) ended(p *os.Process, output ...*stream) {
 		for _, o := range output {
 			o.drain(s.s.done)
 		}
+		<-s.answered // a command may be quicker than the word that it was begun
 		if err == nil {
 			s.tell(st)
 		}

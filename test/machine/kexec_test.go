@@ -80,3 +80,37 @@ func TestKexec(t *testing.T) {
 		})
 	}
 }
+
+// TestKexecLocked installs on a machine whose kernel is locked down as under Secure Boot: a kernel whose signature is not trusted is not loaded,
+// and the result says what stands in the way. The deployment is done all the same.
+func TestKexecLocked(t *testing.T) {
+	kit.NeedPrograms(t, "qemu-system-x86_64")
+	art, err := shared()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := httptest.NewServer(http.FileServer(http.Dir(art.images)))
+	defer files.Close()
+	args, err := json.Marshal(map[string]any{
+		"image_source": "http://" + host(files.Listener.Addr().String()) + "/" + art.tiny.File, "image_os_hash_algo": "sha256", "image_os_hash_value": art.tiny.SHA256,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := newDesk(t, plan("deploy-1", node.PhaseDeploy, node.PlanStep{Interface: "deploy", Name: "write_image", Args: args},
+		node.PlanStep{Interface: "deploy", Name: "prepare_instance_boot"}, node.PlanStep{Interface: "deploy", Name: "load_kernel"}))
+	console := kit.Boot(t, kit.VM{
+		Kernel: filepath.Join(art.ramdisk, "vmlinuz"), Initrd: filepath.Join(art.ramdisk, "initramfs.cpio.zst"), Append: d.cmdline() + " lockdown=integrity",
+		Disks: []string{kit.TempDisk(t, 5<<30)}, Timeout: bootLimit,
+		Args: []string{"-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:aa:00:01"},
+	})
+	var r kexec.Result
+	d.result("load_kernel", &r)
+	// The lab's firmware has no keys, so that the agent's kernel trusts none but those it was built with.
+	if r.Loaded || !strings.Contains(r.Reason, "the agent's kernel is locked down") || !strings.Contains(r.Reason, "its signature") || r.Kernel == "" {
+		t.Errorf("load_kernel = %+v", r)
+	}
+	if !strings.Contains(console, "the conductor ends this boot: off") {
+		t.Errorf("the console:\n%s", console)
+	}
+}
