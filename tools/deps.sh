@@ -58,7 +58,7 @@ group() {
 		need bsdutils "a terminal for serial over LAN"
 		need util-linux "loop devices, and what it sees on a disk"
 		need mount "loop devices"
-		need xfsprogs "makes file systems to erase"
+		need xfsprogs "makes file systems to erase and to read"
 		need minisign "signs published images"
 		need openssl "makes keys and signatures like cosign's"
 		need docker-registry "an OCI registry to publish to"

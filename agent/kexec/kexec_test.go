@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -44,6 +45,59 @@ func extImage(t *testing.T, size int64, files map[string]string) []byte {
 	}
 	img := kit.TempDisk(t, size)
 	kit.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-U", rootID, "-L", "root", "-d", dir, img)
+	b, err := os.ReadFile(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// xfsImage makes an XFS file system with files. Its programs take a small one only from the tests of XFS itself, which say so in their environment.
+func xfsImage(t *testing.T, files map[string]string) []byte {
+	t.Helper()
+	kit.NeedPrograms(t, "mkfs.xfs")
+	dir, n := t.TempDir(), 0
+	var proto strings.Builder
+	var folder func(prefix string)
+	folder = func(prefix string) {
+		names := map[string]bool{}
+		for name := range files {
+			rest, ok := strings.CutPrefix(name, prefix)
+			if !ok {
+				continue
+			}
+			first, _, deep := strings.Cut(rest, "/")
+			if names[first] {
+				continue
+			}
+			names[first] = true
+			if target, ok := strings.CutPrefix(files[name], "->"); deep {
+				fmt.Fprintf(&proto, "%s d--755 0 0\n", first)
+				folder(prefix + first + "/")
+			} else if ok {
+				fmt.Fprintf(&proto, "%s l--777 0 0 %s\n", first, target)
+			} else {
+				n++
+				from := filepath.Join(dir, fmt.Sprint(n))
+				if err := os.WriteFile(from, []byte(files[name]), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintf(&proto, "%s ---644 0 0 %s\n", first, from)
+			}
+		}
+		proto.WriteString("$\n")
+	}
+	proto.WriteString("/\n0 0\nd--755 0 0\n")
+	folder("")
+	if err := os.WriteFile(filepath.Join(dir, "proto"), []byte(proto.String()), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	img := kit.TempDisk(t, 40<<20)
+	cmd := exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-f", "-L", "root", "-m", "uuid="+rootID, "-p", filepath.Join(dir, "proto"), img)
+	cmd.Env = append(os.Environ(), "TEST_DIR=/", "TEST_DEV=/", "QA_CHECK_FS=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("mkfs.xfs: %v: %s", err, out)
+	}
 	b, err := os.ReadFile(img)
 	if err != nil {
 		t.Fatal(err)
@@ -164,6 +218,7 @@ func TestLoad(t *testing.T) {
 		{name: "GRUB", root: ext, want: grub},
 		{name: "GRUB, UEFI, more words", esp: stub, root: ext, uefi: true, args: `{"kernel_append_params":"console=ttyS1,115200","root_device":{"serial":"S1"}}`, want: more},
 		{name: "a mirror", root: mirror(ext, 1), want: grub},
+		{name: "XFS", root: xfsImage(t, root), want: grub},
 		{name: "systemd-boot on the system partition", esp: onESP, uefi: true, want: Result{Loaded: true, Kernel: "partition 1: /a/linux", Initrd: []string{"partition 1: /a/initrd"}, From: "systemd-boot",
 			Config: "loader/entries/a.conf", Title: "A", Cmdline: "root=LABEL=x", Bytes: int64(len(kernel) + len(initrd))}},
 		{name: "too little memory", root: ext, memory: 20 << 10, reason: "do not fit into the machine's memory"},
@@ -171,7 +226,8 @@ func TestLoad(t *testing.T) {
 		{name: "striped", root: mirror(ext, 0), reason: "of level 0, which can't be read from one disk"},
 		{name: "encrypted", root: []byte("LUKS\xba\xbe" + strings.Repeat("\x00", 1<<20)), reason: "partition 2 was not read: it is an encrypted volume (LUKS)"},
 		{name: "LVM", root: []byte(strings.Repeat("\x00", 512) + "LABELONE" + strings.Repeat("\x00", 1<<20)), reason: "LVM"},
-		{name: "XFS", root: []byte("XFSB" + strings.Repeat("\x00", 1<<20)), reason: "it is XFS, which is not read here"},
+		{name: "a damaged XFS", root: []byte("XFSB" + strings.Repeat("\x00", 1<<20)), reason: "it looks like XFS: not an XFS file system"},
+		{name: "btrfs", root: []byte(strings.Repeat("\x00", 64<<10+0x40) + "_BHRfS_M" + strings.Repeat("\x00", 1<<20)), reason: "it is btrfs, which is not read here"},
 		{name: "no loader", root: extImage(t, 8<<20, map[string]string{"etc/x": "y"}), reason: "no boot configuration was found"},
 		{name: "a wrong argument", root: ext, args: `{"kernel_append_params":"a b;c"}`, failure: "characters other than"},
 		{name: "an unknown argument", root: ext, args: `{"x":1}`, failure: "read arguments"},

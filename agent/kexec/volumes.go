@@ -13,6 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/ext4"
 	"github.com/ingot-metal/ingot/agent/fat"
+	"github.com/ingot-metal/ingot/agent/xfs"
 )
 
 // headSize is as much of a partition as its kind is told by: btrfs' superblock lies at 64 KiB.
@@ -37,7 +38,7 @@ func kinds() []kind {
 		{"a physical volume of LVM", "LABELONE", 0, nil},
 		{"a member of an array", "\xfc\x4e\x2b\xa9", memberAt, openMember},
 		{"ext2, ext3 or ext4", "\x53\xef", 1024 + 0x38, openExt},
-		{"XFS", "XFSB", 0, nil},
+		{"XFS", "XFSB", 0, openXFS},
 		{"btrfs", "_BHRfS_M", 64<<10 + 0x40, nil},
 		{"FAT", "\x55\xaa", 510, openFAT}, // behind the others: boot code of any kind ends so
 		{"F2FS", "\x10\x20\xf5\xf2", 1024, nil},
@@ -75,6 +76,15 @@ func openKind(r io.ReaderAt, size int64, v *bootentry.Volume, inArray bool) erro
 
 func openExt(r io.ReaderAt, size int64, v *bootentry.Volume) error {
 	f, err := ext4.Open(r, size)
+	if err != nil {
+		return err
+	}
+	v.FS, v.Fault, v.UUID, v.Label = f, "", f.Info().UUID, f.Info().Label
+	return nil
+}
+
+func openXFS(r io.ReaderAt, size int64, v *bootentry.Volume) error {
+	f, err := xfs.Open(r, size)
 	if err != nil {
 		return err
 	}

@@ -55,6 +55,7 @@ var may = map[string][]string{
 	"agent/raid":            {"agent/step", "agent/disk"},
 	"agent/fat":             {},
 	"agent/ext4":            {},
+	"agent/xfs":             {},
 	"agent/netup":           {},
 	"agent/linux":           {},
 	"agent/fake":            {},
