@@ -427,6 +427,9 @@ func (e *Engine) planResult(n *node.Node, also *node.Also, r *node.PlanResult) e
 	if !r.Done {
 		return e.fail(n, also, "the agent says that its plan failed, but not in which step; look at the agent's log")
 	}
+	if s := j.Current(); s != nil && !s.InBand && s.Status == node.StepRunning {
+		return nil // the last result was enough to go on: where in its next step the conductor is must not be forgotten
+	}
 	e.toNext(j)
 	if err := e.resume(n, also); err != nil {
 		return err

@@ -278,3 +278,16 @@ func TestDieWithOutcomes(t *testing.T) {
 		}
 	}
 }
+
+// TestPlanEndsLate has the end of a plan come when the conductor, to which the result of the plan's last step was enough, is in the middle of its
+// own next step.
+func TestPlanEndsLate(t *testing.T) {
+	n := &node.Node{Provision: node.Deploying, TargetProvision: node.Active, Job: &node.Job{Phase: node.PhaseDeploy, PlanID: "p", Index: 1, Note: noteKexec, Steps: []node.JobStep{
+		{Interface: "deploy", Name: "write_image", InBand: true, Status: node.StepDone}, {Interface: "deploy", Name: stepTearDown, Status: node.StepRunning}}}}
+	if err := (&Engine{}).planResult(n, &node.Also{}, &node.PlanResult{PlanID: "p", Done: true}); err != nil {
+		t.Fatal(err)
+	}
+	if n.Job.Note != noteKexec || n.Job.PlanID != "p" || n.Job.Index != 1 {
+		t.Errorf("the job is at %q of step %d of plan %q, want where it was", n.Job.Note, n.Job.Index, n.Job.PlanID)
+	}
+}
