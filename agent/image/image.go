@@ -27,7 +27,7 @@ type machine interface {
 }
 
 // memoryLimit is for the collector, while an image is written. With the program itself, about 12 MiB of it in use, the agent stays below 64 MiB.
-const memoryLimit = 43 << 20
+const memoryLimit = 40 << 20
 
 // reportEvery is how often progress is told.
 const reportEvery = 200 * time.Millisecond
