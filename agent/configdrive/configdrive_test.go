@@ -142,9 +142,9 @@ func TestFATIsWhatToolsExpect(t *testing.T) {
 func TestManyFilesAndNames(t *testing.T) {
 	var in []file
 	for i := range 90 {
-		in = append(in, file{fmt.Sprintf("openstack/content/a-rather-long-file-name-with-number-%03d.tar.gz", i), []byte(fmt.Sprint("content ", i))})
+		in = append(in, file{Path: fmt.Sprintf("openstack/content/a-rather-long-file-name-with-number-%03d.tar.gz", i), Data: []byte(fmt.Sprint("content ", i))})
 	}
-	in = append(in, file{"openstack/latest/ü.txt", []byte("umlaut")}, file{"README", nil}, file{"a.b.c", []byte("dots")}, file{"A.b.c", []byte("case")})
+	in = append(in, file{Path: "openstack/latest/ü.txt", Data: []byte("umlaut")}, file{Path: "README", Data: nil}, file{Path: "a.b.c", Data: []byte("dots")}, file{Path: "A.b.c", Data: []byte("case")})
 	for _, sector := range []int{512, 4096} {
 		if sector == 4096 { // FAT does not tell A from a
 			in = in[:len(in)-1]

@@ -66,7 +66,7 @@ func readFAT(fs *fat.FS) ([]file, error) {
 			if err != nil {
 				return err
 			}
-			files = append(files, file{prefix + e.Name, data})
+			files = append(files, file{Path: prefix + e.Name, Data: data})
 		}
 		return nil
 	}

@@ -263,7 +263,7 @@ func TestPartitionThatTheImageBrings(t *testing.T) {
 
 // FuzzBuildFAT holds that no FAT that is handed in harms.
 func FuzzBuildFAT(f *testing.F) {
-	b, err := makeFAT([]file{{"openstack/latest/user_data", []byte("x")}, {"b", make([]byte, 3000)}}, 512, noon)
+	b, err := makeFAT([]file{{Path: "openstack/latest/user_data", Data: []byte("x")}, {Path: "b", Data: make([]byte, 3000)}}, 512, noon)
 	if err != nil {
 		f.Fatal(err)
 	}
