@@ -1,0 +1,434 @@
+package bootentry
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Commands that decide nothing. Those that are to bring up a display or a module succeed.
+var idle = map[string]bool{
+	"insmod": true, "rmmod": true, "terminal_input": true, "terminal_output": true, "terminal": true, "serial": true, "loadfont": true, "echo": true,
+	"export": true, "true": true, ":": true, "background_image": true, "background_color": true, "play": true, "sleep": true, "clear": true, "password": true,
+	"password_pbkdf2": true, "save_env": true, "keymap": true, "cutmem": true, "badram": true, "videoinfo": true, "gettext": true, "hdparm": true, "cat": true, "ls": true,
+	"efi-watchdog": true, "usb_keyboard": true, "nativedisk": true, "set_background": true, "lsefi": true, "lsmod": true, "tpm_record_pcrs": true, "wrmsr": true,
+}
+
+func (s *shell) command(w []string) error {
+	if body, ok := s.funcs[w[0]]; ok {
+		if s.calls++; s.calls > maxCalls {
+			return errors.New("too many functions in each other")
+		}
+		args := s.args
+		s.args = w[1:]
+		s.status(true)
+		err := s.run(body)
+		s.args = args
+		s.calls--
+		if errors.Is(err, errReturn) {
+			return nil
+		}
+		return err
+	}
+	if name, value, ok := strings.Cut(w[0], "="); ok && len(w) == 1 && variableName.MatchString(name) {
+		s.status(true)
+		return s.set(name, value)
+	}
+	if idle[w[0]] {
+		s.status(true)
+		return nil
+	}
+	switch w[0] {
+	case "set":
+		s.status(true)
+		if len(w) < 2 {
+			return nil
+		}
+		name, value, ok := strings.Cut(w[1], "=")
+		if !ok || len(w) > 2 {
+			return fmt.Errorf("set %s is not understood here", strings.Join(w[1:], " "))
+		}
+		return s.set(name, value)
+	case "unset":
+		for _, n := range w[1:] {
+			delete(s.env, n)
+		}
+		s.status(true)
+		return nil
+	case "false":
+		s.status(false)
+		return nil
+	case "[", "test":
+		args := w[1:]
+		if w[0] == "[" {
+			if len(args) == 0 || args[len(args)-1] != "]" {
+				return errors.New("a [ without ]")
+			}
+			args = args[:len(args)-1]
+		}
+		ok, err := s.test(args)
+		s.status(ok)
+		return err
+	case "load_env":
+		return s.loadEnv(w[1:])
+	case "search", "search.fs_uuid", "search.fs_label", "search.file":
+		return s.search(w)
+	case "source", ".", "configfile", "normal":
+		return s.include(w)
+	case "blscfg", "bls_import":
+		return s.blscfg()
+	case "increment", "decrement":
+		return s.count(w)
+	case "hwmatch": // graphics cards that can't keep their mode: a matter of looks
+		s.status(true)
+		return s.set("match", "0")
+	case "return":
+		s.status(len(w) < 2 || w[1] == "0")
+		return errReturn
+	case "setparams":
+		s.args = w[1:]
+		return nil
+	case "fwsetup":
+		if len(w) == 2 && w[1] == "--is-supported" {
+			s.status(s.d.m.UEFI)
+			return nil
+		}
+	case "linux", "linuxefi", "linux16":
+		return s.linux(w)
+	case "initrd", "initrdefi", "initrd16":
+		return s.initrd(w)
+	case "boot":
+		if s.image == nil {
+			return errors.New("boot without a kernel")
+		}
+		return errBoot
+	case "regexp":
+		return errors.New("regexp is not understood here")
+	case "cryptomount":
+		return errors.New("its files lie in an encrypted volume")
+	case "chainloader":
+		return errors.New("another boot loader is started (chainloader)")
+	case "devicetree":
+		return errors.New("a device tree is loaded, which is not done here")
+	}
+	return fmt.Errorf("the command %q is not known here", w[0])
+}
+
+var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+func (s *shell) count(w []string) error {
+	if len(w) != 2 {
+		return fmt.Errorf("%s without a variable", w[0])
+	}
+	n, err := strconv.Atoi(s.env[w[1]])
+	s.status(err == nil)
+	if err != nil {
+		return nil
+	}
+	if w[0] == "increment" {
+		n++
+	} else if n > 0 {
+		n--
+	}
+	return s.set(w[1], strconv.Itoa(n))
+}
+
+var (
+	deviceName = regexp.MustCompile(`^hd(\d+)(?:,(?:gpt|msdos)?(\d+))?$`)
+	errDevice  = errors.New("no such device on this disk")
+)
+
+// device finds a volume by GRUB's name for it. Names count disks as the firmware does: the first is taken for the one that was
+// started from.
+func (s *shell) device(name string) (int, error) {
+	switch {
+	case strings.HasPrefix(name, "lvm"):
+		return -1, fmt.Errorf("its files lie in LVM (%s), which is not read here", name)
+	case strings.HasPrefix(name, "cryptouuid/"), strings.HasPrefix(name, "crypto"):
+		return -1, errors.New("its files lie in an encrypted volume")
+	}
+	m := deviceName.FindStringSubmatch(name)
+	if m == nil || m[1] != "0" {
+		return -1, fmt.Errorf("%w: %s", errDevice, name)
+	}
+	n, _ := strconv.Atoi(m[2])
+	for i, v := range s.d.vols {
+		if v.Number == n {
+			return i, nil
+		}
+	}
+	return -1, fmt.Errorf("%w: %s", errDevice, name)
+}
+
+// resolve finds the volume of a path, which may begin with a device in parentheses.
+func (s *shell) resolve(name string) (vol int, file string, err error) {
+	dev := s.env["root"]
+	if strings.HasPrefix(name, "(") {
+		i := strings.IndexByte(name, ')')
+		if i < 0 {
+			return -1, "", fmt.Errorf("%q is no path", name)
+		}
+		dev, name = name[1:i], name[i+1:]
+	}
+	if vol, err = s.device(dev); err != nil {
+		return -1, "", err
+	}
+	return vol, clean(name), nil
+}
+
+// loadEnv reads a block of variables that GRUB and the system leave for each other.
+func (s *shell) loadEnv(w []string) error {
+	file := s.env["prefix"] + "/grubenv"
+	var only []string
+	for i := 0; i < len(w); i++ {
+		switch {
+		case w[i] == "-f" || w[i] == "--file":
+			if i++; i < len(w) {
+				file = w[i]
+			}
+		case strings.HasPrefix(w[i], "--file="):
+			file = w[i][7:]
+		case strings.HasPrefix(w[i], "-"):
+		default:
+			only = append(only, w[i])
+		}
+	}
+	s.status(false)
+	vol, name, err := s.resolve(file)
+	if err != nil {
+		return nil
+	}
+	b, err := s.d.read(vol, name, 64<<10)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	text, ok := strings.CutPrefix(string(b), "# GRUB Environment Block\n")
+	if !ok {
+		return nil
+	}
+	text = strings.ReplaceAll(text, "\\\n", "")
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "#") {
+			continue
+		}
+		k, v, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
+		if !ok || !variableName.MatchString(k) || len(only) > 0 && !slices.Contains(only, k) {
+			continue
+		}
+		if err := s.set(k, strings.ReplaceAll(v, `\\`, `\`)); err != nil {
+			return err
+		}
+	}
+	s.status(true)
+	return nil
+}
+
+// search finds a volume by its file system's UUID or label, or a file on it. On failure the variable keeps its value, as in GRUB: it was
+// set by the name of a device before.
+func (s *shell) search(w []string) error {
+	kind := strings.TrimPrefix(strings.TrimPrefix(w[0], "search"), ".")
+	name, variable := "", ""
+	var rest []string
+	for i := 1; i < len(w); i++ {
+		switch a := w[i]; {
+		case a == "-u", a == "--fs-uuid":
+			kind = "fs_uuid"
+		case a == "-l", a == "--label", a == "--fs-label":
+			kind = "fs_label"
+		case a == "-f", a == "--file":
+			kind = "file"
+		case a == "-s":
+			variable = "root"
+			if i+1 < len(w) && variableName.MatchString(w[i+1]) && i+2 < len(w) {
+				i++
+				variable = w[i]
+			}
+		case a == "--set":
+			variable = "root"
+			if i+2 < len(w) && !strings.HasPrefix(w[i+1], "-") {
+				i++
+				variable = w[i]
+			}
+		case strings.HasPrefix(a, "--set="):
+			variable = a[6:]
+		case a == "--hint" || a == "-h":
+			i++
+		case strings.HasPrefix(a, "--hint"), a == "--no-floppy", a == "-n", a == "--efidisk-only":
+		case strings.HasPrefix(a, "-"):
+			return fmt.Errorf("search with %s is not understood here", a)
+		default:
+			rest = append(rest, a)
+		}
+	}
+	if strings.HasPrefix(w[0], "search.") && len(rest) > 1 {
+		variable = rest[1]
+	}
+	if len(rest) > 0 {
+		name = rest[0]
+	}
+	if name == "" {
+		return errors.New("search without a name")
+	}
+	for i, v := range s.d.vols {
+		hit := false
+		switch kind {
+		case "fs_uuid":
+			hit = v.FS != nil && v.UUID != "" && strings.EqualFold(v.UUID, name)
+		case "fs_label":
+			hit = v.FS != nil && v.Label == name
+		case "file":
+			hit = s.d.stat(i, name) != nil
+		default:
+			return errors.New("search without a kind is not understood here")
+		}
+		if hit {
+			s.status(true)
+			if variable == "" {
+				return nil
+			}
+			return s.set(variable, v.device())
+		}
+	}
+	s.status(false)
+	return nil
+}
+
+// include runs another configuration: source in place, the others as a menu of their own, which is then the one that counts.
+func (s *shell) include(w []string) error {
+	if len(w) < 2 {
+		if w[0] == "normal" {
+			w = append(w, s.env["prefix"]+"/grub.cfg")
+		} else {
+			return fmt.Errorf("%s without a file", w[0])
+		}
+	}
+	vol, name, err := s.resolve(w[1])
+	if err != nil {
+		return err
+	}
+	if !s.d.isFile(vol, name) {
+		if w[0] == "source" || w[0] == "." {
+			s.status(false)
+			return nil
+		}
+		return fmt.Errorf("%s is not on the disk", w[1])
+	}
+	if w[0] == "source" || w[0] == "." {
+		s.status(true)
+		return s.source(vol, name)
+	}
+	s.menu, s.image, s.args = nil, nil, nil
+	delete(s.env, "default")
+	dev := "(" + s.d.vols[vol].device() + ")"
+	for k, v := range map[string]string{"config_file": dev + "/" + name, "config_directory": dev + "/" + path.Dir(name)} {
+		if err := s.set(k, v); err != nil {
+			return err
+		}
+	}
+	if err := s.source(vol, name); err != nil {
+		return err
+	}
+	s.file = name
+	return errBoot // GRUB shows that menu now and does not come back
+}
+
+// linux is the command that loads a kernel. Its words are quoted as GRUB hands them to the kernel.
+func (s *shell) linux(w []string) error {
+	if len(w) < 2 {
+		return errors.New("linux without a file")
+	}
+	vol, name, err := s.resolve(w[1])
+	if err != nil {
+		return err
+	}
+	f, err := s.d.kernelFile(vol, name)
+	if err != nil {
+		return err
+	}
+	words := []string{"BOOT_IMAGE=" + w[1]}
+	for _, a := range w[2:] {
+		quote := strings.ContainsAny(a, " \t")
+		a = strings.NewReplacer(`\`, `\\`, `'`, `\'`, `"`, `\"`).Replace(a)
+		if quote {
+			a = `"` + a + `"`
+		}
+		words = append(words, a)
+	}
+	s.image = &image{kernel: f, cmdline: strings.Join(words, " ")}
+	s.status(true)
+	return nil
+}
+
+func (s *shell) initrd(w []string) error {
+	if s.image == nil {
+		return errors.New("initrd without a kernel")
+	}
+	if len(w)-1 > maxInitrds {
+		return errors.New("too many initial ramdisks")
+	}
+	s.image.initrds = nil
+	for _, a := range w[1:] {
+		if strings.HasPrefix(a, "newc:") || strings.HasPrefix(a, "--") {
+			return fmt.Errorf("initrd %s is not understood here", a)
+		}
+		vol, name, err := s.resolve(a)
+		if err != nil {
+			return err
+		}
+		f, err := s.d.kernelFile(vol, name)
+		if err != nil {
+			return err
+		}
+		s.image.initrds = append(s.image.initrds, f)
+	}
+	s.status(true)
+	return nil
+}
+
+// blscfg adds the entries of the Boot Loader Specification to the menu, newest first, as Fedora's GRUB does.
+func (s *shell) blscfg() error {
+	var tried []string
+	for _, dev := range []string{s.env["boot"], s.env["root"]} {
+		if dev == "" || slices.Contains(tried, dev) {
+			continue
+		}
+		tried = append(tried, dev)
+		vol, err := s.device(strings.Trim(dev, "()"))
+		if err != nil {
+			if errors.Is(err, errDevice) {
+				continue
+			}
+			return err
+		}
+		for _, dir := range []string{s.env["blsdir"], "/loader/entries", "/boot/loader/entries"} {
+			if dir == "" {
+				continue
+			}
+			list, err := s.d.entriesIn(vol, dir)
+			if err != nil {
+				return err
+			}
+			if len(list) == 0 {
+				continue
+			}
+			slices.SortStableFunc(list, func(a, b *blsEntry) int { return compareVersions(b.id, a.id) })
+			for _, e := range list {
+				if err := s.add(&item{title: cmp.Or(e.title, e.id), id: e.id, file: e.file, bls: e}); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	s.status(false)
+	return nil
+}
