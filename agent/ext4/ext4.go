@@ -374,24 +374,30 @@ const (
 	maxPath  = 4096
 )
 
-func (f *FS) dir(i *inode) (map[string]uint32, []string, error) {
+// listing is a folder's list of entries, as it lies on the disk.
+func (f *FS) listing(i *inode) ([]byte, error) {
 	if i.mode&typeMask != typeDir {
-		return nil, nil, fmt.Errorf("%w: not a folder", ErrNone)
+		return nil, fmt.Errorf("%w: not a folder", ErrNone)
 	}
 	raw, err := f.content(i, maxDir)
+	if err != nil || i.inline == nil {
+		return raw, err
+	}
+	// The number of the folder above, entries, and more of them in the rest, which is a list of its own.
+	if len(raw) < len(i.body) {
+		return nil, fmt.Errorf("%w: a damaged folder", ErrNot)
+	}
+	return slices.Concat(raw[4:len(i.body)], raw[len(i.body):]), nil
+}
+
+func (f *FS) dir(i *inode) (map[string]uint32, []string, error) {
+	raw, err := f.listing(i)
 	if err != nil {
 		return nil, nil, err
 	}
 	names := map[string]uint32{}
 	var order []string
 	le := binary.LittleEndian
-	if i.inline != nil {
-		// The number of the folder above, entries, and more of them in the rest, which is a list of its own.
-		if len(raw) < len(i.body) {
-			return nil, nil, fmt.Errorf("%w: a damaged folder", ErrNot)
-		}
-		raw = slices.Concat(raw[4:len(i.body)], raw[len(i.body):])
-	}
 	for len(raw) >= 8 {
 		// An entry never crosses a block, and hash trees hide themselves in what looks like a deleted entry.
 		n, length := le.Uint32(raw), int(le.Uint16(raw[4:]))
@@ -413,10 +419,7 @@ func (f *FS) dir(i *inode) (map[string]uint32, []string, error) {
 
 // find looks for one name in a folder.
 func (f *FS) find(i *inode, name string) (uint32, bool, error) {
-	if i.mode&typeMask != typeDir {
-		return 0, false, fmt.Errorf("%w: not a folder", ErrNone)
-	}
-	raw, err := f.content(i, maxDir)
+	raw, err := f.listing(i)
 	if err != nil {
 		return 0, false, err
 	}
