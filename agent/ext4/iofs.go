@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 	"slices"
 	"sort"
-	"time"
+
+	"github.com/ingot-metal/ingot/agent/openfs"
 )
 
 // FS is an io/fs.FS, too: of files that are read as they come, by one reader at a time. Symbolic links are followed inside it.
@@ -25,18 +25,25 @@ func (f *FS) Open(name string) (fs.File, error) {
 	}
 	switch i.mode & typeMask {
 	case typeDir:
-		return &openDir{info: f.info(name, i), fs: f, inode: i}, nil
+		return openfs.NewDir(f.info(name, i), func() ([]fs.DirEntry, error) { return f.entries(i) }), nil
 	case typeFile:
-		file := &file{info: f.info(name, i), fs: f}
 		if i.inline != nil {
-			file.inline, err = f.content(i, int64(len(i.inline)))
-		} else {
-			file.runs, err = f.runs(i)
+			data, err := f.content(i, int64(len(i.inline)))
+			if err != nil {
+				return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+			}
+			return openfs.NewFile(f.info(name, i), func(b []byte, off int64) (int, error) {
+				if off >= int64(len(data)) {
+					return 0, fmt.Errorf("%w: a file ends before its size", ErrNot)
+				}
+				return copy(b, data[off:]), nil
+			}), nil
 		}
+		runs, err := f.runs(i)
 		if err != nil {
 			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 		}
-		return file, nil
+		return openfs.NewFile(f.info(name, i), func(b []byte, off int64) (int, error) { return f.part(runs, b, off) }), nil
 	}
 	return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("neither a file nor a folder")}
 }
@@ -87,138 +94,48 @@ func (f *FS) runs(i *inode) ([]run, error) {
 	return out, err
 }
 
-type info struct {
-	name string
-	mode fs.FileMode
-	size int64
-}
+func (f *FS) info(name string, i *inode) openfs.Info { return openfs.Unix(name, i.mode, i.size) }
 
-func (f *FS) info(name string, i *inode) info {
-	mode := fs.FileMode(i.mode & 0o777)
-	switch i.mode & typeMask {
-	case typeDir:
-		mode |= fs.ModeDir
-	case typeSymlink:
-		mode |= fs.ModeSymlink
-	case typeFile:
-	default:
-		mode |= fs.ModeIrregular
-	}
-	return info{path.Base(name), mode, i.size}
-}
-
-func (i info) Name() string               { return i.name }
-func (i info) Size() int64                { return i.size }
-func (i info) Mode() fs.FileMode          { return i.mode }
-func (i info) ModTime() time.Time         { return time.Time{} } // of no use to anybody here
-func (i info) IsDir() bool                { return i.mode.IsDir() }
-func (i info) Sys() any                   { return nil }
-func (i info) Type() fs.FileMode          { return i.mode.Type() }
-func (i info) Info() (fs.FileInfo, error) { return i, nil }
-
-// file is an open file. A hole reads as zeros.
-type file struct {
-	info
-	fs     *FS
-	runs   []run
-	inline []byte
-	off    int64
-}
-
-func (f *file) Stat() (fs.FileInfo, error) { return f.info, nil }
-func (f *file) Close() error               { return nil }
-
-func (f *file) Read(b []byte) (int, error) {
-	n, err := f.ReadAt(b, f.off)
-	f.off += int64(n)
-	if n > 0 && err == io.EOF {
-		err = nil
-	}
-	return n, err
-}
-
-func (f *file) ReadAt(b []byte, off int64) (n int, err error) {
-	if off < 0 {
-		return 0, fs.ErrInvalid
-	}
-	if f.inline != nil {
-		if n = copy(b, f.inline[min(off, int64(len(f.inline))):]); n < len(b) {
-			err = io.EOF
+// part reads of a file in pieces. A hole reads as zeros.
+func (f *FS) part(runs []run, b []byte, off int64) (int, error) {
+	block := int64(f.BlockSize)
+	at := uint64(off / block)
+	k := sort.Search(len(runs), func(k int) bool { return runs[k].logical+runs[k].n > at })
+	part := int64(len(b))
+	if k == len(runs) || runs[k].logical > at {
+		if k < len(runs) {
+			part = min(part, int64(runs[k].logical)*block-off)
 		}
-		return n, err
+		clear(b[:part])
+		return int(part), nil
 	}
-	if off+int64(len(b)) > f.size {
-		b, err = b[:max(0, f.size-off)], io.EOF
+	r := runs[k]
+	part = min(part, int64(r.logical+r.n)*block-off)
+	if f.budget -= part; f.budget < 0 {
+		return 0, fmt.Errorf("%w: too much was read of it", ErrNot)
 	}
-	block := int64(f.fs.BlockSize)
-	for len(b) > 0 {
-		at := uint64(off / block)
-		k := sort.Search(len(f.runs), func(k int) bool { return f.runs[k].logical+f.runs[k].n > at })
-		part := int64(len(b))
-		if k == len(f.runs) || f.runs[k].logical > at {
-			if k < len(f.runs) {
-				part = min(part, int64(f.runs[k].logical)*block-off)
-			}
-			clear(b[:part])
-		} else {
-			r := f.runs[k]
-			part = min(part, int64(r.logical+r.n)*block-off)
-			if f.fs.budget -= part; f.fs.budget < 0 {
-				return n, fmt.Errorf("%w: too much was read of it", ErrNot)
-			}
-			if _, rerr := f.fs.r.ReadAt(b[:part], int64(r.physical-r.logical)*block+off); rerr != nil {
-				return n, fmt.Errorf("read block %d: %w", r.physical, rerr)
-			}
+	if _, err := f.r.ReadAt(b[:part], int64(r.physical-r.logical)*block+off); err != nil {
+		return 0, fmt.Errorf("read block %d: %w", r.physical, err)
+	}
+	return int(part), nil
+}
+
+// entries gives what is in a folder.
+func (f *FS) entries(dir *inode) ([]fs.DirEntry, error) {
+	names, order, err := f.dir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []fs.DirEntry
+	for _, name := range order {
+		if name == "." || name == ".." || path.Base(name) != name {
+			continue
 		}
-		b, off, n = b[part:], off+part, n+int(part)
-	}
-	return n, err
-}
-
-// openDir is an open folder.
-type openDir struct {
-	info
-	fs    *FS
-	inode *inode
-	rest  []fs.DirEntry
-	read  bool
-}
-
-func (d *openDir) Stat() (fs.FileInfo, error) { return d.info, nil }
-func (d *openDir) Close() error               { return nil }
-func (d *openDir) Read([]byte) (int, error) {
-	return 0, &fs.PathError{Op: "read", Path: d.name, Err: errors.New("a folder")}
-}
-
-// ReadDir gives what is in the folder; links as links.
-func (d *openDir) ReadDir(n int) ([]fs.DirEntry, error) {
-	if !d.read {
-		names, order, err := d.fs.dir(d.inode)
+		i, err := f.inode(names[name])
 		if err != nil {
-			return nil, &fs.PathError{Op: "readdir", Path: d.name, Err: err}
+			return nil, err
 		}
-		for _, name := range order {
-			if name == "." || name == ".." || path.Base(name) != name {
-				continue
-			}
-			i, err := d.fs.inode(names[name])
-			if err != nil {
-				return nil, &fs.PathError{Op: "readdir", Path: d.name, Err: err}
-			}
-			d.rest = append(d.rest, d.fs.info(name, i))
-		}
-		slices.SortFunc(d.rest, func(a, b fs.DirEntry) int { return cmp.Compare(a.Name(), b.Name()) })
-		d.read = true
+		out = append(out, f.info(name, i))
 	}
-	if n <= 0 {
-		out := d.rest
-		d.rest = nil
-		return out, nil
-	}
-	if len(d.rest) == 0 {
-		return nil, io.EOF
-	}
-	out := d.rest[:min(n, len(d.rest))]
-	d.rest = d.rest[len(out):]
 	return out, nil
 }

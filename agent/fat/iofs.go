@@ -1,14 +1,12 @@
 package fat
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/ingot-metal/ingot/agent/openfs"
 )
 
 // FS is an io/fs.FS, too, for one reader at a time. Names are found without regard to case, as firmware does.
@@ -28,9 +26,9 @@ func (f *FS) Open(name string) (fs.File, error) {
 		return nil, err
 	}
 	if e.Dir {
-		return &folder{info: info{*e}, fs: f}, nil
+		return openfs.NewDir(info(e), func() ([]fs.DirEntry, error) { return f.entries(e) }), nil
 	}
-	return &file{info: info{*e}, fs: f, at: e.first}, nil
+	return openfs.NewFile(info(e), (&file{e: e, fs: f}).part), nil
 }
 
 // Stat describes a file or folder.
@@ -39,7 +37,7 @@ func (f *FS) Stat(name string) (fs.FileInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	return info{*e}, nil
+	return info(e), nil
 }
 
 func (f *FS) at(op, name string) (*Entry, error) {
@@ -65,47 +63,24 @@ func (f *FS) at(op, name string) (*Entry, error) {
 	return e, nil
 }
 
-type info struct{ e Entry }
-
-func (i info) Name() string               { return i.e.Name }
-func (i info) Size() int64                { return int64(i.e.Size) }
-func (i info) ModTime() time.Time         { return time.Time{} } // of no use to anybody here
-func (i info) IsDir() bool                { return i.e.Dir }
-func (i info) Sys() any                   { return nil }
-func (i info) Type() fs.FileMode          { return i.Mode().Type() }
-func (i info) Info() (fs.FileInfo, error) { return i, nil }
-func (i info) Mode() fs.FileMode {
-	if i.e.Dir {
-		return fs.ModeDir | 0o755
+func info(e *Entry) openfs.Info {
+	if e.Dir {
+		return openfs.NewInfo(e.Name, fs.ModeDir|0o755, 0)
 	}
-	return 0o644
+	return openfs.NewInfo(e.Name, 0o644, int64(e.Size))
 }
 
 // file is an open file; where its clusters are is found out on the way.
 type file struct {
-	info
+	e     *Entry
 	fs    *FS
-	at    uint32
 	chain []uint32
-	off   int64
-}
-
-func (f *file) Stat() (fs.FileInfo, error) { return f.info, nil }
-func (f *file) Close() error               { return nil }
-
-func (f *file) Read(b []byte) (int, error) {
-	n, err := f.ReadAt(b, f.off)
-	f.off += int64(n)
-	if n > 0 && err == io.EOF {
-		err = nil
-	}
-	return n, err
 }
 
 // cluster gives the number of the file's k-th cluster.
 func (f *file) cluster(k int64) (uint32, error) {
 	for int64(len(f.chain)) <= k {
-		c := f.at
+		c := f.e.first
 		if len(f.chain) > 0 {
 			var ok bool
 			var err error
@@ -123,72 +98,36 @@ func (f *file) cluster(k int64) (uint32, error) {
 	return f.chain[k], nil
 }
 
-func (f *file) ReadAt(b []byte, off int64) (n int, err error) {
-	if off < 0 {
-		return 0, fs.ErrInvalid
+func (f *file) part(b []byte, off int64) (int, error) {
+	c, err := f.cluster(off / f.fs.cluster)
+	if err != nil {
+		return 0, err
 	}
-	if size := int64(f.e.Size); off+int64(len(b)) > size {
-		b, err = b[:max(0, size-off)], io.EOF
+	in := off % f.fs.cluster
+	part := min(int64(len(b)), f.fs.cluster-in)
+	if f.fs.budget -= part; f.fs.budget < 0 {
+		return 0, fmt.Errorf("%w: too much was read of it", ErrNot)
 	}
-	for len(b) > 0 {
-		c, cerr := f.cluster(off / f.fs.cluster)
-		if cerr != nil {
-			return n, cerr
-		}
-		in := off % f.fs.cluster
-		part := min(int64(len(b)), f.fs.cluster-in)
-		if f.fs.budget -= part; f.fs.budget < 0 {
-			return n, fmt.Errorf("%w: too much was read of it", ErrNot)
-		}
-		if _, rerr := f.fs.r.ReadAt(b[:part], f.fs.data+int64(c-2)*f.fs.cluster+in); rerr != nil {
-			return n, fmt.Errorf("read the FAT file system: %w", rerr)
-		}
-		b, off, n = b[part:], off+part, n+int(part)
+	if _, err := f.fs.r.ReadAt(b[:part], f.fs.data+int64(c-2)*f.fs.cluster+in); err != nil {
+		return 0, fmt.Errorf("read the FAT file system: %w", err)
 	}
-	return n, err
+	return int(part), nil
 }
 
-// folder is an open folder.
-type folder struct {
-	info
-	fs   *FS
-	rest []fs.DirEntry
-	read bool
-}
-
-func (d *folder) Stat() (fs.FileInfo, error) { return d.info, nil }
-func (d *folder) Close() error               { return nil }
-func (d *folder) Read([]byte) (int, error) {
-	return 0, &fs.PathError{Op: "read", Path: d.e.Name, Err: errors.New("a folder")}
-}
-
-func (d *folder) ReadDir(n int) ([]fs.DirEntry, error) {
-	if !d.read {
-		dir := &d.e
-		if d.e.Name == "." {
-			dir = nil
-		}
-		list, err := d.fs.List(dir)
-		if err != nil {
-			return nil, &fs.PathError{Op: "readdir", Path: d.e.Name, Err: err}
-		}
-		for _, e := range list {
-			if e.Name != "" && !strings.Contains(e.Name, "/") {
-				d.rest = append(d.rest, info{e})
-			}
-		}
-		slices.SortFunc(d.rest, func(a, b fs.DirEntry) int { return cmp.Compare(a.Name(), b.Name()) })
-		d.read = true
+// entries gives what is in a folder.
+func (f *FS) entries(dir *Entry) ([]fs.DirEntry, error) {
+	if dir.Name == "." {
+		dir = nil
 	}
-	if n <= 0 {
-		out := d.rest
-		d.rest = nil
-		return out, nil
+	list, err := f.List(dir)
+	if err != nil {
+		return nil, err
 	}
-	if len(d.rest) == 0 {
-		return nil, io.EOF
+	var out []fs.DirEntry
+	for _, e := range list {
+		if e.Name != "" && !strings.Contains(e.Name, "/") {
+			out = append(out, info(&e))
+		}
 	}
-	out := d.rest[:min(n, len(d.rest))]
-	d.rest = d.rest[len(out):]
 	return out, nil
 }

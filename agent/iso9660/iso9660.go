@@ -14,11 +14,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path"
 	"slices"
 	"strings"
-	"time"
 	"unicode/utf8"
+
+	"github.com/ingot-metal/ingot/agent/openfs"
 )
 
 const (
@@ -207,7 +207,18 @@ func (f *FS) Open(name string) (fs.File, error) {
 	if e.odd {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("a symbolic link, or a file in several pieces, which is not read here")}
 	}
-	return &file{SectionReader: io.NewSectionReader(f.r, e.at, e.size), fs: f, e: e}, nil
+	if e.dir {
+		return f.folder(e), nil
+	}
+	return openfs.NewFile(info(e), func(b []byte, off int64) (int, error) {
+		n, err := f.r.ReadAt(b, e.at+off)
+		if err == io.EOF && n < len(b) {
+			err = io.ErrUnexpectedEOF // the image ends before its file does
+		} else if n == len(b) {
+			err = nil
+		}
+		return n, err
+	}), nil
 }
 
 // Stat describes a file or folder.
@@ -216,7 +227,7 @@ func (f *FS) Stat(name string) (fs.FileInfo, error) {
 	if err != nil {
 		return nil, err
 	}
-	return info{e}, nil
+	return info(e), nil
 }
 
 // ReadDir lists a folder, sorted.
@@ -228,88 +239,31 @@ func (f *FS) ReadDir(name string) ([]fs.DirEntry, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := f.list(e)
-	if err != nil {
-		return nil, &fs.PathError{Op: "readdir", Path: name, Err: err}
-	}
-	slices.SortFunc(list, func(a, b entry) int { return strings.Compare(a.name, b.name) })
-	list = slices.CompactFunc(list, func(a, b entry) bool { return a.name == b.name })
-	out := make([]fs.DirEntry, len(list))
-	for i, e := range list {
-		out[i] = info{e}
-	}
-	return out, nil
+	return f.folder(e).ReadDir(-1)
 }
 
-// file is an open file or folder.
-type file struct {
-	*io.SectionReader
-	fs   *FS
-	e    entry
-	rest []fs.DirEntry
-	told bool
-}
-
-func (f *file) Stat() (fs.FileInfo, error) { return info{f.e}, nil }
-func (f *file) Close() error               { return nil }
-
-func (f *file) Read(p []byte) (int, error) {
-	if f.e.dir {
-		return 0, &fs.PathError{Op: "read", Path: f.e.name, Err: errors.New("is a folder")}
-	}
-	n, err := f.SectionReader.Read(p)
-	if err == io.EOF && len(p) > 0 {
-		if at, serr := f.Seek(0, io.SeekCurrent); serr == nil && at < f.e.size {
-			err = io.ErrUnexpectedEOF // the image ends before its file does
-		}
-	}
-	return n, err
-}
-
-// ReadDir implements fs.ReadDirFile.
-func (f *file) ReadDir(n int) ([]fs.DirEntry, error) {
-	if !f.told {
-		if !f.e.dir {
-			return nil, &fs.PathError{Op: "readdir", Path: f.e.name, Err: errors.New("not a folder")}
-		}
-		list, err := f.fs.list(f.e)
+func (f *FS) folder(e entry) *openfs.Dir {
+	return openfs.NewDir(info(e), func() ([]fs.DirEntry, error) {
+		list, err := f.list(e)
 		if err != nil {
 			return nil, err
 		}
-		for _, e := range list {
-			f.rest = append(f.rest, info{e})
+		slices.SortStableFunc(list, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+		list = slices.CompactFunc(list, func(a, b entry) bool { return a.name == b.name })
+		out := make([]fs.DirEntry, len(list))
+		for i, e := range list {
+			out[i] = info(e)
 		}
-		f.told = true
-	}
-	if n <= 0 {
-		out := f.rest
-		f.rest = nil
 		return out, nil
-	}
-	if len(f.rest) == 0 {
-		return nil, io.EOF
-	}
-	out := f.rest[:min(n, len(f.rest))]
-	f.rest = f.rest[len(out):]
-	return out, nil
+	})
 }
 
-type info struct{ e entry }
-
-func (i info) Name() string               { return path.Base(i.e.name) }
-func (i info) Size() int64                { return i.e.size }
-func (i info) ModTime() time.Time         { return time.Time{} } // of no use to anybody here
-func (i info) IsDir() bool                { return i.e.dir }
-func (i info) Sys() any                   { return nil }
-func (i info) Type() fs.FileMode          { return i.Mode().Type() }
-func (i info) Info() (fs.FileInfo, error) { return i, nil }
-
-func (i info) Mode() fs.FileMode {
+func info(e entry) openfs.Info {
 	switch {
-	case i.e.dir:
-		return fs.ModeDir | 0o555
-	case i.e.odd:
-		return fs.ModeIrregular | 0o444
+	case e.dir:
+		return openfs.NewInfo(e.name, fs.ModeDir|0o555, e.size)
+	case e.odd:
+		return openfs.NewInfo(e.name, fs.ModeIrregular|0o444, e.size)
 	}
-	return 0o444
+	return openfs.NewInfo(e.name, 0o444, e.size)
 }
