@@ -21,12 +21,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/bootentry"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/ram"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
@@ -98,7 +98,7 @@ func LoadStep(m machine) step.Func {
 		if err != nil {
 			return step.Outcome{}, err
 		}
-		l := loader{m: m, c: c, params: strings.Fields(a.Params)}
+		l := loader{m: m, c: c, params: strings.Fields(a.Params), files: ram.NewFiles(m.Root())}
 		defer l.close()
 		err = l.load(ctx, hints)
 		var why *reason
@@ -122,17 +122,15 @@ type loader struct {
 	m      machine
 	c      *step.Call
 	params []string
-	files  []*os.File
+	files  *ram.Files
 	room   int64
 	vols   []bootentry.Volume
 	r      Result
 }
 
 func (l *loader) close() {
-	for _, f := range l.files {
-		if err := f.Close(); err != nil {
-			l.c.Log.Debug("close file in memory", "err", err)
-		}
+	if err := l.files.Close(); err != nil {
+		l.c.Log.Debug("close files in memory", "err", err)
 	}
 }
 
@@ -196,12 +194,12 @@ func (l *loader) read(ctx context.Context, dev disk.Device) (kernel, initrd *os.
 	if len(l.r.Cmdline) > maxCmdline {
 		return fail(fmt.Errorf("the kernel's command line would have %d bytes, more than the kernel's %d", len(l.r.Cmdline), maxCmdline))
 	}
-	available, err := memory(l.m.Root())
+	available, err := ram.Available(l.m.Root())
 	if err != nil {
 		return fail(err)
 	}
 	l.room = min(available/copies, maxBytes)
-	if kernel, err = l.file("kernel"); err == nil {
+	if kernel, err = l.files.New("kernel"); err == nil {
 		err = l.copy(ctx, e.Kernel, kernel)
 	}
 	if err != nil {
@@ -210,7 +208,7 @@ func (l *loader) read(ctx context.Context, dev disk.Device) (kernel, initrd *os.
 	for _, f := range e.Initrds {
 		l.r.Initrd = append(l.r.Initrd, l.name(f))
 		if initrd == nil {
-			if initrd, err = l.file("initrd"); err != nil {
+			if initrd, err = l.files.New("initrd"); err != nil {
 				return fail(err)
 			}
 		}
@@ -230,38 +228,6 @@ func (l *loader) read(ctx context.Context, dev disk.Device) (kernel, initrd *os.
 
 func (l *loader) name(f bootentry.File) string {
 	return fmt.Sprintf("partition %d: /%s", l.vols[f.Volume].Number, f.Path)
-}
-
-// memory is how much there is for the asking.
-func memory(root string) (int64, error) {
-	b, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
-	if err != nil {
-		return 0, fmt.Errorf("see how much memory is free: %w", err)
-	}
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) > 1 && f[0] == "MemAvailable:" {
-			n, err := strconv.ParseInt(f[1], 10, 64)
-			return n << 10, err
-		}
-	}
-	return 0, errors.New("see how much memory is free: /proc/meminfo does not say")
-}
-
-// file makes a file in memory that nobody else finds.
-func (l *loader) file(name string) (*os.File, error) {
-	dir := filepath.Join(l.m.Root(), "tmp")
-	if err := os.MkdirAll(dir, 0o1777); err != nil {
-		return nil, fmt.Errorf("keep the %s in memory: %w", name, err)
-	}
-	f, err := os.CreateTemp(dir, name+"-*")
-	if err != nil {
-		return nil, fmt.Errorf("keep the %s in memory: %w", name, err)
-	}
-	l.files = append(l.files, f)
-	if err := os.Remove(f.Name()); err != nil {
-		return nil, fmt.Errorf("keep the %s in memory: %w", name, err)
-	}
-	return f, nil
 }
 
 // copy appends a file of the disk.

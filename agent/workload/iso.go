@@ -44,7 +44,7 @@ func (l *loading) loadISO(ctx context.Context) (Result, error) {
 		return Result{}, &unfit{fmt.Errorf("the ISO image %s: %w", src.Name(), err)}
 	}
 	r := Result{Kernel: e.Kernel.Path, From: "ISO image, " + e.From, Cmdline: e.Cmdline}
-	kernel, err := l.file("kernel")
+	kernel, err := l.files.New("kernel")
 	if err == nil {
 		err = l.extract(ctx, image, e.Kernel, kernel)
 	}
@@ -54,7 +54,7 @@ func (l *loading) loadISO(ctx context.Context) (Result, error) {
 	var initrd *os.File
 	for _, f := range e.Initrds {
 		if initrd == nil {
-			if initrd, err = l.file("initrd"); err != nil {
+			if initrd, err = l.files.New("initrd"); err != nil {
 				return r, err
 			}
 		} else if pos, err := initrd.Seek(0, io.SeekCurrent); err != nil {

@@ -20,13 +20,12 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/fetch"
+	"github.com/ingot-metal/ingot/agent/ram"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/proto/drive"
 )
@@ -93,9 +92,11 @@ func LoadStep(m machine, bootIF net.HardwareAddr) step.Func {
 		if err := a.check(); err != nil {
 			return step.Outcome{}, step.Fail("correct instance_info of the node", err)
 		}
-		l := loading{m: m, c: c, a: a}
+		l := loading{m: m, c: c, a: a, files: ram.NewFiles(m.Root())}
 		defer l.close()
-		l.room = available(m.Root()) / copies
+		if free, err := ram.Available(m.Root()); err == nil { // a machine that does not say has none to spare
+			l.room = free / copies
+		}
 		load := l.loadISO
 		if a.ISO == "" {
 			load = func(ctx context.Context) (Result, error) { return l.load(ctx, bootIF) }
@@ -169,16 +170,14 @@ type loading struct {
 	m     machine
 	c     *step.Call
 	a     args
-	files []*os.File
+	files *ram.Files
 	room  int64 // that may still be filled
 	bytes int64
 }
 
 func (l *loading) close() {
-	for _, f := range l.files {
-		if err := f.Close(); err != nil {
-			l.c.Log.Debug("close file in memory", "err", err)
-		}
+	if err := l.files.Close(); err != nil {
+		l.c.Log.Debug("close files in memory", "err", err)
 	}
 }
 
@@ -222,7 +221,7 @@ func (l *loading) finish(ctx context.Context, kernel, initrd *os.File, r Result)
 }
 
 func (l *loading) kernel(ctx context.Context) (*os.File, string, error) {
-	f, err := l.file("kernel")
+	f, err := l.files.New("kernel")
 	if err != nil {
 		return nil, "", err
 	}
@@ -236,7 +235,7 @@ func (l *loading) initrd(ctx context.Context) (f *os.File, from string, err erro
 	if !given(l.a.ConfigDrive) && l.a.Ramdisk == "" {
 		return nil, "", nil
 	}
-	if f, err = l.file("initrd"); err != nil {
+	if f, err = l.files.New("initrd"); err != nil {
 		return nil, "", err
 	}
 	if given(l.a.ConfigDrive) {
@@ -259,23 +258,6 @@ func (l *loading) initrd(ctx context.Context) (f *os.File, from string, err erro
 }
 
 func given(raw json.RawMessage) bool { return len(raw) > 0 && !bytes.Equal(raw, []byte("null")) }
-
-// file makes a file in memory that nobody else finds.
-func (l *loading) file(name string) (*os.File, error) {
-	dir := filepath.Join(l.m.Root(), "tmp")
-	if err := os.MkdirAll(dir, 0o1777); err != nil {
-		return nil, fmt.Errorf("keep the %s in memory: %w", name, err)
-	}
-	f, err := os.CreateTemp(dir, name+"-*")
-	if err != nil {
-		return nil, fmt.Errorf("keep the %s in memory: %w", name, err)
-	}
-	l.files = append(l.files, f)
-	if err := os.Remove(f.Name()); err != nil {
-		return nil, fmt.Errorf("keep the %s in memory: %w", name, err)
-	}
-	return f, nil
-}
 
 // fetch appends what a URL has to a file. What a broken connection leaves is fetched on; what can't be gone on with, or is not what the digest
 // says, is fetched again if that makes sense.
@@ -351,21 +333,4 @@ func (l *loading) copy(ctx context.Context, what string, src *fetch.File, sum st
 		}
 	}
 	return n, nil, nil
-}
-
-// available is how much memory could be taken, as the kernel reckons; a machine that does not say has none to spare.
-func available(root string) int64 {
-	b, err := os.ReadFile(filepath.Join(root, "proc/meminfo"))
-	if err != nil {
-		return 0
-	}
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			kib, err := strconv.ParseInt(strings.TrimSpace(strings.TrimSuffix(strings.TrimSpace(rest), "kB")), 10, 64)
-			if err == nil && kib > 0 {
-				return kib << 10
-			}
-		}
-	}
-	return 0
 }
