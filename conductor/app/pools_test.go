@@ -119,6 +119,7 @@ func (k *link) serve() {
 type rack struct {
 	*site
 	limit    int
+	mu       sync.Mutex          // for writing machines, and for the controllers, which read it
 	machines map[string]*machine // by name of the node
 	bmcs     map[string]*bmc.BMC
 }
@@ -138,7 +139,9 @@ func newRack(s *site, k, limit int) *rack {
 		if err != nil {
 			s.t.Fatal(err)
 		}
+		r.mu.Lock()
 		r.machines[name], r.bmcs[name] = m, b
+		r.mu.Unlock()
 		s.t.Cleanup(func() {
 			m.Stop()
 			m.wg.Wait()
@@ -152,6 +155,8 @@ func newRack(s *site, k, limit int) *rack {
 
 // on tells how many machines take power.
 func (r *rack) on() (k int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, m := range r.machines {
 		if m.On() {
 			k++
