@@ -14,7 +14,7 @@ import (
 const (
 	pieceSize = 1 << 20 // what Next gives
 	window    = 16      // pieces that are being filled, wait for their turn, or are with the caller, at most
-	narrow    = 4       // as many of them until Widen
+	narrow    = 2       // as many of them until Widen
 	maxFlows  = 4       // connections
 
 	// growth: how the number of connections is found

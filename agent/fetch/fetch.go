@@ -9,7 +9,7 @@
 //
 // It starts with one plain GET. While whoever reads waits for the network, another connection is tried, with ranges ahead of the first, and kept
 // when that was faster: a flow through a long or a shared path often gets only a part of what the path can carry. Pieces of 1 MiB that came
-// early wait in a window of 4 to 16 MiB (Widen), which is also all the memory that fetching takes. On a fast link there is one connection.
+// early wait in a window of 2 to 16 MiB (Widen), which is also all the memory that fetching takes. On a fast link there is one connection.
 //
 // Origin is for many small files below one URL, or several: each goes to the mirror that is least busy for its speed.
 //

@@ -136,7 +136,7 @@ func (f *File) Connect(ctx context.Context) error {
 	}
 }
 
-// Widen says how many MiB may wait or be not yet freed, 4 to 16. There are 4 before it is called: what unpacking needs is found out from the
+// Widen says how many MiB may wait or be not yet freed, 2 to 16. There are 2 before it is called: what unpacking needs is found out from the
 // first bytes, and memory that was given once is not taken back.
 func (f *File) Widen(pieces int) {
 	f.window.Store(int64(min(max(pieces, narrow), window)))

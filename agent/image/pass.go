@@ -123,7 +123,10 @@ const largeWindow = 16 << 20
 // ahead is how many MiB of the file may wait to be read. Where a decoder keeps much, it is what limits, and memory is short.
 func ahead(info images.Info, size int64) int {
 	// A large qcow2 has a long list of its clusters.
-	if info.Keeps > largeWindow || info.Format == images.QCow2 && size > 16<<30 {
+	switch {
+	case info.Keeps > largeWindow:
+		return 2
+	case info.Format == images.QCow2 && size > 16<<30:
 		return 4
 	}
 	return 12
