@@ -56,6 +56,7 @@ var may = map[string][]string{
 	"agent/fat":             {},
 	"agent/ext4":            {},
 	"agent/xfs":             {},
+	"agent/btrfs":           {},
 	"agent/netup":           {},
 	"agent/linux":           {},
 	"agent/fake":            {},
