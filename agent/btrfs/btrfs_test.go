@@ -157,7 +157,11 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 		must(os.Symlink(target, filepath.Join(src, name)))
 	}
 	expected := seen(t, os.DirFS(src))
-	for _, c := range []string{"", "-n 4096 -s 4096", "-n 65536 -m single", "-M", "-m dup -d dup -O ^no-holes,^extref,^skinny-metadata -R ^free-space-tree"} {
+	for k, c := range []string{"", "-n 4096 -s 4096", "-n 65536 -m single", "-M", "-m dup -d dup -O ^no-holes,^extref,^skinny-metadata -R ^free-space-tree"} {
+		if k == 3 { // trees of all sizes of nodes were had, and so many files take their time
+			must(os.RemoveAll(filepath.Join(src, "many")))
+			maps.DeleteFunc(expected, func(name, _ string) bool { return name == "many" || strings.HasPrefix(name, "many/") })
+		}
 		t.Run(c, func(t *testing.T) {
 			img := kit.TempDisk(t, 256<<20)
 			mkfs(t, img, append(strings.Fields(c), "--rootdir", src)...)
@@ -230,8 +234,8 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 			}
 			name := func(parts ...string) string { return filepath.Join(append([]string{dir}, parts...)...) }
 			subvolume := func(parts ...string) { kit.Run(t, "btrfs", "subvolume", "create", name(parts...)) }
-			mount(c)
-			must(os.WriteFile(name("text"), text(9<<20+5), 0o644))
+			mount(c + ",commit=3600") // nothing is to be committed but when it is asked for
+			must(os.WriteFile(name("text"), text(5<<20+5), 0o644))
 			if c == "compress=lzo" {
 				umount()
 				f, err := openFile(t, img)
@@ -243,7 +247,7 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 			}
 			must(os.WriteFile(name("one"), []byte("one"), 0o644))
 			must(os.WriteFile(name("small text"), text(1500), 0o644)) // packed inside the item
-			must(os.WriteFile(name("large"), pattern(9<<20+5), 0o644))
+			must(os.WriteFile(name("large"), pattern(3<<20+5), 0o644))
 			many := 2000
 			if c == "compress=no" {
 				many = 20000
@@ -265,7 +269,7 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 			for i := range 3000 { // every other block
 				_, err := f.WriteAt(pattern(700+i%50), int64(i)*8192)
 				must(err)
-				if i%500 == 0 {
+				if i%1000 == 0 {
 					must(f.Sync())
 				}
 			}
@@ -281,12 +285,12 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 			f, err = os.OpenFile(name("text"), os.O_RDWR, 0) // parts of packed pieces, and one that is no longer used to its end
 			must(err)
 			must(f.Sync())
-			for _, at := range []int64{100_000, 1<<20 + 7, 5 << 20} {
+			for _, at := range []int64{100_000, 1<<20 + 7, 3 << 20} {
 				_, err = f.WriteAt([]byte("written over"), at)
 				must(err)
 			}
 			must(f.Sync())
-			must(f.Truncate(8<<20 + 11))
+			must(f.Truncate(4<<20 + 11))
 			must(f.Close())
 
 			subvolume("@")
@@ -337,7 +341,7 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 					t.Errorf("%s is not what it was made to be: %d pieces", n, len(runs))
 				}
 			}
-			if want := map[string]uint8{"compress=no": packedNot, "compress=zstd:3": packedZstd, "compress-force=zlib": packedZlib}[c]; counts[want] < 50 {
+			if want := map[string]uint8{"compress=no": packedNot, "compress=zstd:3": packedZstd, "compress-force=zlib": packedZlib}[c]; counts[want] < 25 {
 				t.Errorf("pieces packed by number: %v, want many of %d", counts, want)
 			}
 
