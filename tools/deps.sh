@@ -59,6 +59,7 @@ group() {
 		need util-linux "loop devices, and what it sees on a disk"
 		need mount "loop devices"
 		need xfsprogs "makes file systems to erase and to read"
+		need btrfs-progs "makes file systems to read"
 		need minisign "signs published images"
 		need openssl "makes keys and signatures like cosign's"
 		need docker-registry "an OCI registry to publish to"

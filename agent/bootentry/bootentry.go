@@ -28,9 +28,10 @@ type Volume struct {
 	Fault  string // why not: "it is encrypted (LUKS)"
 	UUID   string // of the file system, as blkid prints it
 	Label  string
-	Number int  // of the partition; 0: the whole disk
-	GPT    bool // what kind of table names it
-	ESP    bool // an EFI system partition
+	Raw    io.ReaderAt // what FS lies in, for block lists; may be nil
+	Number int         // of the partition; 0: the whole disk
+	GPT    bool        // what kind of table names it
+	ESP    bool        // an EFI system partition
 }
 
 func (v Volume) device() string {

@@ -314,6 +314,25 @@ func part(n int, id, label string, t tree) Volume {
 	return Volume{FS: t.fs(), UUID: id, Label: label, Number: n, GPT: true, ESP: id == espID}
 }
 
+// suseDisk is a system partition and a root with variables in its third sector.
+func suseDisk(env, block string) []Volume {
+	root := part(2, rootID, "", tree{"boot/grub2/grubenv": grubenv(env), "boot/vmlinuz": "x", "@/boot/other/vmlinuz": "y", "boot/grub2/grub.cfg": `if [ -f $prefix/grubenv ]; then load_env; fi
+if [ "${env_block}" ] ; then
+  set env_block="(${root})${env_block}"
+  export env_block
+  load_env -f "${env_block}"
+fi
+set default="${saved_entry}"
+menuentry one { linux /boot/vmlinuz a
+}
+menuentry another --id other { linux /boot/other/vmlinuz a
+}
+`})
+	root.Raw = strings.NewReader(strings.Repeat("\x00", 1024) + block + strings.Repeat("#", 1024))
+	return []Volume{part(1, espID, "", tree{"EFI/opensuse/grub.cfg": ids("set btrfs_relative_path=\"yes\"\nsearch --fs-uuid --set=root ROOT\nbtrfs-mount-subvol ($root) /boot/other /@/boot/other\n" +
+		"set prefix=(${root})/boot/grub2\nsource \"${prefix}/grub.cfg\"\n")}), root}
+}
+
 // TestFind holds what is found on disks as distributions leave them, and what is refused.
 func TestFind(t *testing.T) {
 	bls := func(version, extra string) string {
@@ -398,6 +417,15 @@ func TestFind(t *testing.T) {
 		{name: "SUSE, saved", uefi: true, vols: withEnv([]Volume{part(1, rootID, "", kernels(tree{"boot/grub2/grub.cfg": ids(suse)}, "boot/vmlinuz-6.4.0-default", "boot/initrd-6.4.0-default", "boot/early.img"))}, "boot/grub2/grubenv", "saved_entry=openSUSE Leap 15.6\n"),
 			want: want{"grub.cfg", "openSUSE Leap 15.6", "1:boot/vmlinuz-6.4.0-default", "BOOT_IMAGE=/boot/vmlinuz-6.4.0-default root=UUID=" + rootID + ` console=ttyS0 "dyndbg=file ec.c +p" security=apparmor`,
 				[]string{"1:boot/early.img", "1:boot/initrd-6.4.0-default"}}},
+		{name: "SUSE, variables before the file system", uefi: true, vols: suseDisk("env_block=2+1\n", grubenv("saved_entry=other\n")),
+			want: want{"grub.cfg", "another", "2:@/boot/other/vmlinuz", "BOOT_IMAGE=/boot/other/vmlinuz a", nil}},
+		{name: "SUSE, none there", uefi: true, vols: suseDisk("env_block=2+1\n", "no variables"), want: want{"grub.cfg", "one", "2:boot/vmlinuz", "BOOT_IMAGE=/boot/vmlinuz a", nil}},
+		{name: "SUSE, outside", uefi: true, vols: suseDisk("env_block=2000+1\n", ""), err: "read sectors 2000+1 of partition 2"},
+		{name: "SUSE, too many", uefi: true, vols: suseDisk("env_block=2+999\n", ""), err: "sectors 2+999 of partition 2 can't be read here"},
+		{name: "Ubuntu in a subvolume", vols: []Volume{part(1, rootID, "", tree{"@/boot/grub/grub.cfg": "menuentry x {\nsearch --fs-uuid --set=root " + rootID + "\nlinux /@/boot/vmlinuz rootflags=subvol=@\n}\n", "@/boot/vmlinuz": "x"})},
+			want: want{"grub.cfg", "x", "1:@/boot/vmlinuz", "BOOT_IMAGE=/@/boot/vmlinuz rootflags=subvol=@", nil}},
+		{name: "a subvolume as the root", vols: small("btrfs-mount-subvol ($root) / /@\n"), err: "is not understood"},
+		{name: "a subvolume in half", vols: small("btrfs-mount-subvol ($root) /boot\n"), err: "is not understood"},
 		{name: "no menu", vols: small("serial --unit=0 --speed=115200\nlinux /vmlinuz root=UUID=x quiet\ninitrd /initrd\nboot\n"), want: want{"grub.cfg", "", "1:vmlinuz", "BOOT_IMAGE=/vmlinuz root=UUID=x quiet", []string{"1:initrd"}}},
 		{name: "without an initial ramdisk", vols: small("menuentry x {\nlinux /vmlinuz a b\n}"), want: want{"grub.cfg", "x", "1:vmlinuz", "BOOT_IMAGE=/vmlinuz a b", nil}},
 		{name: "systemd-boot, newest", uefi: true, vols: sd("timeout 3\n", nil), want: linuxAt("6.10.1")},
@@ -505,7 +533,7 @@ func TestScript(t *testing.T) {
 }
 
 func FuzzGRUB(f *testing.F) {
-	for _, s := range []string{debian("1>0"), ids(ubuntu), ids(rhel), ids(suse), "linux /vmlinuz $a; initrd /initrd; boot", "function f { f; }; f", "if [ ( ! -f x ) ]; then . /boot/grub/grub.cfg; fi"} {
+	for _, s := range []string{debian("1>0"), ids(ubuntu), ids(rhel), ids(suse), "linux /vmlinuz $a; initrd /initrd; boot", "btrfs-mount-subvol ($root) /boot @boot; load_env -f (hd0)1+1", "function f { f; }; f", "if [ ( ! -f x ) ]; then . /boot/grub/grub.cfg; fi"} {
 		f.Add(s, grubenv("saved_entry=0\nkernelopts=x\n"))
 	}
 	f.Fuzz(func(t *testing.T, cfg, env string) {

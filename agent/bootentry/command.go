@@ -77,6 +77,8 @@ func (s *shell) command(w []string) error {
 		return err
 	case "load_env":
 		return s.loadEnv(w[1:])
+	case "btrfs-mount-subvol":
+		return s.mountSubvolume(w)
 	case "search", "search.fs_uuid", "search.fs_label", "search.file":
 		return s.search(w)
 	case "source", ".", "configfile", "normal":
@@ -179,7 +181,46 @@ func (s *shell) resolve(name string) (vol int, file string, err error) {
 	if vol, err = s.device(dev); err != nil {
 		return -1, "", err
 	}
-	return vol, clean(name), nil
+	name = clean(name)
+	for _, m := range s.mounts {
+		if rest, ok := strings.CutPrefix(name+"/", m.dir+"/"); ok && m.vol == vol {
+			return vol, clean(m.subvol + "/" + rest), nil
+		}
+	}
+	return vol, name, nil
+}
+
+// mountSubvolume is btrfs-mount-subvol ($root) /boot/grub2/x86_64-efi @/boot/grub2/x86_64-efi, which SUSE's GRUB has.
+func (s *shell) mountSubvolume(w []string) error {
+	if len(w) != 4 || clean(w[2]) == "." || len(s.mounts) >= maxMounts {
+		return fmt.Errorf("%s is not understood here", strings.Join(w, " "))
+	}
+	vol, err := s.device(strings.Trim(w[1], "()"))
+	if err != nil {
+		return err
+	}
+	s.mounts = slices.Insert(s.mounts, 0, mount{vol, clean(w[2]), clean(w[3])})
+	s.status(true)
+	return nil
+}
+
+// blockList is a file by its place on the volume, in sectors: SUSE keeps variables before the begin of btrfs, which can't be written to otherwise.
+var blockList = regexp.MustCompile(`^\([^()]*\)(\d{1,9})\+(\d{1,3})$`)
+
+func (d *disk) blocks(vol int, first, count string) ([]byte, error) {
+	at, err1 := strconv.ParseInt(first, 10, 64)
+	n, err2 := strconv.Atoi(count)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, err
+	}
+	if n > maxEnv/512 || d.vols[vol].Raw == nil {
+		return nil, fmt.Errorf("sectors %s+%s of partition %d can't be read here", first, count, d.vols[vol].Number)
+	}
+	b := make([]byte, n*512)
+	if k, err := d.vols[vol].Raw.ReadAt(b, at*512); k < len(b) {
+		return nil, fmt.Errorf("read sectors %s+%s of partition %d: %w", first, count, d.vols[vol].Number, err)
+	}
+	return b, nil
 }
 
 // loadEnv reads a block of variables that GRUB and the system leave for each other.
@@ -204,7 +245,12 @@ func (s *shell) loadEnv(w []string) error {
 	if err != nil {
 		return nil
 	}
-	b, err := s.d.read(vol, name, 64<<10)
+	var b []byte
+	if m := blockList.FindStringSubmatch(file); m != nil {
+		b, err = s.d.blocks(vol, m[1], m[2])
+	} else {
+		b, err = s.d.read(vol, name, maxEnv)
+	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -13,24 +13,33 @@ import (
 
 // Bounds of a script: a generated one needs a hundredth.
 const (
-	maxSteps = 200_000
-	maxValue = 16 << 10
-	maxVars  = 4096
-	maxCalls = 16
-	maxMenu  = 2000
+	maxSteps  = 200_000
+	maxValue  = 16 << 10
+	maxVars   = 4096
+	maxCalls  = 16
+	maxMenu   = 2000
+	maxMounts = 64
+	maxEnv    = 64 << 10 // of variables
 )
 
 // shell runs GRUB's scripts as far as they decide what is started.
 type shell struct {
-	d     *disk
-	env   map[string]string
-	funcs map[string][]stmt
-	args  []string // $1 and following
-	menu  []*item
-	image *image // what linux and initrd have loaded
-	steps int
-	calls int
-	file  string // that is being run, for messages
+	d      *disk
+	env    map[string]string
+	funcs  map[string][]stmt
+	args   []string // $1 and following
+	menu   []*item
+	image  *image // what linux and initrd have loaded
+	steps  int
+	calls  int
+	mounts []mount
+	file   string // that is being run, for messages
+}
+
+// mount is a subvolume of btrfs that stands for a folder.
+type mount struct {
+	vol         int
+	dir, subvol string
 }
 
 // item is an entry of the menu.
@@ -91,6 +100,12 @@ func (d *disk) grub() (*Entry, error) {
 	for i, v := range d.vols {
 		for _, file := range []string{"boot/grub/grub.cfg", "boot/grub2/grub.cfg", "grub/grub.cfg", "grub2/grub.cfg"} {
 			if !v.ESP && d.isFile(i, file) {
+				places = append(places, place{i, file})
+			}
+		}
+		// Ubuntu and Debian have their system in a subvolume of btrfs that is not the default.
+		for _, file := range []string{"@/boot/grub/grub.cfg", "@rootfs/boot/grub/grub.cfg"} {
+			if !v.ESP && !slices.ContainsFunc(places, func(p place) bool { return p.vol == i }) && d.isFile(i, file) {
 				places = append(places, place{i, file})
 			}
 		}

@@ -25,10 +25,9 @@ import (
 
 const rootID = "6f1b8a1e-0000-4000-8000-00000000beef"
 
-// extImage makes an ext4 file system with files.
-func extImage(t *testing.T, size int64, files map[string]string) []byte {
+// folder makes a folder with files.
+func folder(t *testing.T, files map[string]string) string {
 	t.Helper()
-	kit.NeedPrograms(t, "mke2fs")
 	dir := t.TempDir()
 	for name, text := range files {
 		p := filepath.Join(dir, name)
@@ -43,8 +42,28 @@ func extImage(t *testing.T, size int64, files map[string]string) []byte {
 			t.Fatal(err)
 		}
 	}
+	return dir
+}
+
+// extImage makes an ext4 file system with files.
+func extImage(t *testing.T, size int64, files map[string]string) []byte {
+	t.Helper()
+	kit.NeedPrograms(t, "mke2fs")
 	img := kit.TempDisk(t, size)
-	kit.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-U", rootID, "-L", "root", "-d", dir, img)
+	kit.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", "-b", "4096", "-U", rootID, "-L", "root", "-d", folder(t, files), img)
+	b, err := os.ReadFile(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// btrfsImage makes a btrfs file system with files; mixed, so that it may be small.
+func btrfsImage(t *testing.T, files map[string]string) []byte {
+	t.Helper()
+	kit.NeedPrograms(t, "mkfs.btrfs")
+	img := kit.TempDisk(t, 64<<20)
+	kit.Run(t, "mkfs.btrfs", "-q", "-M", "-U", rootID, "-L", "root", "--rootdir", folder(t, files), img)
 	b, err := os.ReadFile(img)
 	if err != nil {
 		t.Fatal(err)
@@ -219,6 +238,7 @@ func TestLoad(t *testing.T) {
 		{name: "GRUB, UEFI, more words", esp: stub, root: ext, uefi: true, args: `{"kernel_append_params":"console=ttyS1,115200","root_device":{"serial":"S1"}}`, want: more},
 		{name: "a mirror", root: mirror(ext, 1), want: grub},
 		{name: "XFS", root: xfsImage(t, root), want: grub},
+		{name: "btrfs", root: btrfsImage(t, root), want: grub},
 		{name: "systemd-boot on the system partition", esp: onESP, uefi: true, want: Result{Loaded: true, Kernel: "partition 1: /a/linux", Initrd: []string{"partition 1: /a/initrd"}, From: "systemd-boot",
 			Config: "loader/entries/a.conf", Title: "A", Cmdline: "root=LABEL=x", Bytes: int64(len(kernel) + len(initrd))}},
 		{name: "too little memory", root: ext, memory: 20 << 10, reason: "do not fit into the machine's memory"},
@@ -227,7 +247,8 @@ func TestLoad(t *testing.T) {
 		{name: "encrypted", root: []byte("LUKS\xba\xbe" + strings.Repeat("\x00", 1<<20)), reason: "partition 2 was not read: it is an encrypted volume (LUKS)"},
 		{name: "LVM", root: []byte(strings.Repeat("\x00", 512) + "LABELONE" + strings.Repeat("\x00", 1<<20)), reason: "LVM"},
 		{name: "a damaged XFS", root: []byte("XFSB" + strings.Repeat("\x00", 1<<20)), reason: "it looks like XFS: not an XFS file system"},
-		{name: "btrfs", root: []byte(strings.Repeat("\x00", 64<<10+0x40) + "_BHRfS_M" + strings.Repeat("\x00", 1<<20)), reason: "it is btrfs, which is not read here"},
+		{name: "a damaged btrfs", root: []byte(strings.Repeat("\x00", 64<<10+0x40) + "_BHRfS_M" + strings.Repeat("\x00", 1<<20)), reason: "it looks like btrfs: not a btrfs file system"},
+		{name: "F2FS", root: []byte(strings.Repeat("\x00", 1024) + "\x10\x20\xf5\xf2" + strings.Repeat("\x00", 1<<20)), reason: "it is F2FS, which is not read here"},
 		{name: "no loader", root: extImage(t, 8<<20, map[string]string{"etc/x": "y"}), reason: "no boot configuration was found"},
 		{name: "a wrong argument", root: ext, args: `{"kernel_append_params":"a b;c"}`, failure: "characters other than"},
 		{name: "an unknown argument", root: ext, args: `{"x":1}`, failure: "read arguments"},
@@ -287,6 +308,74 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// TestLoadFromSnapshot holds that SUSE's way is found: the system in a snapshot that is the default subvolume, the boot loader's modules in
+// another one, and what is to be started said in the sectors before the file system.
+func TestLoadFromSnapshot(t *testing.T) {
+	kit.NeedRoot(t)
+	kit.NeedPrograms(t, "mkfs.btrfs", "btrfs", "mount", "umount", "losetup")
+	kernel, initrd := pattern(3<<20+17), strings.Repeat("an initial ramdisk, packed", 200_000)
+	img, dir := kit.TempDisk(t, 200<<20), t.TempDir()
+	kit.Run(t, "mkfs.btrfs", "-q", "-M", "-U", rootID, img)
+	kit.Run(t, "mount", "-o", "compress=zstd", kit.Loop(t, img), dir)
+	mounted := true
+	defer func() {
+		if mounted {
+			_ = exec.Command("umount", "-l", dir).Run()
+		}
+	}()
+	for _, sub := range []string{"@", "@/.snapshots", "@/boot/grub2/x86_64-efi"} {
+		if err := os.MkdirAll(filepath.Dir(filepath.Join(dir, sub)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		kit.Run(t, "btrfs", "subvolume", "create", filepath.Join(dir, sub))
+	}
+	system := filepath.Join(dir, "@/.snapshots/1/snapshot")
+	if err := os.Mkdir(filepath.Dir(system), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	kit.Run(t, "btrfs", "subvolume", "snapshot", filepath.Join(dir, "@"), system)
+	for name, text := range map[string]string{"boot/vmlinuz-6": kernel, "boot/initrd-6": initrd, "boot/grub2/grubenv": "# GRUB Environment Block\nenv_block=512+1\n" + strings.Repeat("#", 900),
+		"boot/grub2/grub.cfg": "load_env\nif [ \"${env_block}\" ]; then\nset env_block=\"(${root})${env_block}\"\nload_env -f \"${env_block}\"\nfi\nset default=\"${saved_entry}\"\nset btrfs_relative_path=\"yes\"\n" +
+			"menuentry first {\nlinux /boot/gone\n}\nmenuentry openSUSE {\nsearch --no-floppy --fs-uuid --set=root " + rootID + "\nlinux /boot/vmlinuz root=UUID=" + rootID + " quiet\ninitrd /boot/initrd-6\n}\n"} {
+		if err := os.WriteFile(filepath.Join(system, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("vmlinuz-6", filepath.Join(system, "boot/vmlinuz")); err != nil {
+		t.Fatal(err)
+	}
+	kit.Run(t, "btrfs", "subvolume", "set-default", system)
+	kit.Run(t, "umount", dir)
+	mounted = false
+	root, err := os.ReadFile(img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(root[512*512:], "# GRUB Environment Block\nsaved_entry=openSUSE\n"+strings.Repeat("#", 400))
+	esp := fatImage(t, map[string]string{"EFI/opensuse/grub.cfg": "set btrfs_relative_path=\"yes\"\nsearch --fs-uuid --set=root " + rootID + "\nset prefix=(${root})/boot/grub2\n" +
+		"btrfs-mount-subvol ($root) /boot/grub2/x86_64-efi /@/boot/grub2/x86_64-efi\nsource \"${prefix}/grub.cfg\"\n"})
+	for _, uefi := range []bool{false, true} {
+		m := machineOf(t, esp, root, 4<<20)
+		if uefi {
+			if err := os.MkdirAll(filepath.Join(m.Root(), "sys/firmware/efi"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r, err := load(t, m, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := Result{Loaded: true, Kernel: "partition 2: /boot/vmlinuz", Initrd: []string{"partition 2: /boot/initrd-6"}, From: "grub.cfg", Config: "boot/grub2/grub.cfg", Title: "openSUSE",
+			Cmdline: "BOOT_IMAGE=/boot/vmlinuz root=UUID=" + rootID + " quiet", Bytes: int64(len(kernel) + len(initrd))}
+		if d := cmp.Diff(want, r); d != "" {
+			t.Errorf("UEFI %v (-want +got):\n%s", uefi, d)
+		}
+		if k := m.Kernel(); k == nil || string(k.Kernel) != kernel || string(k.Initrd) != initrd {
+			t.Errorf("UEFI %v: what was loaded is not what is on the disk", uefi)
+		}
+	}
+}
+
 // TestLoadStops holds that the step ends when it is told to, as a failure, because nobody decided that it can't be done.
 func TestLoadStops(t *testing.T) {
 	m := machineOf(t, fatImage(t, map[string]string{"a": "b"}), extImage(t, 8<<20, map[string]string{"x": "y"}), 1<<20)
@@ -328,6 +417,7 @@ func TestLoadTooEarly(t *testing.T) {
 // FuzzVolume holds that no partition makes the readers panic or run away.
 func FuzzVolume(f *testing.F) {
 	f.Add([]byte("LUKS\xba\xbe"))
+	f.Add([]byte(strings.Repeat("\x00", 64<<10+0x40) + "_BHRfS_M" + strings.Repeat("\x00", 4096)))
 	f.Add(mirror([]byte(strings.Repeat("x", 4096)), 1))
 	f.Add(mirror(mirror(make([]byte, 8192), 1), 1))
 	f.Fuzz(func(t *testing.T, b []byte) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/agent/bootentry"
+	"github.com/ingot-metal/ingot/agent/btrfs"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/ext4"
 	"github.com/ingot-metal/ingot/agent/fat"
@@ -39,7 +40,7 @@ func kinds() []kind {
 		{"a member of an array", "\xfc\x4e\x2b\xa9", memberAt, openMember},
 		{"ext2, ext3 or ext4", "\x53\xef", 1024 + 0x38, openExt},
 		{"XFS", "XFSB", 0, openXFS},
-		{"btrfs", "_BHRfS_M", 64<<10 + 0x40, nil},
+		{"btrfs", "_BHRfS_M", 64<<10 + 0x40, openBtrfs},
 		{"FAT", "\x55\xaa", 510, openFAT}, // behind the others: boot code of any kind ends so
 		{"F2FS", "\x10\x20\xf5\xf2", 1024, nil},
 		{"swap space", "SWAPSPACE2", 4086, nil},
@@ -85,6 +86,15 @@ func openExt(r io.ReaderAt, size int64, v *bootentry.Volume) error {
 
 func openXFS(r io.ReaderAt, size int64, v *bootentry.Volume) error {
 	f, err := xfs.Open(r, size)
+	if err != nil {
+		return err
+	}
+	v.FS, v.Fault, v.UUID, v.Label = f, "", f.Info().UUID, f.Info().Label
+	return nil
+}
+
+func openBtrfs(r io.ReaderAt, size int64, v *bootentry.Volume) error {
+	f, err := btrfs.Open(r, size)
 	if err != nil {
 		return err
 	}
@@ -146,7 +156,8 @@ func volumes(ctx context.Context, dev disk.Device) ([]bootentry.Volume, error) {
 			continue
 		}
 		v := bootentry.Volume{Number: p.Number, GPT: kind == "gpt", ESP: strings.EqualFold(p.Type, disk.TypeESP) || strings.EqualFold(p.Type, "0xef")}
-		if err := openVolume(newAhead(ctx, disk.Section(dev, p.Start, p.Size), p.Size), p.Size, &v); err != nil {
+		v.Raw = newAhead(ctx, disk.Section(dev, p.Start, p.Size), p.Size)
+		if err := openVolume(v.Raw, p.Size, &v); err != nil {
 			return nil, err
 		}
 		out = append(out, v)

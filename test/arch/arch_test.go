@@ -58,6 +58,7 @@ var may = map[string][]string{
 	"agent/fat":             {"agent/openfs"},
 	"agent/ext4":            {"agent/openfs"},
 	"agent/xfs":             {"agent/openfs"},
+	"agent/btrfs":           {"agent/openfs"},
 	"agent/netup":           {},
 	"agent/linux":           {},
 	"agent/fake":            {},

@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write golden files instead of comparing
 var packages = map[string]string{
 	"apt-cache": "apt", "apt-get": "apt", "dpkg-deb": "dpkg", "dd": "coreutils", "sha256sum": "coreutils", "losetup": "mount", "mount": "mount",
 	"mke2fs": "e2fsprogs", "debugfs": "e2fsprogs", "e2fsck": "e2fsprogs", "mkfs.ext4": "e2fsprogs",
-	"mkfs.vfat": "dosfstools", "fsck.vfat": "dosfstools", "fsck.fat": "dosfstools", "isoinfo": "genisoimage", "blkid": "util-linux", "mkfs.xfs": "xfsprogs", "xfs_db": "xfsprogs",
+	"mkfs.vfat": "dosfstools", "fsck.vfat": "dosfstools", "fsck.fat": "dosfstools", "isoinfo": "genisoimage", "blkid": "util-linux", "mkfs.xfs": "xfsprogs", "xfs_db": "xfsprogs", "mkfs.btrfs": "btrfs-progs", "btrfs": "btrfs-progs", "btrfstune": "btrfs-progs",
 	"mcopy": "mtools", "mformat": "mtools", "mmd": "mtools", "mdir": "mtools", "mtype": "mtools",
 	"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "qemu-nbd": "qemu-utils",
 	"grub-mkimage": "grub-common", "sgdisk": "gdisk", "sfdisk": "fdisk", "ip": "iproute2", "busybox": "busybox-static",
