@@ -16,6 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/trace"
 	"github.com/ingot-metal/ingot/images/build"
 	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
+	"github.com/ingot-metal/ingot/initramfs/kernel"
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/tools/lab"
 )
@@ -213,7 +214,7 @@ func complaints(t *testing.T, m *lab.Machine) []string {
 	return out
 }
 
-// debian is the Debian image, below the folder of the images that the conductor serves.
+// debian is a Debian image with the kernel for real hardware, below the folder of the images that the conductor serves.
 func debian(t *testing.T, art *artifacts) image {
 	t.Helper()
 	kit.NeedPrograms(t, "mmdebstrap")
@@ -221,7 +222,7 @@ func debian(t *testing.T, art *artifacts) image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	res, err := build.Debian(t.Context(), build.Options{Out: filepath.Join(root, "build", "images", "debian")})
+	res, err := build.Debian(t.Context(), build.Options{Out: filepath.Join(root, "build", "images", "debian-full"), Kernel: kernel.Full})
 	if err != nil {
 		t.Fatal(err)
 	}
