@@ -272,13 +272,17 @@ func overwriteHalf(dev fake.Device) error {
 	return putNote(dev, diskSize/2)
 }
 
-// TestPowerCutAnywhere cuts the power after each operation of an erase in turn; the next run erases the disk.
+// TestPowerCutAnywhere cuts the power after each operation of an erase in turn; the next run erases the disk. That the kernel looks at the
+// partitions afterwards is none of them: the erase is done then.
 func TestPowerCutAnywhere(t *testing.T) {
 	m := fake.NewMachine(t.TempDir())
 	d := dirty(m, "vda", "virtio", func(s *fake.DiskSpec) { s.NoPunch = true })
 	for after := 0; ; after += 3 {
 		n := 0
-		d.Fail(func(string, int64, int64) error {
+		d.Fail(func(kind string, _, _ int64) error {
+			if kind == "reread" {
+				return nil
+			}
 			if n++; n > after {
 				return errors.New("the power is gone")
 			}

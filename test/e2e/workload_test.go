@@ -120,10 +120,13 @@ func (r *rig) saidWorkload(m *lab.Machine, from int64, host string) string {
 	if err := m.WaitConsole(ctx, from, "INGOT-WORKLOAD host="+host+" "); err != nil {
 		r.t.Fatalf("the workload does not say host=%s: %v", host, err)
 	}
-	if err := m.WaitConsole(ctx, from, " end"); err != nil {
-		r.t.Fatal(err)
-	}
-	return regexp.MustCompile(`INGOT-WORKLOAD .*`).FindString(console(r.t, m, from))
+	whole := regexp.MustCompile("INGOT-WORKLOAD host=" + regexp.QuoteMeta(host) + " .* end\\b") // the console may be in the middle of the line
+	var said string
+	kit.Eventually(r.t, bootLimit, "the workload has said all of its line", func() bool {
+		said = whole.FindString(console(r.t, m, from))
+		return said != ""
+	})
+	return said
 }
 
 // testWorkload runs an ISO image, then a kernel with its initramfs and a config drive, at each start of the machine, then the same by kexec from
