@@ -81,8 +81,11 @@ func hint(err error, name string) string {
 	case http.StatusForbidden:
 		return ""
 	case http.StatusNotFound:
-		if strings.HasPrefix(answer.Message, "Node ") {
+		switch {
+		case strings.HasPrefix(answer.Message, "Node "):
 			return "The nodes there are: ingot node list"
+		case strings.HasPrefix(answer.Message, "Pool "):
+			return "The pools there are: ingot pool list"
 		}
 	case http.StatusConflict:
 		if strings.Contains(answer.Message, "locked") || strings.Contains(answer.Message, "transition") {

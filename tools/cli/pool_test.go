@@ -27,7 +27,7 @@ func TestPools(t *testing.T) {
 		t.Errorf("no pools: %q", out)
 	}
 	for args, want := range map[string]string{
-		"pool set": "wants the name of one pool", "pool set web": "nothing is said", "pool show web": "Pool web could not be found", "pool delete web": "could not be found",
+		"pool set": "wants the name of one pool", "pool set web": "nothing is said", "pool show web": "Pool web could not be found", "pool delete web": "ingot pool list",
 		"pool set web --count 1 --percent 3": "don't go together", "pool set web --count -1": "less than none", "pool set web --percent 101": "more than all",
 		"pool set web --count many": "--help", "pool set web --max-watts 100": "watts_per_node", "pool set web --image http://h/i": "--checksum is missing",
 		"pool set web --checksum sha256:ab":                  "without --image",
