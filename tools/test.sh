@@ -1,9 +1,9 @@
 #!/bin/sh
 # Runs all tests. A skipped test is a failure: everything is meant to run.
 #
-# Three groups: packages without machines, under the race detector; packages that boot a machine in some of their tests, likewise; packages that
-# do little else, without it, two at a time: test/e2e takes about as long as all the others together. Three are tested twice, because the
-# race detector is too slow for all of them: the engine, with a conductor that dies at every single write of a deployment, the reader of qcow2,
+# Two groups: first everything under the race detector but for what starts no goroutine; then that, and packages that do little else than boot
+# machines, without it, two at a time: test/e2e takes about as long as all the others together. Three are tested twice, because the race
+# detector is too slow for all of them: the engine, with a conductor that dies at every single write of a deployment, the reader of qcow2,
 # with its corpus of hundreds of images, and the eraser of metadata, with ten thousand random disks.
 set -eu
 if [ "$(id -u)" != 0 ]; then
@@ -11,10 +11,9 @@ if [ "$(id -u)" != 0 ]; then
 	exit 1
 fi
 export INGOT_MUST_RUN=1
-some='/agent/image$|/conductor/netboot$'
-most='/test/machine$|/test/compat$|/tools/lab$|/tools/cli$|/images/build$|/initramfs/build$'
+plain='/agent/(ext4|fat|kexec)$|/images/(qcow2/inflate|vhd)$|/proto/drive$'
+most='/test/(machine|compat)$|/tools/(lab|cli)$|/(images|initramfs)/build$'
 {
-	go test -json -race -timeout 15m $(go list ./... | grep -Ev "$some|$most|/test/e2e\$") || true
-	go test -json -race -timeout 25m $(go list ./... | grep -E "$some") || true
-	CGO_ENABLED=0 go test -json -p 2 -timeout 50m ./test/e2e ./conductor/engine ./images/qcow2 ./agent/erase $(go list ./... | grep -E "$most") || true
+	go test -json -race -timeout 25m $(go list ./... | grep -Ev "$plain|$most|/test/e2e\$") || true
+	CGO_ENABLED=0 go test -json -p 2 -timeout 50m ./test/e2e ./conductor/engine ./images/qcow2 ./agent/erase $(go list ./... | grep -E "$plain|$most") || true
 } | go run ./test/count
