@@ -186,7 +186,7 @@ func TestSystemInterface(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kcs := vmproto.NewClient(guest, 5*time.Second)
+	kcs := vmproto.NewClient(guest, time.Minute)
 	// Channel 1, no set and block selectors.
 	lan := func(param types.LanConfigParamSelector) []byte {
 		t.Helper()
