@@ -9,9 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -89,6 +91,10 @@ func Boot(t testing.TB, m VM) string {
 	}
 	var errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = console, &errs
+	// When the time for all tests is up, nothing is cleaned up. The signal comes with the end of this thread, which is therefore kept.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
