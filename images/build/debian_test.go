@@ -102,7 +102,7 @@ func TestDebian(t *testing.T) {
 			const grown = 1 << 30
 			disk := deployed(t, r.Raw, "debian-12", parts, fat, grown)
 			got := check.FindStringSubmatch(kit.Boot(t, kit.VM{
-				Disks: []string{disk}, UEFI: uefi, MemoryMiB: 1024, Until: `(?s)CHECK .*login: |login: .*CHECK [^\n]*\n`, Timeout: 8 * time.Minute,
+				Disks: []string{disk}, UEFI: uefi, MemoryMiB: 1024, Until: `(?s)CHECK .*login: |login: .*CHECK [^\n]*\n`, Timeout: 15 * time.Minute,
 			}))
 			if len(got) == 0 || got[1] != "tiny-one" || got[3] != "2" || got[4] != "active" || len(got[2]) < 4 {
 				t.Errorf("console says %q", got)

@@ -21,6 +21,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/tools/cli"
 )
 
@@ -43,20 +44,10 @@ func (b *safeBuffer) Write(p []byte) (int, error) {
 }
 func (b *safeBuffer) String() string { b.mu.Lock(); defer b.mu.Unlock(); return b.b.String() }
 
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // startIngotd starts an ingotd at addr with these settings, and ends it with the test. It returns when the version document can be had.
 func startIngotd(t *testing.T, addr string, set ...string) *process {
 	t.Helper()
-	agents, dir := freeAddr(t), t.TempDir()
+	agents, dir := kit.FreeAddr(t), t.TempDir()
 	bin := filepath.Join(dir, "ingotd")
 	build := exec.Command("go", "build", "-o", bin, "../../conductor/cmd/ingotd")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -99,7 +90,7 @@ func startProcess(t *testing.T, cmd *exec.Cmd, log fmt.Stringer) {
 		if err := cmd.Process.Signal(os.Interrupt); err == nil {
 			select {
 			case <-gone:
-			case <-time.After(20 * time.Second):
+			case <-time.After(2 * time.Minute):
 				t.Errorf("%s did not end when it was asked to", cmd.Path)
 			}
 		}
@@ -113,14 +104,14 @@ func startProcess(t *testing.T, cmd *exec.Cmd, log fmt.Stringer) {
 
 func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	limit := time.After(2 * time.Minute)
+	limit := time.After(5 * time.Minute)
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("%s: waited two minutes", what)
+			t.Fatalf("%s: waited five minutes", what)
 		}
 	}
 }
@@ -200,7 +191,7 @@ func TestHTTPBasic(t *testing.T) {
 		}
 	}
 	users("alice", "one")
-	p := startIngotd(t, freeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+file)
+	p := startIngotd(t, kit.FreeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+file)
 	status, header, body := p.ask("GET", "/v1/nodes", "", nil)
 	if status != 401 || header.Get("Www-Authenticate") != `Basic realm="Baremetal API"` || body != `{"error":{"message":"Authorization required","code":401}}` || header.Get("Content-Type") != "application/json" {
 		t.Errorf("without a login: %d %v %s", status, header, body)
@@ -279,7 +270,7 @@ func TestKeystone(t *testing.T) {
 const tokenLife = 45 * time.Second
 
 func walkKeystone(t *testing.T, ks identity) {
-	addr := freeAddr(t)
+	addr := kit.FreeAddr(t)
 	ks.AddEndpoint("baremetal", "http://"+addr)
 	ks.AddUser("ingot", "own")
 	ks.Grant("ingot", "service", "service")
@@ -505,7 +496,7 @@ func startKeystone(t *testing.T) *realKeystone {
 			t.Fatalf("Keystone is not installed (sh tools/deps.sh keystone): %v", err)
 		}
 	}
-	dir, addr := t.TempDir(), freeAddr(t)
+	dir, addr := t.TempDir(), kit.FreeAddr(t)
 	for _, d := range []string{"fernet", "credential"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatal(err)

@@ -141,15 +141,15 @@ func TestOpenstackClient(t *testing.T) {
 	o.wantField("n1", "description", "the first")
 	o.fails("can not be performed", "node", "provide", "n1")
 
-	o.run("node", "manage", "n1", "--wait", "60")
+	o.run("node", "manage", "n1", "--wait", "300")
 	o.wantField("n1", "provision_state", "manageable")
 	o.wantField("n1", "power_state", "power off")
 	o.run("node", "validate", "n1")
-	o.run("node", "inspect", "n1", "--wait", "60")
-	o.run("node", "provide", "n1", "--wait", "60")
+	o.run("node", "inspect", "n1", "--wait", "300")
+	o.run("node", "provide", "n1", "--wait", "300")
 	o.wantField("n1", "provision_state", "available")
 
-	o.run("node", "power", "on", "n1", "--power-timeout", "30")
+	o.run("node", "power", "on", "n1", "--power-timeout", "300")
 	waitField(t, o, "n1", "power_state", "power on")
 	o.run("node", "reboot", "n1")
 	waitField(t, o, "n1", "target_power_state", nil)
@@ -175,7 +175,7 @@ func TestOpenstackClient(t *testing.T) {
 
 	o.run("node", "set", "n1", "--instance-info", "image_source=http://example.org/image.raw.zst", "--instance-info", "image_os_hash_algo=sha256",
 		"--instance-info", "image_os_hash_value="+strings.Repeat("0", 64))
-	o.run("node", "deploy", "n1", "--config-drive", `{"meta_data": {"hostname": "n1"}, "user_data": "#cloud-config"}`, "--wait", "60")
+	o.run("node", "deploy", "n1", "--config-drive", `{"meta_data": {"hostname": "n1"}, "user_data": "#cloud-config"}`, "--wait", "300")
 	o.wantField("n1", "provision_state", "active")
 	o.wantField("n1", "power_state", "power on")
 	var shown map[string]any
@@ -184,7 +184,7 @@ func TestOpenstackClient(t *testing.T) {
 		t.Errorf("instance_info = %v", info)
 	}
 	o.fails("Can not delete node", "node", "delete", "n1")
-	o.run("node", "undeploy", "n1", "--wait", "60")
+	o.run("node", "undeploy", "n1", "--wait", "300")
 	o.wantField("n1", "provision_state", "available")
 	o.wantField("n1", "power_state", "power off")
 
@@ -219,7 +219,7 @@ func TestOpenstackClient(t *testing.T) {
 
 func waitField(t *testing.T, o *openstack, name, field string, want any) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(3 * time.Minute)
 	for {
 		got := o.field(name, field)
 		if got == want {

@@ -5,12 +5,14 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/ingot-metal/ingot/test/kit"
 )
 
 // TestEverySubcommand walks through all that `openstack baremetal` can be told, against an ingotd as it is shipped. What there is to
 // tell is asked of the client itself, so that a newer one that knows more fails here until the walk does too.
 func TestEverySubcommand(t *testing.T) {
-	p := startIngotd(t, freeAddr(t))
+	p := startIngotd(t, kit.FreeAddr(t))
 	cmd := exec.CommandContext(t.Context(), "/usr/bin/python3", "testdata/walk.py", p.URL) // Debian's own Python, to which the client belongs
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "OS_") {
@@ -33,7 +35,7 @@ func TestEverySubcommand(t *testing.T) {
 
 // TestAgentRAID: the RAID interface called agent takes and keeps a configuration, and refuses what is none; a step that there is not is refused, too.
 func TestAgentRAID(t *testing.T) {
-	p := startIngotd(t, freeAddr(t))
+	p := startIngotd(t, kit.FreeAddr(t))
 	want := func(status int, method, path, body string) string {
 		t.Helper()
 		got, _, out := p.ask(method, path, body, nil)

@@ -21,7 +21,7 @@ import (
 )
 
 // demoLimit is for one demo, which is two deployments, with the image of Debian built for the first time.
-const demoLimit = 20 * time.Minute
+const demoLimit = 30 * time.Minute
 
 // TestDemo runs what `make demo` runs. Its Debian image is the one in build/images, made here if nobody has made it yet.
 func TestDemo(t *testing.T) {
@@ -88,7 +88,7 @@ func TestDemo(t *testing.T) {
 		if err := d.cmd.Process.Signal(unix.SIGINT); err != nil {
 			t.Fatal(err)
 		}
-		err := d.wait(time.Minute)
+		err := d.wait(5 * time.Minute)
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() <= 0 {
 			t.Errorf("after Ctrl-C the demo ended with %v, want an exit status that is not zero", err)
@@ -144,7 +144,7 @@ func startDemo(t *testing.T, ingot, firmware string) *demoRun {
 		}
 		_ = d.cmd.Process.Kill() // it may have ended just now
 		<-d.done
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), stateLimit)
 		defer cancel()
 		if err := demo.Down(ctx); err != nil {
 			t.Errorf("take the demo's rack down: %v", err)

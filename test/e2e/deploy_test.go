@@ -13,7 +13,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/tools/lab"
@@ -46,8 +45,8 @@ func TestBIOS(t *testing.T) {
 
 	r.openstack("node", "create", "-f", "json", "--driver", "ipmi", "--name", "bios-1", "--driver-info", "ipmi_address="+m.BMCAddress,
 		"--driver-info", "ipmi_username="+m.User, "--driver-info", "ipmi_password="+m.Password)
-	r.openstack("node", "manage", "--wait", "60", "bios-1")
-	r.openstack("node", "inspect", "--wait", "240", "bios-1")
+	r.openstack("node", "manage", "--wait", "600", "bios-1")
+	r.openstack("node", "inspect", "--wait", "600", "bios-1")
 	node := r.openstack("node", "show", "-f", "json", "bios-1").(map[string]any)
 	ports := r.openstack("port", "list", "-f", "json", "--node", node["uuid"].(string)).([]any)
 	if len(ports) != 1 || ports[0].(map[string]any)["Address"] != m.MAC {
@@ -68,7 +67,7 @@ func TestBIOS(t *testing.T) {
 
 	// What was on the disk must be gone after cleaning.
 	kit.Run(t, "sgdisk", "--new=1:2048:+100M", m.DiskFile(0))
-	r.openstack("node", "provide", "--wait", "240", "bios-1")
+	r.openstack("node", "provide", "--wait", "600", "bios-1")
 	if table, err := readAt(m.DiskFile(0), 0, 1<<20); err != nil || !zero(table) {
 		t.Errorf("the disk's first MiB is not zero after cleaning (%v)", err)
 	}
@@ -80,7 +79,7 @@ func TestBIOS(t *testing.T) {
 		t.Fatal(err)
 	}
 	from := m.ConsoleSize()
-	r.openstack("node", "deploy", "--wait", "240", "--config-drive", string(drive), "bios-1")
+	r.openstack("node", "deploy", "--wait", "600", "--config-drive", string(drive), "bios-1")
 	r.boots(m, from, "web-17")
 	node = r.openstack("node", "show", "-f", "json", "bios-1").(map[string]any)
 	if node["provision_state"] != "active" || node["power_state"] != "power on" || node["last_error"] != nil {
@@ -104,10 +103,10 @@ func TestBIOS(t *testing.T) {
 	}
 
 	r.openstack("node", "power", "off", "bios-1")
-	kit.Eventually(t, time.Minute, "the machine is off", func() bool { return !m.On() })
+	kit.Eventually(t, stateLimit, "the machine is off", func() bool { return !m.On() })
 	r.openstack("node", "maintenance", "set", "--reason", "new fan", "bios-1")
 	r.openstack("node", "maintenance", "unset", "bios-1")
-	r.openstack("node", "undeploy", "--wait", "240", "bios-1")
+	r.openstack("node", "undeploy", "--wait", "600", "bios-1")
 	if got := r.openstack("node", "list", "-f", "json").([]any); len(got) != 1 || got[0].(map[string]any)["Provisioning State"] != "available" {
 		t.Errorf("node list after undeploy = %v", got)
 	}
@@ -136,7 +135,7 @@ func TestUEFI(t *testing.T) {
 	r.provision("uefi-1", "active", more)
 	r.wait("uefi-1", "active", bootLimit)
 	r.boots(m, from, "db-3")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), osLimit)
 	defer cancel()
 	if err := m.WaitConsole(ctx, from, "efi=1 boots=42"); err != nil {
 		t.Error(err)

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/tools/lab"
@@ -28,7 +27,7 @@ func TestConductorKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	sent := r.images.sent.Load()
-	kit.Eventually(t, time.Minute, "the agent goes on without a conductor", func() bool { return r.images.sent.Load() > sent+2<<20 })
+	kit.Eventually(t, bootLimit, "the agent goes on without a conductor", func() bool { return r.images.sent.Load() > sent+2<<20 })
 	if err := r.con.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +98,7 @@ func TestImageFaults(t *testing.T) {
 			if tail, err := readAt(m.DiskFile(0), m.Spec.Disks[0].SizeBytes-1<<20, 1<<20); err != nil || !zero(tail) {
 				t.Errorf("the disk's last MiB is not empty after a failed deployment (%v)", err)
 			}
-			kit.Eventually(t, time.Minute, "the machine is off after the failure", func() bool { return !m.On() })
+			kit.Eventually(t, stateLimit, "the machine is off after the failure", func() bool { return !m.On() })
 		})
 	}
 
@@ -134,7 +133,7 @@ func TestControllerFaults(t *testing.T) {
 		t.Helper()
 		r.provision(name, "manage", nil)
 		var n object
-		kit.Eventually(t, 2*time.Minute, name+" falls back to enroll", func() bool {
+		kit.Eventually(t, stateLimit, name+" falls back to enroll", func() bool {
 			n = r.must("GET", "/v1/nodes/"+name, nil)
 			return n.str("provision_state") == "enroll" && n.str("last_error") != ""
 		})
@@ -163,7 +162,7 @@ func TestControllerFaults(t *testing.T) {
 	r.source("c", r.ours(r.art.tiny), r.art.tiny.sha256)
 	m.BMC().SetFaults(bmc.Faults{StayOff: true})
 	r.provision("c", "active", nil)
-	n := r.wait("c", "deploy failed", 3*time.Minute)
+	n := r.wait("c", "deploy failed", bootLimit)
 	for _, w := range []string{"power", "off"} {
 		if !strings.Contains(strings.ToLower(n.str("last_error")), w) {
 			t.Errorf("stays off: last_error = %q, want it to have %q", n.str("last_error"), w)
@@ -184,7 +183,7 @@ func TestStranger(t *testing.T) {
 	if err := m.Start(); err != nil {
 		t.Fatal(err)
 	}
-	r.logged(2*time.Minute, m.MAC, "not answered")
+	r.logged(bootLimit, m.MAC, "not answered")
 	b, err := os.ReadFile(r.log)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +192,7 @@ func TestStranger(t *testing.T) {
 		t.Error("ingotd answered a machine that nobody admitted")
 	}
 	// The machine's own view: its firmware asked until it gave up ("No configuration methods succeeded"), and has no address.
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
 	defer cancel()
 	if err := m.WaitConsole(ctx, 0, "No configuration methods"); err != nil {
 		t.Error(err)
@@ -207,17 +206,26 @@ func TestStranger(t *testing.T) {
 // node gets there in the end. Every write of a deployment is cut off in agent/disk's test, on files; here the moments are real.
 func TestPowerCut(t *testing.T) {
 	r := newRig(t, []lab.NodeSpec{{Name: "p", Disks: disk6()}, {Name: "pu", Firmware: lab.UEFI, MemoryMiB: 1024, Disks: disk6()}},
-		set("deploy.session_grace", "5s"), set("power.call_timeout", "3s"), set("power.retries", 3), set("power.timeout", "20s"))
+		set("deploy.session_grace", "5s"), set("power.call_timeout", "3s"), set("power.retries", 3), set("power.timeout", "1m"),
+		set("netboot.kernel_params", "quiet console=ttyS0,115200n8")) // quiet: nothing of the kernel's stands in the midst of the agent's lines
 	r.enrol(r.lab.Node("p"))
 	r.enrol(r.lab.Node("pu"))
 	r.images.bytesPerSecond.Store(2 << 20) // slow enough to see how far it is
-	written := func(share float64) func(*rig, int64) { return func(r *rig, _ int64) { r.progress("p", share) } }
-	says := func(node, line string) func(*rig, int64) {
+	written := func(share float64) func(*rig, int64) { return func(r *rig, _ int64) { r.reached("p", share) } }
+	// A line may be lost when the machine goes off right behind it: then what comes next says that the moment is over.
+	says := func(node, line, next string) func(*rig, int64) {
 		return func(r *rig, from int64) {
 			r.t.Helper()
 			ctx, cancel := context.WithTimeout(r.t.Context(), bootLimit)
 			defer cancel()
-			if err := r.lab.Node(node).WaitConsole(ctx, from, line); err != nil {
+			said := make(chan error, 2)
+			for _, text := range []string{line, next} {
+				go func() { said <- r.lab.Node(node).WaitConsole(ctx, from, text) }()
+			}
+			err := <-said
+			cancel()
+			<-said
+			if err != nil {
 				r.t.Fatal(err)
 			}
 		}
@@ -232,13 +240,13 @@ func TestPowerCut(t *testing.T) {
 		{"early in the write", "p", written(0.05), "ingot: step write_configdrive", false},
 		{"late in the write", "p", written(0.75), "ingot: step write_configdrive", true},
 		// The agent says on its console which step begins, which is sooner than anybody hears of it from the API.
-		{"at the config drive", "p", says("p", "ingot: step write_configdrive"), "ingot: step prepare_instance_boot", false},
-		{"at the commit", "p", says("p", "ingot: step prepare_instance_boot"), "ingot: plan finished", false},
-		{"at the commit with UEFI", "pu", says("pu", "ingot: step prepare_instance_boot"), "ingot: plan finished", false},
-		{"at the hand-over", "p", says("p", "the conductor ends this boot: off"), "=== lab", false},
+		{"at the config drive", "p", says("p", "ingot: step write_configdrive", "ingot: step prepare_instance_boot"), "ingot: step prepare_instance_boot", false},
+		{"at the commit", "p", says("p", "ingot: step prepare_instance_boot", "ingot: plan finished"), "ingot: plan finished", false},
+		{"at the commit with UEFI", "pu", says("pu", "ingot: step prepare_instance_boot", "ingot: plan finished"), "ingot: plan finished", false},
+		{"at the hand-over", "p", says("p", "the conductor ends this boot: off", ": p: off ("), "=== lab", false},
 	}
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
+		cut := func(t *testing.T) (caught bool) {
 			sub := *r
 			sub.t = t
 			m := r.lab.Node(c.node)
@@ -253,9 +261,7 @@ func TestPowerCut(t *testing.T) {
 			// The lab's own lines say when the power came and went.
 			_, said, _ = strings.Cut(said, " power on")
 			said, ended, _ := strings.Cut(said, "=== lab")
-			if !strings.Contains(said, c.past) && strings.Contains(ended, "power cut") {
-				caught++
-			} else {
+			if caught = !strings.Contains(said, c.past) && strings.Contains(ended, "power cut"); !caught {
 				t.Logf("the moment was missed: %q, then %q", said[max(0, len(said)-300):], ended)
 			}
 			whole := sub.wholeOrNothing(m)
@@ -275,16 +281,29 @@ func TestPowerCut(t *testing.T) {
 				t.Fatalf("after a power cut the node ends %q: %s", s, n.str("last_error"))
 			}
 			from = m.ConsoleSize()
-			if err := m.Reset(); err != nil {
+			start := m.Reset
+			if !m.On() { // it was active already when the power went
+				start = m.Start
+			}
+			if err := start(); err != nil {
 				t.Fatal(err)
 			}
 			sub.boots(m, from, "cut")
 			sub.provision(c.node, "deleted", nil)
 			sub.wait(c.node, "available", bootLimit)
+			return caught
+		}
+		t.Run(c.name, func(t *testing.T) {
+			for range 3 { // on a busy machine a moment may be over before it is seen
+				if cut(t) {
+					caught++
+					return
+				}
+			}
 		})
 	}
 	if caught < len(cases)-1 && !t.Failed() {
-		t.Errorf("the plug was pulled within the step in %d of %d cases; one may be missed on a busy machine", caught, len(cases))
+		t.Errorf("the plug was pulled within the step in %d of %d cases, each tried three times", caught, len(cases))
 	}
 }
 
@@ -316,7 +335,7 @@ func (r *rig) wholeOrNothing(m *lab.Machine) bool {
 // doesNotBoot gives the power back and starts the machine by hand, while no conductor runs: its firmware finds nothing on the disk.
 func (r *rig) doesNotBoot(m *lab.Machine) {
 	r.t.Helper()
-	ctx, cancel := context.WithTimeout(r.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(r.t.Context(), bootLimit)
 	defer cancel()
 	if err := r.con.Kill(); err != nil {
 		r.t.Fatal(err)

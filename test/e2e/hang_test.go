@@ -5,42 +5,43 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
 // TestKexecHangs deploys by kexec a system whose kernel stops right after the jump: the machine is started through its firmware by itself, from
-// the disk, and the node becomes active. ingotd is killed while the image is written, and again when the kernel hangs.
+// the disk, and the node becomes active. ingotd is killed while the image is written, when the kernel hangs, and when the machine starts again.
 func TestKexecHangs(t *testing.T) {
 	r := newRig(t, []lab.NodeSpec{{Name: "hang", Disks: disk6()}}, set("deploy.fast_track", true), set("deploy.boot_instance", "kexec"),
-		set("deploy.sign_of_life", []string{"dhcp"}), set("deploy.sign_of_life_timeout", "20s"))
+		set("deploy.sign_of_life", []string{"dhcp"}), set("deploy.sign_of_life_timeout", "8m"))
 	m := r.lab.Node("hang")
 	n := r.must("POST", "/v1/nodes", object{"name": "hang", "driver": "ipmi", "driver_info": controller(m), "automated_clean": true, "network_interface": "flat"})
 	r.must("POST", "/v1/ports", object{"node_uuid": n.str("uuid"), "address": m.MAC})
 	r.provision("hang", "manage", nil)
-	r.wait("hang", "manageable", time.Minute)
+	r.wait("hang", "manageable", stateLimit)
 	r.provision("hang", "provide", nil)
 	r.wait("hang", "available", bootLimit)
 
-	restart := func() {
+	restart := func(o ...option) {
 		t.Helper()
 		if err := r.con.Kill(); err != nil {
 			t.Fatal(err)
 		}
+		r.configure(o...)
 		if err := r.con.Start(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r.images.bytesPerSecond.Store(4 << 20)
+	r.images.bytesPerSecond.Store(2 << 20)
 	r.source("hang", r.images.url+"/slow/"+r.art.tiny.file, r.art.tiny.sha256)
 	from := m.ConsoleSize()
 	body := hostname("second-try")
 	// No first process and no root: the kernel panics, and does not restart by itself.
 	body["deploy_steps"] = []object{{"interface": "deploy", "step": "load_kernel", "priority": 50, "args": object{"kernel_append_params": "rdinit=/nothing root=/dev/nothing panic=0"}}}
 	r.provision("hang", "active", body)
-	r.progress("hang", 0.2)
+	r.progress("hang", 0.1)
+	r.images.bytesPerSecond.Store(8 << 20)
 	restart()
 	ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
 	defer cancel()
@@ -50,13 +51,16 @@ func TestKexecHangs(t *testing.T) {
 	if m.Starts() != 1 {
 		t.Errorf("the machine was started %d times before the jump, want 1: its agent was kept", m.Starts())
 	}
-	restart()
+	// Now it is said to hang, and not before it does. What starts next has time again.
+	restart(set("deploy.sign_of_life_timeout", "10s"))
+	kit.Eventually(t, bootLimit, "the machine is started again", func() bool { return m.Starts() > 1 })
+	restart(set("deploy.sign_of_life_timeout", "8m"))
 	r.wait("hang", "active", bootLimit)
 	r.boots(m, from, "second-try")
 	if m.Starts() != 2 {
 		t.Errorf("the machine was started %d times, want 2: for its agent, and because the system hung", m.Starts())
 	}
-	kit.Eventually(t, time.Minute, "the history tells of the start through the firmware", func() bool {
+	kit.Eventually(t, stateLimit, "the history tells of the start through the firmware", func() bool {
 		b, err := json.Marshal(r.must("GET", "/v1/nodes/hang/history?detail=True", nil))
 		return err == nil && strings.Contains(string(b), "after kexec; the machine is restarted and boots from its disk")
 	})

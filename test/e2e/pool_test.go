@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"testing"
-	"time"
 
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/tools/lab"
@@ -45,7 +44,7 @@ func TestPool(t *testing.T) {
 	staged()
 
 	a := r.must("POST", "/v1/allocations", object{"name": "mine", "resource_class": "tiny"})
-	kit.Eventually(t, time.Minute, "the allocation has the machine", func() bool {
+	kit.Eventually(t, stateLimit, "the allocation has the machine", func() bool {
 		return r.must("GET", "/v1/allocations/"+a.str("uuid"), nil).str("state") == "active"
 	})
 	r.must("PATCH", "/v1/nodes/warm", []object{{"op": "add", "path": "/instance_info/image_source", "value": info["image_source"]},

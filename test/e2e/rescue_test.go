@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 
@@ -225,9 +224,9 @@ func TestLife(t *testing.T) {
 	r.must("POST", "/v1/nodes", object{"name": "adopted", "driver": "ipmi", "driver_info": controller(m), "properties": object{"capabilities": "boot_mode:uefi"},
 		"instance_info": object{"image_source": r.ours(img), "image_os_hash_algo": "sha256", "image_os_hash_value": img.sha256}})
 	r.provision("adopted", "manage", nil)
-	r.wait("adopted", "manageable", time.Minute)
+	r.wait("adopted", "manageable", stateLimit)
 	r.provision("adopted", "adopt", nil)
-	if n := r.wait("adopted", "active", time.Minute); n.str("power_state") != "power on" {
+	if n := r.wait("adopted", "active", stateLimit); n.str("power_state") != "power on" {
 		t.Errorf("adopted, the machine's power is %s", n.str("power_state"))
 	}
 	if said := console(t, m, from); strings.Contains(said, "host=") {

@@ -26,8 +26,9 @@ import (
 
 // Machines are emulated on processors that others use too: limits are many times what is usual.
 const (
-	bootLimit = 4 * time.Minute // one job: boot of the agent and its steps
-	osLimit   = 3 * time.Minute // from power-on to the login prompt of the tiny system
+	bootLimit  = 10 * time.Minute // one job: boot of the agent and its steps
+	osLimit    = 8 * time.Minute  // from power-on to the login prompt of the tiny system
+	stateLimit = 4 * time.Minute  // what the conductor does without the machine's own doing
 )
 
 // artifacts are built once for all tests of this package.
@@ -119,7 +120,7 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), stateLimit)
 	defer cancel()
 	name := strings.Trim(strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), "-")
 	l, err := lab.Up(ctx, lab.Options{
@@ -140,7 +141,7 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 		set("netboot.range_end", l.Subnet.Addr().String()[:len(l.Subnet.Addr().String())-1]+"99"),
 		set("netboot.ramdisk_dir", art.ramdisk), set("netboot.images_dir", art.images),
 		set("netboot.kernel_params", "console=ttyS0,115200n8"),
-		set("deploy.boot_timeout", "3m"), set("power.sync_interval", "10s"),
+		set("deploy.boot_timeout", "5m"), set("power.sync_interval", "10s"),
 	}, opts...)...)
 	if r.con, err = l.StartConductor(ctx, art.ingotd, r.file, "127.0.0.1:0", r.log); err != nil {
 		t.Fatal(err)
@@ -176,7 +177,7 @@ func (r *rig) down() {
 			r.tail("console of "+m.Spec.Name, m.ConsoleLog, 5000)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), stateLimit)
 	defer cancel()
 	if err := r.lab.Down(ctx); err != nil {
 		r.t.Errorf("take the lab down: %v", err)
@@ -243,10 +244,15 @@ func (r *rig) call(method, path string, body any) (int, object) {
 	return res.StatusCode, o
 }
 
-// must is call, for what has to work.
+// must is call, for what has to work. Like other clients it asks again while something else is under way on the node.
 func (r *rig) must(method, path string, body any) object {
 	r.t.Helper()
-	code, o := r.call(method, path, body)
+	var code int
+	var o object
+	kit.Eventually(r.t, stateLimit, fmt.Sprintf("%s %s finds the node free", method, path), func() bool {
+		code, o = r.call(method, path, body)
+		return code != http.StatusConflict || !strings.Contains(fmt.Sprint(o), "retry after the current operation is completed")
+	})
 	if code >= 300 {
 		r.t.Fatalf("%s %s = %d %v", method, path, code, o)
 	}
@@ -262,9 +268,9 @@ func (r *rig) enrol(m *lab.Machine) string {
 	})
 	r.must("POST", "/v1/ports", object{"node_uuid": n.str("uuid"), "address": m.MAC})
 	r.provision(m.Spec.Name, "manage", nil)
-	r.wait(m.Spec.Name, "manageable", time.Minute)
+	r.wait(m.Spec.Name, "manageable", stateLimit)
 	r.provision(m.Spec.Name, "provide", nil)
-	r.wait(m.Spec.Name, "available", time.Minute)
+	r.wait(m.Spec.Name, "available", stateLimit)
 	return n.str("uuid")
 }
 
@@ -323,16 +329,29 @@ func (r *rig) wait(name, want string, limit time.Duration) object {
 // progress waits until the image write of the node has done a share of its bytes.
 func (r *rig) progress(name string, share float64) {
 	r.t.Helper()
+	if !r.reached(name, share) {
+		r.t.Fatalf("node %s is active before it was seen to have written %.0f %%", name, share*100)
+	}
+}
+
+// reached is progress; false when the job was over before that was seen.
+func (r *rig) reached(name string, share float64) (seen bool) {
+	r.t.Helper()
 	kit.Eventually(r.t, bootLimit, fmt.Sprintf("node %s has written %.0f %%", name, share*100), func() bool {
 		p := r.must("GET", "/ingot/v1/nodes/"+name+"/progress", nil)
-		if state := p.str("provision_state"); state == "deploy failed" || state == "active" {
-			r.t.Fatalf("node %s is %q before it was seen to have written %.0f %%: %s", name, state, share*100, p.str("last_error"))
+		switch p.str("provision_state") {
+		case "deploy failed":
+			r.t.Fatalf("node %s failed before it was seen to have written %.0f %%: %s", name, share*100, p.str("last_error"))
+		case "active":
+			return true
 		}
 		run, _ := p["running"].(map[string]any)
 		done, _ := run["bytes"].(float64)
 		total, _ := run["total"].(float64)
-		return run["step"] == "write_image" && total > 0 && done/total >= share
+		seen = run["step"] == "write_image" && total > 0 && done/total >= share
+		return seen
 	})
+	return seen
 }
 
 // boots waits until the deployed tiny system says on the console who it is, behind offset from.

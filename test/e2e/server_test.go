@@ -30,11 +30,11 @@ func TestServerProfile(t *testing.T) {
 	r := newRig(t, []lab.NodeSpec{{Name: "srv", MemoryMiB: 1024, NICs: []lab.NICSpec{{Model: "e1000"}}, Disks: []lab.DiskSpec{
 		{SizeBytes: 6 << 30, Bus: "sata", Serial: "SATA-1", WWN: "5000c500a1b2c3d4"},
 		{SizeBytes: 5 << 30, Bus: "nvme", Serial: "NVME-1"},
-	}}}, set("netboot.ramdisk_dir", dir), set("netboot.kernel_params", "console=ttyS0,115200n8 ingot.shell=1"))
+	}}}, set("netboot.ramdisk_dir", dir), set("netboot.kernel_params", "quiet console=ttyS0,115200n8 ingot.shell=1"))
 	m := r.lab.Node("srv")
 	r.must("POST", "/v1/nodes", object{"name": "srv", "driver": "ipmi", "raid_interface": "agent", "driver_info": controller(m)})
 	r.provision("srv", "manage", nil)
-	r.wait("srv", "manageable", time.Minute)
+	r.wait("srv", "manageable", stateLimit)
 	from := m.ConsoleSize()
 	r.provision("srv", "inspect", nil)
 	ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
@@ -44,9 +44,16 @@ func TestServerProfile(t *testing.T) {
 	}
 	keys := m.Attach()
 	defer keys.Close()
-	keys.Write([]byte(sum))
-	if err := m.WaitConsole(ctx, from, "OK2"); err != nil {
-		t.Errorf("the shell on the console does not work: %v", err)
+	answers := func() error {
+		keys.Write([]byte(sum))
+		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		return m.WaitConsole(ctx, from, "OK2")
+	}
+	for err := answers(); err != nil; err = answers() { // typed before it listens, or in the midst of its prompt
+		if ctx.Err() != nil {
+			t.Fatalf("the shell on the console does not work: %v", err)
+		}
 	}
 	r.wait("srv", "manageable", bootLimit)
 
@@ -77,7 +84,7 @@ func TestServerProfile(t *testing.T) {
 	if err := r.con.Terminate(ctx); err != nil {
 		t.Fatal(err)
 	}
-	r.configure(set("netboot.kernel_params", "console=ttyS0,115200n8"))
+	r.configure(set("netboot.kernel_params", "quiet console=ttyS0,115200n8"))
 	if err := r.con.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +153,7 @@ func (r *rig) deployArray(m *lab.Machine) {
 	}
 	r.must("PATCH", "/v1/nodes/"+name, []object{{"op": "add", "path": "/automated_clean", "value": false}})
 	r.provision(name, "provide", nil)
-	r.wait(name, "available", time.Minute)
+	r.wait(name, "available", stateLimit)
 	r.source(name, r.ours(r.art.tiny), r.art.tiny.sha256)
 	from := m.ConsoleSize()
 	r.provision(name, "active", hostname("array-1"))

@@ -1,6 +1,7 @@
 package kit
 
 import (
+	"net"
 	"os"
 	"regexp"
 	"testing"
@@ -34,6 +35,44 @@ func TestWatchAcrossWrites(t *testing.T) {
 	}
 	if w.String() != "debian login: " {
 		t.Errorf("text = %q", w)
+	}
+}
+
+func TestOfSlowness(t *testing.T) {
+	for message, want := range map[string]bool{
+		"rcu: INFO: rcu_preempt self-detected stall on CPU":                                                               true,
+		"rcu: \t0-....: (5249 ticks this GP) idle=1a6c/1/0x4000000000000000 softirq=70/70 fqs=2624":                       true,
+		"watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [swapper/0:1]":                                                 true,
+		"BUG: workqueue lockup - pool cpus=0 node=0 flags=0x0 nice=0 stuck for 31s!":                                      true,
+		"clocksource: timekeeping watchdog on CPU0: Marking clocksource 'tsc' as unstable because the skew is too large:": true,
+		"hrtimer: interrupt took 12345678 ns":                                                                             true,
+		"perf: interrupt took too long (2535 > 2500), lowering":                                                           true,
+		"..MP-BIOS bug: 8254 timer not connected to IO-APIC":                                                              true,
+		"APIC calibration not consistent with PM-Timer: 131ms instead of 100ms":                                           true,
+		"blk_update_request: I/O error, dev vda, sector 2048":                                                             false,
+		"nvme nvme0: I/O 12 QID 1 timeout, aborting":                                                                      false,
+		"virtio_net virtio0: Device is broken":                                                                            false,
+		"e1000e 0000:00:03.0 eth0: Detected Hardware Unit Hang:":                                                          false,
+		"ACPI BIOS Error (bug): Could not resolve symbol, rcu: was not":                                                   false,
+		"BUG: kernel NULL pointer dereference, address: 0000000000000008":                                                 false,
+		"INFO: task mount:77 blocked for more than 120 seconds.":                                                          false,
+	} {
+		if got := OfSlowness(message); got != want {
+			t.Errorf("OfSlowness(%q) = %v", message, got)
+		}
+	}
+}
+
+func TestFreeAddr(t *testing.T) {
+	seen := map[string]bool{}
+	for range 20 {
+		addr := FreeAddr(t)
+		l, err := net.Listen("tcp", addr)
+		if err != nil || seen[addr] {
+			t.Fatalf("%s: %v; given before: %v", addr, err, seen[addr])
+		}
+		defer l.Close()
+		seen[addr] = true
 	}
 }
 

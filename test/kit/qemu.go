@@ -9,9 +9,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -32,7 +34,7 @@ type VM struct {
 	Disks                  []string      // raw files as virtio disks; what the guest writes is kept
 	Args                   []string      // more arguments of QEMU
 	Until                  string        // regular expression on the serial console; empty: until the machine switches off
-	Timeout                time.Duration // default 3 minutes; software emulation on a busy machine is slow
+	Timeout                time.Duration // default 10 minutes; software emulation on a busy machine is slow
 }
 
 // Boot runs the machine until its console shows what is waited for, ends it, and gives all it printed on its serial console.
@@ -44,7 +46,7 @@ func Boot(t testing.TB, m VM) string {
 		m.MemoryMiB = 512
 	}
 	if m.Timeout == 0 {
-		m.Timeout = 3 * time.Minute
+		m.Timeout = 10 * time.Minute
 	}
 	cpu := "qemu64"
 	if !m.NoRandom {
@@ -89,6 +91,10 @@ func Boot(t testing.TB, m VM) string {
 	}
 	var errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = console, &errs
+	// When the time for all tests is up, nothing is cleaned up. The signal comes with the end of this thread, which is therefore kept.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package kit
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,15 +19,7 @@ func Registry(t testing.TB, password string) string {
 	t.Helper()
 	NeedPrograms(t, "docker-registry")
 	dir := t.TempDir()
-	// The registry does not tell which port it got, so one that is free now is given.
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := l.Addr().String()
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	addr := FreeAddr(t) // the registry does not tell which port it got
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
@@ -57,7 +48,7 @@ func Registry(t testing.TB, password string) string {
 			t.Logf("the registry says:\n%s", &log)
 		}
 	})
-	Eventually(t, 20*time.Second, "the registry answers", func() bool {
+	Eventually(t, 2*time.Minute, "the registry answers", func() bool {
 		r, err := http.Get("http://" + addr + "/v2/")
 		if err == nil {
 			r.Body.Close()

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -46,6 +47,7 @@ type desk struct {
 	before    func(node.Plan) // called before a plan is sent; nil: nothing is to be done
 
 	mu       sync.Mutex
+	busy     bool        // a plan is sent or being sent, or the machine's end is
 	plans    []node.Plan // yet to send
 	results  map[string]node.StepResult
 	steps    map[string]map[string]node.StepResult // by plan and step
@@ -95,7 +97,7 @@ func newDesk(t *testing.T, plans ...node.Plan) *desk {
 	d.addr = l.Addr().String()
 	go d.srv.Serve(l)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		d.srv.Stop(ctx)
 	})
@@ -116,9 +118,12 @@ func (d *desk) Enrolled(context.Context, string) {}
 
 func (d *desk) AgentUp(_ context.Context, s node.AgentState) error {
 	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.state = s
-	d.mu.Unlock()
-	go d.next()
+	if !d.busy { // else it comes back, and goes on with what it has
+		d.busy = true
+		go d.next()
+	}
 	return nil
 }
 
@@ -134,7 +139,7 @@ func (d *desk) next() {
 	if p != nil && d.before != nil {
 		d.before(*p)
 	}
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); <-time.After(20 * time.Millisecond) {
+	for d.t.Context().Err() == nil {
 		var err error
 		switch {
 		case p != nil:
@@ -146,6 +151,10 @@ func (d *desk) next() {
 		}
 		if err == nil {
 			return
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-d.t.Context().Done():
 		}
 	}
 }
@@ -162,6 +171,9 @@ func (d *desk) AgentEvent(_ context.Context, e node.AgentEvent) error {
 		}
 		d.steps[r.PlanID][r.Name] = r
 	case e.PlanFinished != nil:
+		if slices.ContainsFunc(d.ended, func(r node.PlanResult) bool { return r.PlanID == e.PlanFinished.PlanID }) {
+			return nil // told once more, after the line was cut
+		}
 		d.ended = append(d.ended, *e.PlanFinished)
 		if !e.PlanFinished.Done && !d.keepGoing {
 			d.plans = nil
@@ -296,12 +308,12 @@ func pressPower(socket string) error { return monitor(socket, "system_powerdown"
 
 // monitor gives a command to QEMU's monitor at a socket.
 func monitor(socket, command string) error {
-	c, err := net.DialTimeout("unix", socket, 5*time.Second)
+	c, err := net.DialTimeout("unix", socket, time.Minute)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	dec := json.NewDecoder(c)
 	var answer map[string]any
 	for _, command := range []string{"", "qmp_capabilities", command} {

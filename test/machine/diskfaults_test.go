@@ -220,9 +220,16 @@ func TestDiskPowerCut(t *testing.T) {
 		socket := filepath.Join(t.TempDir(), "monitor")
 		var n atomic.Int64
 		var once sync.Once
+		cut := make(chan struct{})
 		disk.Fail(func(kind string, off, size int64) error {
 			if kind == "write" && off < faultDiskSize/2 && n.Add(size) >= after {
-				once.Do(func() { go quitMachine(socket) })
+				once.Do(func() {
+					go func() {
+						defer close(cut)
+						quitMachine(socket)
+					}()
+				})
+				<-cut // however slowly the machine is ended, it gets no further meanwhile
 			}
 			return nil
 		})

@@ -129,7 +129,7 @@ func bootsDebian(t *testing.T, disk string, uefi bool, sector int) {
 	args := []string{"-drive", "if=none,format=raw,cache=unsafe,id=d0,file=" + kit.Quote(disk),
 		"-device", fmt.Sprintf("virtio-blk-pci,drive=d0,bootindex=1,logical_block_size=%d,physical_block_size=%d", sector, sector)}
 	began := time.Now()
-	kit.Boot(t, kit.VM{UEFI: uefi, MemoryMiB: 1024, Args: args, Until: `web-1 login:`, Timeout: 10 * time.Minute})
+	kit.Boot(t, kit.VM{UEFI: uefi, MemoryMiB: 1024, Args: args, Until: `web-1 login:`, Timeout: 15 * time.Minute})
 	t.Logf("login prompt after %v (UEFI %v, sectors of %d)", time.Since(began).Round(time.Second), uefi, sector)
 }
 

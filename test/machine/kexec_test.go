@@ -69,8 +69,9 @@ func TestKexec(t *testing.T) {
 			for _, m := range kernelSays.FindAllStringSubmatch(cold, -1) {
 				usual[m[1]] = true
 			}
-			for _, m := range kernelSays.FindAllStringSubmatch(after, -1) {
-				if !usual[m[1]] {
+			whole := after[:strings.LastIndexByte(after, '\n')+1] // the machine was ended in the middle of a line
+			for _, m := range kernelSays.FindAllStringSubmatch(whole, -1) {
+				if !usual[m[1]] && !kit.OfSlowness(m[1]) {
 					t.Errorf("the kernel complains only after kexec: %s", m[1])
 				}
 			}

@@ -15,8 +15,8 @@ import (
 
 // Machines are emulated on processors that others use too: limits are many times what is usual.
 const (
-	bootLimit = 4 * time.Minute // boot of the agent and its steps
-	osLimit   = 3 * time.Minute // from power-on to the login prompt of the tiny system
+	bootLimit = 10 * time.Minute // boot of the agent and its steps
+	osLimit   = 8 * time.Minute  // from power-on to the login prompt of the tiny system
 )
 
 // artifacts are built once for all tests of this package.

@@ -78,7 +78,7 @@ func TestPartitionImageBoots(t *testing.T) {
 					}
 				}
 				kit.Run(t, "e2fsck", "-f", "-n", fmt.Sprintf("%s?offset=%d", target, result.Partitions[2].Start))
-				kit.Boot(t, kit.VM{UEFI: true, MemoryMiB: 1024, Until: sys.until, Timeout: 10 * time.Minute, Args: []string{
+				kit.Boot(t, kit.VM{UEFI: true, MemoryMiB: 1024, Until: sys.until, Timeout: 15 * time.Minute, Args: []string{
 					"-drive", "if=none,format=raw,cache=unsafe,id=d0,file=" + kit.Quote(target),
 					"-device", fmt.Sprintf("virtio-blk-pci,drive=d0,bootindex=1,logical_block_size=%d,physical_block_size=%d", sector, sector),
 				}})

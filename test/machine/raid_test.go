@@ -53,7 +53,7 @@ func TestRAIDBoots(t *testing.T) {
 		args = append(args, "-drive", fmt.Sprintf("if=none,format=raw,cache=unsafe,id=d%d,file=%s", i, kit.Quote(d)),
 			"-device", fmt.Sprintf("virtio-blk-pci,drive=d%d,serial=d%d", i, i))
 	}
-	console := kit.Boot(t, kit.VM{UEFI: true, MemoryMiB: 1024, Args: args, Until: `VM END`, Timeout: 10 * time.Minute,
+	console := kit.Boot(t, kit.VM{UEFI: true, MemoryMiB: 1024, Args: args, Until: `VM END`, Timeout: 15 * time.Minute,
 		Kernel: filepath.Join(r.Dir, r.Manifest.Kernel.File), Initrd: filepath.Join(r.Dir, r.Manifest.Initramfs.File), Append: r.Manifest.Cmdline})
 	said := map[string][]string{}
 	for line := range strings.Lines(console) {
@@ -119,13 +119,13 @@ func TestRAIDBoots(t *testing.T) {
 		for i := range 2 {
 			t.Run(fmt.Sprintf("uefi %v, disk %d alone", uefi, i), func(t *testing.T) {
 				efi := map[bool]int{false: 0, true: 1}[uefi]
-				kit.Boot(t, kit.VM{UEFI: uefi, MemoryMiB: 512, Disks: disks[i : i+1], Timeout: 5 * time.Minute,
+				kit.Boot(t, kit.VM{UEFI: uefi, MemoryMiB: 512, Disks: disks[i : i+1], Timeout: osLimit,
 					Until: fmt.Sprintf(`INGOT-TINY .*host=raid-1 .*root=/dev/md0p\d+ cfg=/dev/md0p\d+ efi=%d boots=\d+ raid=raid1 degraded=1`, efi)})
 			})
 		}
 	}
 	t.Run("both disks", func(t *testing.T) {
 		// Whichever is the fresher is taken; the other has to be put back by hand.
-		kit.Boot(t, kit.VM{Disks: disks[:2], Timeout: 5 * time.Minute, Until: `INGOT-TINY .*root=/dev/md0p\d+ .*raid=raid1`})
+		kit.Boot(t, kit.VM{Disks: disks[:2], Timeout: osLimit, Until: `INGOT-TINY .*root=/dev/md0p\d+ .*raid=raid1`})
 	})
 }

@@ -55,7 +55,7 @@ func TestConsoleOverIPMI(t *testing.T) {
 
 	keys, typed := io.Pipe()
 	var out, errs screen
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() {

@@ -350,6 +350,7 @@ func TakeDown(ctx context.Context, name string, purge bool) error {
 			return err
 		}
 		if _, err := os.Stat(filepath.Join(dir, lockFile)); errors.Is(err, os.ErrNotExist) {
+			_ = os.Remove(dir) // what gave the name back is about to do so
 			return nil
 		}
 		select {

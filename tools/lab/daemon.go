@@ -124,11 +124,9 @@ func RunDaemon(ctx context.Context, in io.Reader, log *slog.Logger) (err error) 
 	if err != nil {
 		return err
 	}
+	purge := false
 	defer func() {
-		err = errors.Join(err, l.Down(context.WithoutCancel(ctx)))
-		if l.purge && err == nil {
-			err = l.Purge()
-		}
+		err = errors.Join(err, l.takeDown(context.WithoutCancel(ctx), purge && err == nil))
 	}()
 	if c := d.Conductor; c != nil {
 		if _, err := l.StartConductor(ctx, c.Bin, c.Config, c.RESTAddr, c.Log); err != nil {
@@ -139,6 +137,7 @@ func RunDaemon(ctx context.Context, in io.Reader, log *slog.Logger) (err error) 
 	select {
 	case <-ctx.Done():
 	case <-l.downAsked:
+		purge = l.purge
 	}
 	return nil
 }

@@ -72,7 +72,7 @@ func TestDaemon(t *testing.T) {
 	if _, err := con.Write([]byte("o")); err != nil {
 		t.Fatal(err)
 	}
-	kit.Eventually(t, 10*time.Second, "the machine is off", func() bool {
+	kit.Eventually(t, 2*time.Minute, "the machine is off", func() bool {
 		s, err := lab.Query(t.Context(), n)
 		return err == nil && !s.Nodes[0].On
 	})

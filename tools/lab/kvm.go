@@ -47,12 +47,12 @@ func ProbeKVM(ctx context.Context, kernel string) error {
 	if _, err := os.Stat(kernel); err != nil {
 		return fmt.Errorf("kernel for the trial: %w", err)
 	}
-	return probe(ctx, kernel, "-accel", "kvm", "-cpu", "host")
+	return probe(ctx, kvmLimit, kernel, "-accel", "kvm", "-cpu", "host")
 }
 
 // probe boots a kernel with neither initramfs nor disk and waits for its last words.
-func probe(ctx context.Context, kernel string, accel ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, kvmLimit)
+func probe(ctx context.Context, limit time.Duration, kernel string, accel ...string) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "qemu-system-x86_64", append([]string{"-M", "q35,graphics=off", "-smp", "1", "-m", "256",
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot", "-serial", "stdio",
@@ -70,7 +70,7 @@ func probe(ctx context.Context, kernel string, accel ...string) error {
 	case out.ok:
 		return nil
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("a kernel hung for %s", kvmLimit)
+		return fmt.Errorf("a kernel hung for %s", limit)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:

@@ -36,30 +36,25 @@ func aKernel(t *testing.T) string {
 func TestProbe(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-system-x86_64")
 	k := aKernel(t)
-	var err error
-	for range 3 { // the limit is for hardware; a busy host emulates more slowly
-		if err = probe(t.Context(), k, "-accel", "tcg", "-cpu", "qemu64"); err == nil {
-			break
-		}
-	}
-	if err != nil {
+	// Ten seconds are for hardware; a busy host emulates more slowly.
+	if err := probe(t.Context(), 5*time.Minute, k, "-accel", "tcg", "-cpu", "qemu64"); err != nil {
 		t.Errorf("trial boot with emulation: %v", err)
 	}
 	none := filepath.Join(t.TempDir(), "vmlinuz")
 	if err := os.WriteFile(none, make([]byte, 4096), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := probe(t.Context(), none, "-accel", "tcg"); err == nil {
+	if err := probe(t.Context(), kvmLimit, none, "-accel", "tcg"); err == nil {
 		t.Error("zeros booted")
 	}
 }
 
-// Whether KVM works depends on the host; that the answer comes in time, with a reason, does not.
+// Whether KVM works depends on the host; that the answer comes in time (or as soon after it as a busy host gets there), with a reason, does not.
 func TestChooseAccel(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-system-x86_64")
 	start := time.Now()
 	accel, why := chooseAccel(t.Context(), Options{Accel: Auto, ProbeKernel: aKernel(t)})
-	if took := time.Since(start); took > kvmLimit+5*time.Second {
+	if took := time.Since(start); took > kvmLimit+time.Minute {
 		t.Errorf("took %s", took)
 	}
 	if (accel != TCG && accel != KVM) || (accel == TCG && !strings.Contains(why, "KVM does not work here (")) {

@@ -305,7 +305,10 @@ func (l *Lab) DialContext(ctx context.Context, network, address string) (net.Con
 }
 
 // Down stops everything that runs in the lab and removes its network. Disks and logs stay. Calling it again does nothing.
-func (l *Lab) Down(ctx context.Context) error {
+func (l *Lab) Down(ctx context.Context) error { return l.takeDown(ctx, false) }
+
+// takeDown is Down, and with purge Purge when all went well. The name is given back last: who waits for that finds nothing any more.
+func (l *Lab) takeDown(ctx context.Context, purge bool) error {
 	l.mu.Lock()
 	if l.down {
 		l.mu.Unlock()
@@ -338,6 +341,9 @@ func (l *Lab) Down(ctx context.Context) error {
 	}
 	if l.ns != nil {
 		errs = append(errs, l.ns.close())
+	}
+	if purge && errors.Join(errs...) == nil {
+		errs = append(errs, l.Purge())
 	}
 	if l.claim != nil {
 		errs = append(errs, l.claim.release())

@@ -134,7 +134,7 @@ func (w testWriter) Write(p []byte) (int, error) {
 }
 
 func limit(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -409,21 +409,17 @@ func TestLeftovers(t *testing.T) {
 		child.Process.Kill()
 		t.Fatalf("the child did not start its machine: %v", err)
 	}
-	if !exists(fmt.Sprintf("/proc/%d", pid)) {
-		t.Error("no machine")
+	if !exists(fmt.Sprintf("/proc/%d", pid)) || !exists("/run/netns/ingot-"+n) {
+		t.Error("no machine, or no network")
 	}
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	child.Wait()
-	kit.Eventually(t, 10*time.Second, "the machine's end", func() bool { return !exists(fmt.Sprintf("/proc/%d", pid)) })
-	if !exists("/run/netns/ingot-" + n) {
-		t.Error("the killed program cleaned up?")
-	}
+	kit.Eventually(t, time.Minute, "the machine's end", func() bool { return !exists(fmt.Sprintf("/proc/%d", pid)) })
 	up(t)
-	if exists("/run/netns/ingot-"+n) || exists("/run/ingot-lab/"+n) {
-		t.Error("leftovers are left")
-	}
+	// The lab of another test that came up in this moment may be at it, and then ours leaves it to that one.
+	kit.Eventually(t, time.Minute, "the leftovers are removed", func() bool { return !exists("/run/netns/ingot-"+n) && !exists("/run/ingot-lab/"+n) })
 }
 
 // TestHelperProcess is the program that TestLeftovers kills.

@@ -73,6 +73,12 @@ func (c *claim) take() (bool, error) {
 	path := filepath.Join(c.dir, lockFile)
 	for {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if errors.Is(err, os.ErrNotExist) { // the folder went with the lab that had the name before us
+			if err := os.MkdirAll(c.dir, 0o700); err != nil {
+				return false, err
+			}
+			continue
+		}
 		if err != nil {
 			return false, fmt.Errorf("lock the lab's name: %w", err)
 		}

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 import tempfile
+import time
 from importlib import metadata
 
 from ironicclient.v1 import utils
@@ -74,7 +75,8 @@ def node(field, name="n1"):
 def until(field, want):
     """Waits for what goes on behind an answer; the commands themselves take long enough to need no pause."""
     got = None
-    for _ in range(100):
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
         got = node(field)
         if got == want:
             return
@@ -112,10 +114,10 @@ run("node", "unset", "n1", "--extra", "rack")
 check("description", node("description"), "the first")
 check("extra", node("extra"), {"shelf": 2})
 fails("can not be performed", "node", "provide", "n1")
-run("node", "manage", "n1", "--wait", "60")
+run("node", "manage", "n1", "--wait", "300")
 check("state", node("provision_state"), "manageable")
 check("validation", {v["Interface"]: v["Result"] for v in show("node", "validate", "n1")}["power"], True)
-run("node", "inspect", "n1", "--wait", "60")
+run("node", "inspect", "n1", "--wait", "300")
 check("nodes", [n["Name"] for n in show("node", "list", "--long", "--provision-state", "manageable")], ["n1"])
 
 # Ports and port groups.
@@ -149,7 +151,7 @@ run("volume", "connector", "delete", connector)
 
 # Cleaning by hand, what it leaves, and its end half way.
 settings = [{"name": "virtualization", "value": "on"}]
-run("node", "clean", "n1", "--wait", "60", "--clean-steps",
+run("node", "clean", "n1", "--wait", "300", "--clean-steps",
     json.dumps([{"interface": "bios", "step": "apply_configuration", "args": {"settings": settings}}]))
 check("BIOS", [s["BIOS setting value"] for s in show("node", "bios", "setting", "list", "n1")], ["on"])
 check("BIOS", show("node", "bios", "setting", "show", "n1", "virtualization")["value"], "on")
@@ -158,10 +160,10 @@ until("provision_state", "clean wait")
 run("node", "abort", "n1")
 until("provision_state", "clean failed")
 run("node", "maintenance", "unset", "n1")
-run("node", "manage", "n1", "--wait", "60")
+run("node", "manage", "n1", "--wait", "300")
 
 # Deployments.
-run("node", "provide", "n1", "--wait", "60")
+run("node", "provide", "n1", "--wait", "300")
 run("deploy", "template", "create", "CUSTOM_FAST", "--steps",
     json.dumps([{"interface": "bios", "step": "apply_configuration", "args": {"settings": settings}, "priority": 90}]))
 run("deploy", "template", "set", "CUSTOM_FAST", "--extra", "a=b")
@@ -171,7 +173,7 @@ check("templates", [t["Name"] for t in show("deploy", "template", "list")], ["CU
 run("node", "add", "trait", "n1", "CUSTOM_FAST", "CUSTOM_RED")
 run("node", "remove", "trait", "n1", "CUSTOM_RED")
 check("traits", [t["Traits"] for t in show("node", "trait", "list", "n1")], ["CUSTOM_FAST"])
-check("allocation", show("allocation", "create", "--name", "a1", "--resource-class", "gold", "--trait", "CUSTOM_FAST", "--wait", "60")["state"], "active")
+check("allocation", show("allocation", "create", "--name", "a1", "--resource-class", "gold", "--trait", "CUSTOM_FAST", "--wait", "300")["state"], "active")
 run("allocation", "set", "a1", "--extra", "a=b")
 run("allocation", "unset", "a1", "--extra", "a")
 check("allocation", show("allocation", "show", "a1")["node_uuid"], uuid)
@@ -179,22 +181,22 @@ check("allocations", [a["Name"] for a in show("allocation", "list", "--state", "
 image = ["--instance-info", "image_source=http://example.org/image.raw", "--instance-info", "image_os_hash_algo=sha256",
          "--instance-info", "image_os_hash_value=" + "0" * 64]
 run("node", "set", "n1", *image)
-run("node", "deploy", "n1", "--wait", "60", "--config-drive", json.dumps({"meta_data": {"hostname": "n1"}}))
+run("node", "deploy", "n1", "--wait", "300", "--config-drive", json.dumps({"meta_data": {"hostname": "n1"}}))
 check("state", node("provision_state"), "active")
 check("config drive", node("instance_info")["configdrive"], "******")
 check("power", node("power_state"), "power on")
-run("node", "rebuild", "n1", "--wait", "60")
-run("node", "rescue", "n1", "--wait", "60", "--rescue-password", "secret")
+run("node", "rebuild", "n1", "--wait", "300")
+run("node", "rescue", "n1", "--wait", "300", "--rescue-password", "secret")
 check("state", node("provision_state"), "rescue")
-run("node", "unrescue", "n1", "--wait", "60")
+run("node", "unrescue", "n1", "--wait", "300")
 check("state", node("provision_state"), "active")
 
 # The machine's controller.
-run("node", "reboot", "n1", "--soft", "--power-timeout", "30")
+run("node", "reboot", "n1", "--soft", "--power-timeout", "300")
 until("target_power_state", None)
 run("node", "power", "off", "n1", "--soft")
 until("power_state", "power off")
-run("node", "power", "on", "n1", "--power-timeout", "30")
+run("node", "power", "on", "n1", "--power-timeout", "300")
 until("power_state", "power on")
 run("node", "boot", "device", "set", "n1", "pxe", "--persistent")
 check("boot device", show("node", "boot", "device", "show", "n1")["boot_device"], "pxe")
@@ -224,17 +226,17 @@ history = show("node", "history", "list", "n1")
 check("history", show("node", "history", "get", "n1", history[0]["UUID"])["uuid"], history[0]["UUID"])
 
 # Taking over a machine that runs already, and the end of everything.
-run("node", "undeploy", "n1", "--wait", "60")
+run("node", "undeploy", "n1", "--wait", "300")
 check("state", node("provision_state"), "available")
 fails("could not be found", "allocation", "show", "a1")
-allocated = show("allocation", "create", "--name", "a2", "--resource-class", "gold", "--wait", "60")
+allocated = show("allocation", "create", "--name", "a2", "--resource-class", "gold", "--wait", "300")
 run("allocation", "delete", allocated["uuid"])
 check("instance", node("instance_uuid"), None)
-run("node", "manage", "n1", "--wait", "60")
+run("node", "manage", "n1", "--wait", "300")
 run("node", "set", "n1", *image)
-run("node", "adopt", "n1", "--wait", "60")
+run("node", "adopt", "n1", "--wait", "300")
 check("state", node("provision_state"), "active")
-run("node", "undeploy", "n1", "--wait", "60")
+run("node", "undeploy", "n1", "--wait", "300")
 run("port", "delete", port)
 run("port", "group", "delete", group)
 run("deploy", "template", "delete", "CUSTOM_FAST")

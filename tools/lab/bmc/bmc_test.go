@@ -3,12 +3,14 @@ package bmc_test
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"net/netip"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,14 +61,15 @@ func connect(t *testing.T, b *bmc.BMC) *client.Client {
 	return c
 }
 
-// ipmitool runs the real tool, an implementation that shares nothing with ours.
+// ipmitool runs the real tool, an implementation that shares nothing with ours. It may wait long for an answer: what is lost nowhere and sent
+// twice would be done twice.
 func ipmitool(t *testing.T, b *bmc.BMC, args ...string) string {
 	t.Helper()
 	path, err := exec.LookPath("ipmitool")
 	if err != nil {
 		t.Fatal("ipmitool is not installed: apt-get install ipmitool")
 	}
-	all := append([]string{"-I", "lanplus", "-H", "127.0.0.1", "-p", strconv.Itoa(int(b.Addr().Port())), "-U", "admin", "-P", "secret", "-R", "2"}, args...)
+	all := append([]string{"-I", "lanplus", "-H", "127.0.0.1", "-p", strconv.Itoa(int(b.Addr().Port())), "-U", "admin", "-P", "secret", "-N", "20", "-R", "3"}, args...)
 	out, err := exec.CommandContext(t.Context(), path, all...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("ipmitool %s: %v\n%s", strings.Join(args, " "), err, out)
@@ -112,11 +115,11 @@ func TestSerialOverLAN(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := connect(t, b)
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	// The console echoes; "~X" at the start of a line ends go-ipmi's session.
-	in := &slowReader{lines: []string{"hello, console\r", "~X"}}
-	var out bytes.Buffer
+	var out screen
+	in := &typist{ctx: ctx, lines: []string{"hello, console\r", "~X"}, screen: &out}
 	if err := c.SOLActivate(ctx, in, &out, nil); err != nil {
 		t.Fatalf("SOLActivate: %v", err)
 	}
@@ -131,16 +134,42 @@ func TestSerialOverLAN(t *testing.T) {
 	con.Close()
 }
 
-// slowReader types one line every half second.
-type slowReader struct{ lines []string }
+// screen is what a console shows.
+type screen struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
 
-func (r *slowReader) Read(p []byte) (int, error) {
-	time.Sleep(500 * time.Millisecond)
-	if len(r.lines) == 0 {
-		select {} // a terminal where nobody types; the session has ended by now
+func (s *screen) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.Write(p)
+}
+
+func (s *screen) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
+}
+
+// typist types lines, each when the one before is on the screen.
+type typist struct {
+	ctx    context.Context
+	lines  []string
+	last   string
+	screen *screen
+}
+
+func (r *typist) Read(p []byte) (int, error) {
+	for len(r.lines) == 0 || !strings.Contains(r.screen.String(), strings.TrimRight(r.last, "\r")) {
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-r.ctx.Done(): // the session has ended long ago, or nothing comes back
+			return 0, io.EOF
+		}
 	}
 	n := copy(p, r.lines[0])
-	r.lines = r.lines[1:]
+	r.last, r.lines = r.lines[0], r.lines[1:]
 	return n, nil
 }
 
@@ -157,7 +186,7 @@ func TestSystemInterface(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kcs := vmproto.NewClient(guest, 5*time.Second)
+	kcs := vmproto.NewClient(guest, time.Minute)
 	// Channel 1, no set and block selectors.
 	lan := func(param types.LanConfigParamSelector) []byte {
 		t.Helper()

@@ -41,7 +41,7 @@ func run() error {
 			return fmt.Errorf("load %s: %w", m, err)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	for {
 		// Get LAN Configuration Parameters, channel 1: 3 is the IP address, 5 the MAC.
