@@ -95,7 +95,8 @@ type conductor struct {
 	results []*agentv1.Event // each once
 	dups    int
 	other   []*agentv1.Event // progress, logs, bundles
-	closed  int              // streams that the agent closed in good order
+	open    int              // streams
+	closed  int              // those that the agent closed in good order
 	clock   time.Time
 	policy  *agentv1.Policy
 }
@@ -161,9 +162,12 @@ func (c *conductor) Session(s grpc.BidiStreamingServer[agentv1.AgentMessage, age
 	}
 	h := m.GetHello()
 	c.mu.Lock()
+	c.open++
+	defer func() { c.mu.Lock(); c.open--; c.mu.Unlock() }()
 	if c.deny != nil {
-		defer c.mu.Unlock()
-		return c.deny
+		err := c.deny
+		c.mu.Unlock()
+		return err
 	}
 	c.hellos = append(c.hellos, h)
 	acked := c.acked
@@ -261,7 +265,7 @@ func (c *conductor) count(f func() int) int {
 
 func poll(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for tick := time.NewTicker(5 * time.Millisecond); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s did not happen", what)

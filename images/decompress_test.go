@@ -222,7 +222,7 @@ func TestBombs(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "larger than the disk") || n > 3<<20 {
 			t.Errorf("%v: %v after %d bytes", c, err, n)
 		}
-		if took := time.Since(began); took > 10*time.Second {
+		if took := time.Since(began); took > time.Minute {
 			t.Errorf("%v: refused after %v", c, took)
 		}
 		if grown := after.TotalAlloc - before.TotalAlloc; grown > 48<<20 {

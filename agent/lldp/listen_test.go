@@ -99,7 +99,7 @@ func TestNeighbours(t *testing.T) {
 	// until sends a frame again and again, as switches do, until it is heard: the socket may not be open at the first time.
 	until := func(what string, done func() bool, again func()) {
 		t.Helper()
-		deadline := time.Now().Add(30 * time.Second)
+		deadline := time.Now().Add(2 * time.Minute)
 		for tick := time.NewTicker(20 * time.Millisecond); !done(); <-tick.C {
 			if time.Now().After(deadline) {
 				t.Fatalf("%s did not happen", what)

@@ -12,8 +12,10 @@ package netup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -151,32 +153,16 @@ func (n *Net) say(s string) {
 // Run manages all links until ctx ends.
 func (n *Net) Run(ctx context.Context) error {
 	defer n.stopAll()
-	done := make(chan struct{})
-	defer close(done)
 	if lo, err := netlink.LinkByName("lo"); err == nil {
 		if err := netlink.LinkSetUp(lo); err != nil {
 			n.log.Warn("no loopback", "err", err)
 		}
 	}
-	updates := make(chan netlink.LinkUpdate, 64)
-	failed := make(chan error, 8)
-	onError := func(err error) {
-		select {
-		case failed <- err:
-		default:
-		}
+	w, err := newWatch()
+	if err != nil {
+		return err
 	}
-	if err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{ListExisting: true, ErrorCallback: onError}); err != nil {
-		return fmt.Errorf("watch network links: %w", err)
-	}
-	addrs := make(chan netlink.AddrUpdate, 64)
-	if err := netlink.AddrSubscribeWithOptions(addrs, done, netlink.AddrSubscribeOptions{ErrorCallback: onError}); err != nil {
-		return fmt.Errorf("watch addresses: %w", err)
-	}
-	routes := make(chan netlink.RouteUpdate, 64)
-	if err := netlink.RouteSubscribeWithOptions(routes, done, netlink.RouteSubscribeOptions{ErrorCallback: onError}); err != nil {
-		return fmt.Errorf("watch routes: %w", err)
-	}
+	defer func() { close(w.done) }()
 	ras, err := listenRA()
 	if err != nil {
 		n.log.Info("router advertisements are left to the kernel alone", "err", err)
@@ -188,7 +174,7 @@ func (n *Net) Run(ctx context.Context) error {
 	n.began = time.Now()
 	n.mu.Unlock()
 	n.check()
-	grace := time.After(bootGrace)
+	grace, broken := time.After(bootGrace), false
 	for {
 		select {
 		case <-grace:
@@ -201,23 +187,81 @@ func (n *Net) Run(ctx context.Context) error {
 		case done := <-n.leaves:
 			n.quit(ctx)
 			close(done)
-		case u, ok := <-updates:
-			if !ok {
-				return fmt.Errorf("watch network links: the kernel stopped telling")
-			}
-			if !n.left {
+		case u, ok := <-w.links:
+			switch {
+			case !ok:
+				broken = true
+			case !n.left:
 				n.linkChanged(ctx, u)
 			}
-		case <-addrs:
+		case _, ok := <-w.addrs:
+			broken = !ok
 			n.check()
-		case <-routes:
+		case _, ok := <-w.routes:
+			broken = !ok
 			n.check()
-		case err := <-failed:
-			// Lost messages (ENOBUFS) heal with the next ones.
+		case err := <-w.failed:
 			n.log.Warn("watch the network", "err", err)
 		case <-ctx.Done():
 			return nil
 		}
+		if !broken {
+			continue
+		}
+		// Messages were lost (ENOBUFS). What is now comes with a new beginning, which tells of all links.
+		broken = false
+		next, err := newWatch()
+		if err != nil {
+			return err
+		}
+		close(w.done)
+		w = next
+		n.forgetGone()
+		n.check()
+	}
+}
+
+// watch is what the kernel tells of links, addresses and routes. A channel is closed when the kernel could not tell all.
+type watch struct {
+	done   chan struct{}
+	links  chan netlink.LinkUpdate
+	addrs  chan netlink.AddrUpdate
+	routes chan netlink.RouteUpdate
+	failed chan error
+}
+
+// newWatch begins with all links that there are.
+func newWatch() (*watch, error) {
+	w := &watch{done: make(chan struct{}), links: make(chan netlink.LinkUpdate, 64), addrs: make(chan netlink.AddrUpdate, 64),
+		routes: make(chan netlink.RouteUpdate, 64), failed: make(chan error, 8)}
+	onError := func(err error) {
+		select {
+		case w.failed <- err:
+		default:
+		}
+	}
+	if err := netlink.LinkSubscribeWithOptions(w.links, w.done, netlink.LinkSubscribeOptions{ListExisting: true, ErrorCallback: onError}); err != nil {
+		close(w.done)
+		return nil, fmt.Errorf("watch network links: %w", err)
+	}
+	go drain(w.done, w.links)
+	if err := netlink.AddrSubscribeWithOptions(w.addrs, w.done, netlink.AddrSubscribeOptions{ErrorCallback: onError}); err != nil {
+		close(w.done)
+		return nil, fmt.Errorf("watch addresses: %w", err)
+	}
+	go drain(w.done, w.addrs)
+	if err := netlink.RouteSubscribeWithOptions(w.routes, w.done, netlink.RouteSubscribeOptions{ErrorCallback: onError}); err != nil {
+		close(w.done)
+		return nil, fmt.Errorf("watch routes: %w", err)
+	}
+	go drain(w.done, w.routes)
+	return w, nil
+}
+
+// drain takes what is still told after the watch has ended, so that nothing waits to tell it.
+func drain[T any](done <-chan struct{}, c <-chan T) {
+	<-done
+	for range c {
 	}
 }
 
@@ -238,18 +282,7 @@ func (n *Net) stopAll() {
 func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 	a := u.Attrs()
 	if u.Header.Type == unix.RTM_DELLINK {
-		n.mu.Lock()
-		l := n.links[a.Index]
-		delete(n.links, a.Index)
-		delete(n.mtu, a.Index)
-		if l != nil {
-			delete(n.made, a.Name) // it may be made again
-		}
-		n.mu.Unlock()
-		if l != nil {
-			n.log.Info("link is gone", "link", l.name)
-			l.stop()
-		}
+		n.gone(a.Index, a.Name)
 		return
 	}
 	n.mu.Lock()
@@ -291,6 +324,34 @@ func (n *Net) linkChanged(ctx context.Context, u netlink.LinkUpdate) {
 		}
 	case !on && was:
 		n.log.Warn("carrier lost", "link", l.name)
+	}
+}
+
+func (n *Net) gone(index int, name string) {
+	n.mu.Lock()
+	l := n.links[index]
+	delete(n.links, index)
+	delete(n.mtu, index)
+	if l != nil {
+		delete(n.made, name) // it may be made again
+	}
+	n.mu.Unlock()
+	if l != nil {
+		n.log.Info("link is gone", "link", l.name)
+		l.stop()
+	}
+}
+
+// forgetGone lets go of the links of whose end the kernel may have told when nobody could hear it.
+func (n *Net) forgetGone() {
+	n.mu.Lock()
+	links := maps.Clone(n.links)
+	n.mu.Unlock()
+	for index, l := range links {
+		var none netlink.LinkNotFoundError
+		if _, err := netlink.LinkByIndex(index); errors.As(err, &none) {
+			n.gone(index, l.name)
+		}
 	}
 }
 

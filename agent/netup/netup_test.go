@@ -140,7 +140,7 @@ func (d *dhcpServer) count(kind string) (n int) {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for tick := time.NewTicker(20 * time.Millisecond); !ok(); <-tick.C {
 		if time.Now().After(deadline) {
 			t.Fatalf("%s did not happen", what)
@@ -181,7 +181,7 @@ func up(t *testing.T, cfg Config) *Net {
 			t.Errorf("Run = %v", err)
 		}
 	})
-	wctx, wcancel := context.WithTimeout(t.Context(), 20*time.Second)
+	wctx, wcancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer wcancel()
 	if err := n.Wait(wctx); err != nil {
 		t.Fatal(err)
@@ -325,6 +325,52 @@ func TestReset(t *testing.T) {
 	if err := New(Config{}).Reset(ctx); err == nil {
 		t.Error("a network that is not run was reset")
 	}
+}
+
+// TestOverflow holds that a network of which more happens than is taken in goes on being watched.
+func TestOverflow(t *testing.T) {
+	if !inNamespace(t) {
+		return
+	}
+	cable(t, "eth0", "192.0.2.1/24")
+	n := New(Config{Conductor: "203.0.113.9:6386", Resolv: filepath.Join(t.TempDir(), "resolv.conf")})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run = %v", err)
+		}
+	}()
+	found := func(name string) func() bool {
+		return func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			for _, l := range n.links {
+				if l.name == name {
+					return true
+				}
+			}
+			return false
+		}
+	}
+	eventually(t, "the link", found("eth0"))
+	l, err := netlink.LinkByName("eth0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Nothing is taken in while the lock is held; each change of the MTU is told.
+	n.mu.Lock()
+	for i := range 1000 {
+		if err := netlink.LinkSetMTU(l, 1300+i%2); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	n.mu.Unlock()
+	cable(t, "eth1", "198.51.100.1/24")
+	eventually(t, "another link", found("eth1"))
 }
 
 func TestParse4(t *testing.T) {

@@ -205,7 +205,7 @@ func TestExamineARegistry(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
-	kit.Eventually(t, 20*time.Second, "the registry answers", func() bool {
+	kit.Eventually(t, 2*time.Minute, "the registry answers", func() bool {
 		r, err := http.Get("http://" + addr + "/v2/")
 		if err != nil {
 			return false

@@ -195,12 +195,12 @@ func wait(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	limit := time.After(20 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for !ok() {
 		select {
 		case <-tick.C:
 		case <-limit:
-			t.Fatalf("%s: waited 20 s", what)
+			t.Fatalf("%s: waited two minutes", what)
 		}
 	}
 }

@@ -57,7 +57,7 @@ type sse struct {
 
 func follow(t *testing.T, base, query, lastID string) *sse {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(ctx, "GET", base+"/ingot/v1/events"+query, nil)
 	if err != nil {
@@ -282,7 +282,7 @@ func TestSlowReader(t *testing.T) {
 		}
 	}
 	t.Logf("%d changes in %s", changes, time.Since(began))
-	if err := conn.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	var last, count int64

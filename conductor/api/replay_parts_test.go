@@ -38,7 +38,7 @@ func gatedHardware(gate chan struct{}) *hardware.Set {
 func letGo(ctx context.Context, r *replay) error {
 	select {
 	case r.gate <- struct{}{}:
-	case <-time.After(10 * time.Second):
+	case <-time.After(2 * time.Minute):
 		return fmt.Errorf("no method is under way")
 	}
 	r.srv.parts.Wait()

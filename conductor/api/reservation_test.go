@@ -63,7 +63,7 @@ func (f *fixture) withEngine() *fixture {
 // until asks until a member of the answer has a value, or gives up.
 func (f *fixture) until(path, member, want string) map[string]any {
 	f.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for {
 		out := f.want(200, "GET", path, "")
 		got := fmt.Sprint(out[member])
@@ -134,7 +134,7 @@ func TestReservation(t *testing.T) {
 	}
 	// Nobody gets it a second time.
 	f.want(201, "POST", "/v1/allocations", `{"name":"too-late","resource_class":"baremetal","candidate_nodes":["n2"]}`)
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(2 * time.Minute)
 	for f.want(200, "GET", "/v1/allocations/too-late", "")["state"] == "allocating" && time.Now().Before(deadline) {
 		time.Sleep(2 * time.Millisecond)
 	}

@@ -126,7 +126,7 @@ func startCrowd(t *testing.T) *crowded {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- serve(ctx, cfg, logger(cfg, io.Discard)) }()
-	c := &crowded{t: t, url: "http://" + addr, http: &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: crowd}}}
+	c := &crowded{t: t, url: "http://" + addr, http: &http.Client{Timeout: 5 * time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: crowd}}}
 	t.Cleanup(func() {
 		c.http.CloseIdleConnections()
 		stop()
@@ -193,7 +193,7 @@ func (c *crowded) want(status int, method, path, body string) []byte {
 
 func (c *crowded) reach(name, state string) {
 	c.t.Helper()
-	limit := time.Now().Add(time.Minute)
+	limit := time.Now().Add(3 * time.Minute)
 	for !bytes.Contains(c.want(200, "GET", "/v1/nodes/"+name+"/states", ""), []byte(`"provision_state":"`+state+`"`)) {
 		if time.Now().After(limit) {
 			c.t.Fatalf("%s does not become %s", name, state)

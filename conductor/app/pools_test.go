@@ -288,6 +288,8 @@ func TestWarmPoolHeals(t *testing.T) {
 	// The conductor dies and comes back: what is warm stays as it is.
 	s.kill()
 	before := r.boots()
+	// From here on no agent is lost, and each has the time that it needs to come back.
+	s.env = append(s.env, "INGOT_DEPLOY_SESSION_GRACE=2m")
 	s.start()
 	s.until("the agents are back", func() bool {
 		_, warm := r.pool()

@@ -122,7 +122,7 @@ func TestWait(t *testing.T) {
 				json.NewEncoder(w).Encode(rest.Progress{NodeUUID: "u", ProvisionState: s, TargetProvisionState: rest.Null(target), LastError: rest.Null(c.lastError)})
 			})
 			looks := 0
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
 			_, err := cl.Wait(ctx, "n", func(*rest.Progress) { looks++ }, c.wanted)
 			if c.err == "" && err != nil || c.err != "" && (err == nil || err.Error() != c.err) {

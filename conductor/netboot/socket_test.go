@@ -166,7 +166,7 @@ func TestOnTheWire(t *testing.T) {
 	get := func(path string) (status int) {
 		t.Helper()
 		in(t, machine, func() error {
-			conn, err := net.DialTimeout("tcp", "10.77.0.1:8080", 5*time.Second)
+			conn, err := net.DialTimeout("tcp", "10.77.0.1:8080", time.Minute)
 			if err != nil {
 				return err
 			}
@@ -193,7 +193,7 @@ func TestOnTheWire(t *testing.T) {
 	if got := get("/images/debian.raw.zst"); got != http.StatusOK {
 		t.Errorf("GET image = %d", got)
 	}
-	kit.Eventually(t, 10*time.Second, "the boot program's mark", func() bool {
+	kit.Eventually(t, time.Minute, "the boot program's mark", func() bool {
 		marks, err := r.st.Marks(t.Context(), n.UUID, "job")
 		if err != nil {
 			t.Fatal(err)
@@ -216,7 +216,7 @@ func solicit(t *testing.T) error {
 		return err
 	}
 	// Duplicate address detection takes a second or two; without a link-local address nothing can be sent.
-	kit.Eventually(t, 15*time.Second, "a link-local address", func() bool {
+	kit.Eventually(t, time.Minute, "a link-local address", func() bool {
 		c, err := icmp.ListenPacket("ip6:ipv6-icmp", linkLocal(ifi))
 		if err == nil {
 			c.Close()
@@ -251,7 +251,7 @@ func solicit(t *testing.T) error {
 	if _, err := c.IPv6PacketConn().WriteTo(b, &ipv6.ControlMessage{IfIndex: ifi.Index, HopLimit: 255}, to); err != nil {
 		return err
 	}
-	if err := any.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := any.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		return err
 	}
 	buf := make([]byte, 1500)
@@ -291,7 +291,7 @@ func TestProxyOnTheWire(t *testing.T) {
 	serve(t, r.s)
 
 	in(t, machine, func() error {
-		c, err := nclient4.New("eth0", nclient4.WithTimeout(5*time.Second), nclient4.WithRetry(1))
+		c, err := nclient4.New("eth0", nclient4.WithTimeout(5*time.Second))
 		if err != nil {
 			return err
 		}
@@ -318,7 +318,7 @@ func TestProxyOnTheWire(t *testing.T) {
 		if _, err := conn.WriteToUDP(m.ToBytes(), &net.UDPAddr{IP: net.IP{10, 77, 0, 1}, Port: bootServerPort}); err != nil {
 			return err
 		}
-		if err := conn.SetReadDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 			return err
 		}
 		buf := make([]byte, 1500)

@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -96,13 +95,23 @@ func TestOverwrite(t *testing.T) {
 	}
 }
 
+// onQuestion is called when something is asked.
+type onQuestion func()
+
+func (f onQuestion) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte("Overwrite it?")) {
+		f()
+	}
+	return len(b), nil
+}
+
 func TestStopAtTheQuestion(t *testing.T) {
 	image, sum, disk := imageAndDisk(t)
 	_, program := terminal(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(500*time.Millisecond, cancel)
-	var out, errs bytes.Buffer
-	err := write(ctx, []string{"--image", image, "--sha256", sum, "--disk", disk, "--quiet"}, program, &out, &errs)
+	defer cancel()
+	asked := onQuestion(cancel)
+	err := write(ctx, []string{"--image", image, "--sha256", sum, "--disk", disk, "--quiet"}, program, io.Discard, asked)
 	if err == nil || err.Error() != "stopped; nothing was written" {
 		t.Errorf("stopped at the question: %v", err)
 	}

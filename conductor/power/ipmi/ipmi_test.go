@@ -66,6 +66,20 @@ func TestSuite(t *testing.T) {
 	})
 }
 
+// atOnce fails the test if f waits for a timeout, the first of which is a second, each time that it runs: the machine may be slow once.
+func atOnce(t *testing.T, f func()) {
+	t.Helper()
+	var took []time.Duration
+	for range 3 {
+		begun := time.Now()
+		f()
+		if took = append(took, time.Since(begun)); took[len(took)-1] < time.Second {
+			return
+		}
+	}
+	t.Errorf("took %v: after a timeout?", took)
+}
+
 func TestCipherSuites(t *testing.T) {
 	tests := []struct {
 		name  string
@@ -86,15 +100,13 @@ func TestCipherSuites(t *testing.T) {
 			if tt.wants != "" {
 				info["ipmi_cipher_suite"] = tt.wants
 			}
-			start := time.Now()
-			got, err := open(t, info).Power(t.Context())
-			if power.KindOf(err) != tt.kind || (err == nil && got != power.Off) {
-				t.Errorf("Power = %q, %v, want kind %q", got, err, tt.kind)
-			}
 			// Falling back on an answer costs a packet, not a timeout.
-			if took := time.Since(start); took > time.Second {
-				t.Errorf("took %s", took)
-			}
+			atOnce(t, func() {
+				got, err := open(t, info).Power(t.Context())
+				if power.KindOf(err) != tt.kind || (err == nil && got != power.Off) {
+					t.Errorf("Power = %q, %v, want kind %q", got, err, tt.kind)
+				}
+			})
 		})
 	}
 }
@@ -111,14 +123,12 @@ func TestWrongCredentials(t *testing.T) {
 					info[k] = v
 				}
 				info["ipmi_cipher_suite"] = suite
-				start := time.Now()
-				_, err := open(t, info).Power(t.Context())
-				if power.KindOf(err) != power.Auth {
-					t.Fatalf("Power: %v, want kind %q", err, power.Auth)
-				}
-				if took := time.Since(start); took > time.Second {
-					t.Errorf("took %s: tried again?", took)
-				}
+				var err error
+				atOnce(t, func() {
+					if _, err = open(t, info).Power(t.Context()); power.KindOf(err) != power.Auth {
+						t.Fatalf("Power: %v, want kind %q", err, power.Auth)
+					}
+				})
 				for _, want := range []string{"read power state at 127.0.0.1:", "wrong user name or password", "check ipmi_username and ipmi_password"} {
 					if !strings.Contains(err.Error(), want) {
 						t.Errorf("error %q lacks %q", err, want)
@@ -144,7 +154,7 @@ func TestSilent(t *testing.T) {
 	if power.KindOf(err) != power.Unreachable || !strings.Contains(err.Error(), "no answer") || !power.Retryable(err) {
 		t.Errorf("Power: %v, want no answer of kind %q", err, power.Unreachable)
 	}
-	if took < 5*time.Second || took > 20*time.Second {
+	if took < 5*time.Second || took > time.Minute {
 		t.Errorf("gave up after %s", took)
 	}
 
@@ -155,7 +165,7 @@ func TestSilent(t *testing.T) {
 	if power.KindOf(err) != power.Unreachable || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Power with a deadline: %v, want kind %q and DeadlineExceeded", err, power.Unreachable)
 	}
-	if took := time.Since(start); took > 2*time.Second {
+	if took := time.Since(start); took > 4*time.Second {
 		t.Errorf("a deadline of 300 ms took %s", took)
 	}
 
@@ -206,7 +216,7 @@ func TestBusy(t *testing.T) {
 	b, m, info := controller(t)
 	b.SetFaults(bmc.Faults{Busy: true})
 	d := open(t, info)
-	ctx, cancel := context.WithTimeout(t.Context(), 800*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 	defer cancel()
 	err := d.SetPower(ctx, power.TurnOn)
 	if power.KindOf(err) != power.Busy {
@@ -309,7 +319,7 @@ func TestNoGoroutinesLeft(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	end := time.Now().Add(5 * time.Second)
+	end := time.Now().Add(time.Minute)
 	for runtime.NumGoroutine() > before && time.Now().Before(end) {
 		time.Sleep(20 * time.Millisecond)
 	}

@@ -20,7 +20,7 @@ type Subject struct {
 	Open func(t *testing.T) power.Driver
 	// NoPower and NoBoot say that the driver has neither power actions nor boot devices.
 	NoPower, NoBoot bool
-	// Limit is how long an action may take to show; 0 is five seconds.
+	// Limit is how long an action may take to show; 0 is a minute.
 	Limit time.Duration
 	// GUID is an identity that SystemGUIDs must contain; "" if there is none.
 	GUID string
@@ -49,7 +49,7 @@ func Run(t *testing.T, make func(t *testing.T) Subject) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := make(t)
 			if s.Limit == 0 {
-				s.Limit = 5 * time.Second
+				s.Limit = time.Minute
 			}
 			tt.run(t, s)
 		})
@@ -292,7 +292,7 @@ func testCanceled(t *testing.T, s Subject) {
 	if _, err := d.Power(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("Power with a canceled context: %v, want context.Canceled", err)
 	}
-	if took := time.Since(start); took > time.Second {
+	if took := time.Since(start); took > 4*time.Second {
 		t.Errorf("Power with a canceled context took %s", took)
 	}
 	s.reach(t, d, power.Off) // and the driver is as good as before
