@@ -24,7 +24,7 @@ func (p *pass) driver() (power.Driver, error) {
 		return nil, err
 	}
 	id := p.n.UUID
-	if !p.e.bmcs.try(d.Key(), id, func() { p.e.wake(id) }) {
+	if !p.e.bmcs.Try(d.Key(), id, func() { p.e.wake(id) }) {
 		if err := d.Close(); err != nil {
 			p.e.log.Debug("close driver", "node", id, "err", err)
 		}

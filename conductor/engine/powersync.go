@@ -111,12 +111,12 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 	if err == nil {
 		// Whoever has the controller learns more of the machine than is looked for here.
 		me := "power sync of " + r.UUID
-		if !e.bmcs.tryNow(d.Key(), me) {
+		if !e.bmcs.TryNow(d.Key(), me) {
 			d.Close()
 			return
 		}
 		// The lock outlasts the storing, so that what is stored is not older than what somebody else finds out.
-		defer e.bmcs.release(me)
+		defer e.bmcs.Release(me)
 		cctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
 		st, err = d.Power(cctx)
 		cancel()

@@ -39,10 +39,10 @@ func TestPowerSyncSkips(t *testing.T) {
 			m.callErr = func(string) error { calls++; return nil }
 			m.mu.Unlock()
 			eng := w.current().eng
-			if err := eng.bmcs.wait(t.Context(), m.key, "test"); err != nil {
+			if err := eng.bmcs.Wait(t.Context(), m.key, "test"); err != nil {
 				t.Fatal(err)
 			}
-			eng.bmcs.release("test")
+			eng.bmcs.Release("test")
 			if err := eng.syncPower(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -65,10 +65,10 @@ func TestPowerSyncForced(t *testing.T) {
 	eng := w.current().eng
 	round := func() {
 		t.Helper()
-		if err := eng.bmcs.wait(t.Context(), m.key, "test"); err != nil { // a worker lets go a moment after it has stored the end
+		if err := eng.bmcs.Wait(t.Context(), m.key, "test"); err != nil { // a worker lets go a moment after it has stored the end
 			t.Fatal(err)
 		}
-		eng.bmcs.release("test")
+		eng.bmcs.Release("test")
 		if err := eng.syncPower(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -71,10 +71,10 @@ func (e *Engine) withDriver(ctx context.Context, ident string, f func(context.Co
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
 	defer cancel()
 	me := "client " + uuid.NewString()
-	if err := e.bmcs.wait(ctx, d.Key(), me); err != nil {
+	if err := e.bmcs.Wait(ctx, d.Key(), me); err != nil {
 		return &LockedError{n.UUID, e.cfg.Hostname, "its controller is in use"}
 	}
-	defer e.bmcs.release(me)
+	defer e.bmcs.Release(me)
 	return f(ctx, n, d)
 }
 
