@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
-
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
@@ -100,6 +100,11 @@ func ParseAgentSteps(b []byte) ([]AgentStep, error) {
 	var steps []AgentStep
 	err := json.Unmarshal(b, &steps)
 	return steps, err
+}
+
+// site is what the configuration says of instances.
+func (e *Engine) site() instance.Site {
+	return instance.Site{AllowUnverified: e.cfg.AllowUnverified, AllowMD5: e.cfg.AllowMD5, DefaultBootMode: e.cfg.BootMode, ImageBase: e.cfg.ImageBase}
 }
 
 func (c Config) withDefaults() Config {

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -43,7 +44,7 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 		if r.RescuePassword != "" {
 			r.rescueHash = "******"
 		}
-		if err := r.beginRescue(n); err != nil {
+		if err := instance.BeginRescue(n, r.rescueHash); err != nil {
 			return Dry{}, err
 		}
 	}
@@ -96,7 +97,7 @@ func masked(v any) any {
 			v[i] = masked(v[i])
 		}
 	case string:
-		return redact(v)
+		return instance.Redact(v)
 	}
 	return v
 }

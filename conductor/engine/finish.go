@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -45,7 +46,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	case node.PhaseVerify, node.PhaseDeploy, node.PhaseAdopt, node.PhaseUnresc:
 		return ended(node.Done)
 	case node.PhaseRescue:
-		forgetRescue(n)
+		instance.ForgetRescue(n)
 		e.rescued(n, also)
 		return ended(node.Done)
 	case node.PhaseService:
@@ -155,7 +156,7 @@ func (e *Engine) finishFailed(n *node.Node, also *node.Also) error {
 	case node.PhaseService:
 		n.Fault = node.FaultService
 	case node.PhaseRescue:
-		forgetRescue(n)
+		instance.ForgetRescue(n)
 	}
 	verb := node.Fail
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, node.Abort); err == nil && j.Abort {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -234,7 +235,7 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 	}
 	fake := e.drivers.Interface(n, "deploy") == "fake"
 	if !fake {
-		if err := e.checkImage(n); err != nil {
+		if err := e.site().CheckImage(n); err != nil {
 			return nil, err
 		}
 	}
@@ -247,7 +248,7 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 		}
 		for _, s := range e.cfg.AgentSteps {
 			p := e.priority(node.PhaseDeploy, s.Interface, s.Name, s.Priority.Deploy)
-			if p <= 0 || s.Name == "write_configdrive" && !hasConfigDrive(n) {
+			if p <= 0 || s.Name == "write_configdrive" && !instance.HasConfigDrive(n) {
 				continue
 			}
 			steps = append(steps, inBand(s, nil, p))
@@ -260,7 +261,7 @@ func (e *Engine) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep
 		}
 	}
 	for _, a := range asked {
-		if a.Name == "write_configdrive" && a.Priority > 0 && noArgs(a.Args) && !hasConfigDrive(n) && !phonesHome(steps) {
+		if a.Name == "write_configdrive" && a.Priority > 0 && noArgs(a.Args) && !instance.HasConfigDrive(n) && !phonesHome(steps) {
 			return nil, invalidf("step write_configdrive is asked for, but there is no config drive")
 		}
 		if _, ok := reservedSteps()[a.Name]; ok {
@@ -376,74 +377,16 @@ func checkOrder(steps []node.JobStep) error {
 	return nil
 }
 
-func hasConfigDrive(n *node.Node) bool {
-	switch d := n.InstanceInfo["configdrive"].(type) {
-	case nil:
-		return false
-	case string:
-		return d != ""
-	}
-	return true
-}
-
 // checkAgent refuses a deployment by an agent that lacks a step without which the disk would not hold what was asked for.
 func (e *Engine) checkAgent(n *node.Node) error {
 	needed := []string{"write_image", "prepare_instance_boot"}
-	if hasConfigDrive(n) {
+	if instance.HasConfigDrive(n) {
 		needed = append(needed, "write_configdrive")
 	}
 	for _, name := range needed {
 		if !slices.ContainsFunc(e.cfg.AgentSteps, func(s AgentStep) bool { return s.Name == name && s.Priority.Deploy > 0 }) {
 			return invalidf("the ramdisk's agent has no deploy step %s: use a ramdisk that was built with this release", name)
 		}
-	}
-	return nil
-}
-
-// checkImage refuses a deployment that could only fail, or that nobody could trust.
-func (e *Engine) checkImage(n *node.Node) error {
-	text := func(key string) string {
-		s, _ := n.InstanceInfo[key].(string)
-		return s
-	}
-	if text("image_source") == "" {
-		return invalidf("instance_info has no image_source: set it to the URL of the image")
-	}
-	if e.imageURL(text("image_source")) == "" {
-		return invalidf("image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest", redact(text("image_source")))
-	}
-	vouched, err := e.checkPublished(n)
-	if err != nil {
-		return err
-	}
-	if _, err := e.imageMirrors(n); err != nil {
-		return err
-	}
-	if _, err := rootDevice(n); err != nil {
-		return err
-	}
-	if _, err := e.diskLayout(n); err != nil {
-		return err
-	}
-	algo, value := text("image_os_hash_algo"), text("image_os_hash_value")
-	switch strings.ReplaceAll(strings.ToLower(algo), "-", "") {
-	case "sha256", "sha512", "blake3":
-	case "":
-		if value != "" {
-			return invalidf("instance_info has image_os_hash_value without image_os_hash_algo: set it to sha256, sha512 or blake3")
-		}
-	case "md5":
-		if !e.cfg.AllowMD5 {
-			return invalidf("image_os_hash_algo md5 does not protect an image: use sha256, sha512 or blake3, or have the conductor's deploy.allow_md5 set")
-		}
-	default:
-		return invalidf("image_os_hash_algo %q is not supported: use sha256, sha512 or blake3", algo)
-	}
-	switch sum := strings.TrimSpace(text("image_checksum")); {
-	case value == "" && len(sum) == 32 && !e.cfg.AllowMD5:
-		return invalidf("image_checksum is an MD5 sum, which does not protect an image: give a SHA-256 or SHA-512 digest, or have the conductor's deploy.allow_md5 set")
-	case value == "" && text("image_checksum") == "" && !e.cfg.AllowUnverified && !vouched:
-		return invalidf("instance_info has no digest of the image: set image_os_hash_algo and image_os_hash_value (or image_checksum)")
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
@@ -141,7 +142,7 @@ func signTimeout(v any) (int, error) {
 	if v == nil || v == "" {
 		return 0, nil
 	}
-	n, ok := wholeNumber(v)
+	n, ok := instance.WholeNumber(v)
 	if !ok || n < int64(minSignTimeout.Seconds()) || n > int64(min(maxSignTimeout.Seconds(), math.MaxInt32)) {
 		return 0, invalidf("%s is %v: it is a number of seconds from %d to %d", keySignTimeout, v, int(minSignTimeout.Seconds()), int(maxSignTimeout.Seconds()))
 	}

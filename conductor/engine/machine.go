@@ -221,16 +221,8 @@ func (p *pass) stays(want, is power.State, limit time.Duration) error {
 		state[want], state[is], limit, hint)
 }
 
-// bootMode is how the machine is to boot, and what says so: its capabilities, else the configuration.
-func (e *Engine) bootMode(n *node.Node) (mode, from string) {
-	if m := capability(n.Properties["capabilities"], "boot_mode"); m == "bios" || m == "uefi" {
-		return m, "capability boot_mode:" + m
-	}
-	return e.cfg.BootMode, "the conductor's deploy.boot_mode is " + e.cfg.BootMode
-}
-
 func (p *pass) bootMode() string {
-	mode, _ := p.e.bootMode(p.n)
+	mode, _ := p.e.site().BootMode(p.n)
 	return mode
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -140,55 +141,14 @@ func computed(step, arg string) bool {
 	return false
 }
 
-// imageArgs are the keys of instance_info that describe the image.
-var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_disk_format", "image_signature",
-	"image_pull_secret", "image_difference", "image_type", "ephemeral_format"}
-
 // stepArgs are a step's arguments: what the node says, and over it what the client gave with the step.
 func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
 	args := map[string]any{}
 	raidArgs(n, s, args)
 	switch s.Name {
 	case "write_image":
-		source, _ := n.InstanceInfo["image_source"].(string)
-		args["image_source"] = e.imageURL(source)
-		for _, k := range imageArgs {
-			if v, ok := n.InstanceInfo[k].(string); ok && v != "" {
-				args[k] = v
-			}
-		}
-		layout, err := e.diskLayout(n)
-		if err != nil {
+		if err := e.site().ImageArgs(n, args); err != nil {
 			return nil, err
-		}
-		for k, v := range layout {
-			args[k] = v
-		}
-		if mirrors, err := e.imageMirrors(n); err != nil {
-			return nil, err
-		} else if len(mirrors) > 0 {
-			args["image_mirrors"] = mirrors
-		}
-		if keys, err := imageKeys(n); err != nil {
-			return nil, err
-		} else if len(keys) > 0 {
-			args["image_keys"] = keys
-		}
-		hints, err := rootDevice(n)
-		if err != nil {
-			return nil, err
-		}
-		if hints != nil {
-			args["root_device"] = hints
-		}
-		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
-			args["image_ca"] = v
-		}
-		if e.cfg.AllowUnverified {
-			args["allow_unverified"] = true
-		}
-		if e.cfg.AllowMD5 {
-			args["allow_md5"] = true
 		}
 	case "inspect":
 		if t := e.cfg.Inspection.LLDPTimeout; t > 0 {
@@ -196,7 +156,7 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 		}
 	case "rescue":
 		if s.Interface == "rescue" {
-			if err := rescueArgs(n, args); err != nil {
+			if err := instance.RescueArgs(n, args); err != nil {
 				return nil, err
 			}
 		}
@@ -258,42 +218,6 @@ func injectedFiles(n *node.Node, s node.JobStep, args map[string]any) error {
 	}
 	args["files"] = files
 	return nil
-}
-
-// imageURL is where the agent gets an image: a URL or a reference to a registry as it is, a bare file name from the conductor; "" for anything else.
-func (e *Engine) imageURL(source string) string {
-	switch {
-	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"), inRegistry(source):
-		return source
-	case source != "" && !strings.Contains(source, "/") && e.cfg.ImageBase != "":
-		return strings.TrimSuffix(e.cfg.ImageBase, "/") + "/" + source
-	}
-	return ""
-}
-
-// maxMirrors is more than anybody has.
-const maxMirrors = 16
-
-// imageMirrors are the URLs of the same image at other places.
-func (e *Engine) imageMirrors(n *node.Node) ([]string, error) {
-	v := n.InstanceInfo["image_mirrors"]
-	if v == nil {
-		return nil, nil
-	}
-	list, ok := v.([]any)
-	if !ok || len(list) > maxMirrors {
-		return nil, invalidf("image_mirrors is not a list of at most %d URLs", maxMirrors)
-	}
-	var urls []string
-	for _, item := range list {
-		text, _ := item.(string)
-		u := e.imageURL(text)
-		if u == "" || inRegistry(u) {
-			return nil, invalidf("image_mirrors has %q, which is not an http or https URL", redact(text))
-		}
-		urls = append(urls, u)
-	}
-	return urls, nil
 }
 
 // planAnew gives up the present plan; the next look makes a new one. What the old one's steps left for each other in the agent is gone with

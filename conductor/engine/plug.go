@@ -57,7 +57,7 @@ func (e *Engine) askPlug(n *node.Node, phase node.Phase, a node.JobStep) (s node
 		return s, true, invalidf("arguments of step %s.%s are not a JSON object: %v", a.Interface, a.Name, err)
 	}
 	if err := st.CheckArgs(n, args); err != nil {
-		return s, true, &InvalidError{err.Error()}
+		return s, true, &InvalidError{Reason: err.Error()}
 	}
 	return node.JobStep{Interface: a.Interface, Name: a.Name, Args: a.Args, Priority: a.Priority, Abortable: st.Abortable, Plug: true}, true, nil
 }

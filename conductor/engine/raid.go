@@ -30,7 +30,7 @@ func checkRAID(args json.RawMessage) error {
 	}
 	for _, c := range []map[string]any{a.Target, a.Config} {
 		if err := hardware.CheckSoftwareRAID(c); err != nil {
-			return &InvalidError{err.Error()}
+			return &InvalidError{Reason: err.Error()}
 		}
 	}
 	return nil

@@ -37,7 +37,7 @@ func (e *Engine) checkWorkload(n *node.Node) error {
 		_, err = w.Seed(n.UUID, time.Now())
 	}
 	if err != nil {
-		return &InvalidError{err.Error()}
+		return &InvalidError{Reason: err.Error()}
 	}
 	return nil
 }
@@ -198,7 +198,7 @@ func checkRamdiskOrder(steps []node.JobStep) error {
 func (e *Engine) workloadArgs(n *node.Node, args map[string]any) error {
 	w, err := workload.Of(n, e.cfg.ImageBase)
 	if err != nil {
-		return &InvalidError{err.Error()}
+		return &InvalidError{Reason: err.Error()}
 	}
 	for k, v := range map[string]string{"kernel": w.Kernel, "ramdisk": w.Ramdisk, "boot_iso": w.ISO, "kernel_checksum": w.KernelDigest, "ramdisk_checksum": w.RamdiskDigest,
 		"kernel_append_params": w.Params} {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -39,11 +40,11 @@ func (e *LockedError) Error() string {
 }
 
 // InvalidError says that a request can't be carried out as it is.
-type InvalidError struct{ Reason string }
+type InvalidError = node.InvalidError
 
-func (e *InvalidError) Error() string { return e.Reason }
-
-func invalidf(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
+func invalidf(format string, args ...any) error {
+	return &InvalidError{Reason: fmt.Sprintf(format, args...)}
+}
 
 // Provision carries out a verb, or begins to: when it returns nil, the request is stored and will be worked on whatever happens.
 // Errors are *node.TransitionError, *LockedError, *InvalidError, *HeldError, or the store's.
@@ -127,7 +128,7 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 		n.InstanceInfo["configdrive"] = r.ConfigDrive
 	}
 	if r.Verb == node.DoRescue {
-		if err := r.beginRescue(n); err != nil {
+		if err := instance.BeginRescue(n, r.rescueHash); err != nil {
 			return err
 		}
 	}

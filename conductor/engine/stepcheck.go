@@ -15,7 +15,7 @@ func checkAsked(s AgentStep, raw json.RawMessage) error {
 	title := s.Interface + "." + s.Name
 	given, err := steparg.Parse(title, raw)
 	if err != nil {
-		return &InvalidError{err.Error()}
+		return &InvalidError{Reason: err.Error()}
 	}
 	for name := range given {
 		switch {
@@ -26,7 +26,7 @@ func checkAsked(s AgentStep, raw json.RawMessage) error {
 		}
 	}
 	if err := steparg.CheckValues(title, s.Args, given, func(arg string) bool { return computed(s.Name, arg) }); err != nil {
-		return &InvalidError{err.Error()}
+		return &InvalidError{Reason: err.Error()}
 	}
 	return nil
 }
@@ -47,7 +47,7 @@ func (e *Engine) checkPlan(n *node.Node, steps []node.JobStep) error {
 			return err
 		}
 		if err := steparg.Check(s.Interface+"."+s.Name, st.Args, args, nil); err != nil {
-			return &InvalidError{err.Error()}
+			return &InvalidError{Reason: err.Error()}
 		}
 		if s.Interface == "raid" {
 			if err := checkRAID(args); err != nil {

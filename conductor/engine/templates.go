@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -16,38 +17,10 @@ type library interface {
 	Runbook(ctx context.Context, ident string) (*node.Runbook, error)
 }
 
-// instanceTraits are the traits that an instance was asked for with; the node must have them.
-func instanceTraits(n *node.Node) ([]string, error) {
-	v := n.InstanceInfo["traits"]
-	if v == nil {
-		return nil, nil
-	}
-	list, ok := v.([]any)
-	var traits, missing []string
-	for _, item := range list {
-		t, is := item.(string)
-		ok = ok && is
-		switch {
-		case slices.Contains(traits, t):
-			continue
-		case !slices.Contains(n.Traits, t):
-			missing = append(missing, t)
-		}
-		traits = append(traits, t)
-	}
-	if !ok {
-		return nil, invalidf("Error parsing traits from Node %s instance_info field. A list of strings is expected.", n.UUID)
-	}
-	if len(missing) > 0 {
-		return nil, invalidf("Cannot specify instance traits that are not also set on the node. Node %s is missing traits %s", n.UUID, strings.Join(missing, ", "))
-	}
-	return traits, nil
-}
-
 // templated is the program of a deployment with the steps of the deploy templates merged in whose names are among the instance's
 // traits. The request's own steps go before those of templates.
 func (e *Engine) templated(ctx context.Context, n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
-	traits, err := instanceTraits(n)
+	traits, err := instance.Traits(n)
 	if err != nil {
 		return nil, err
 	}

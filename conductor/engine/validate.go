@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -38,7 +39,7 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	out := map[string]Validation{"power": verdict(err), "management": verdict(err), "network": verdict(nil), "storage": verdict(nil)}
 	out["boot"] = verdict(nil)
 	out["inspect"] = verdict(nil)
-	if m := capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
+	if m := instance.Capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
 		out["boot"] = verdict(invalidf("capability boot_mode is %q: use bios or uefi", m))
 	}
 	_, err = e.templated(ctx, n, nil)
@@ -116,7 +117,7 @@ func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persis
 		if !slices.Contains(d.Devices(), power.Device(device)) {
 			return invalidf("boot device %q is not supported by the node's management interface", device)
 		}
-		mode, _ := e.bootMode(n)
+		mode, _ := e.site().BootMode(n)
 		return d.SetBoot(ctx, power.Boot{Device: power.Device(device), Persistent: persistent, Mode: mode})
 	})
 	if err != nil {

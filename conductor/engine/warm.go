@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -87,7 +88,7 @@ func (e *Engine) stageStep(n *node.Node, image Image) (node.JobStep, error) {
 	if err := e.checkAgent(&as); err != nil {
 		return node.JobStep{}, err
 	}
-	if err := e.checkImage(&as); err != nil {
+	if err := e.site().CheckImage(&as); err != nil {
 		return node.JobStep{}, err
 	}
 	st, _ := e.agentTable("deploy", "write_image") // checkAgent has seen it
@@ -228,7 +229,7 @@ func staged(s node.JobStep) *node.Staged {
 	// What can't be read is shown empty: the agent alone decides whether an image is the one that it wrote.
 	_ = json.Unmarshal(s.Args, &args)
 	_ = json.Unmarshal(s.Result, &r)
-	return &node.Staged{Source: redact(args.Source), Digest: r.Digest, Disk: r.Disk.Name, At: time.Now().UTC()}
+	return &node.Staged{Source: instance.Redact(args.Source), Digest: r.Digest, Disk: r.Disk.Name, At: time.Now().UTC()}
 }
 
 // failAhead ends a job that was done ahead and failed: the node is as available as before.
