@@ -13,6 +13,10 @@
 // the others wait in line. And the conductor owns the node by a lease with a fencing number: whoever held the node before can't
 // write to it any more. Node.Reservation is only what the API shows: filled while the conductor has the next move.
 //
+// What decides and does nothing is in packages below: instance reads what a node says of its system, catalog knows which steps there are,
+// start decides how the installed system is started, program makes of a request the steps of a job, and turn says whose turn it is. They
+// know neither the engine nor the store.
+//
 // Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a limit of
 // time, after which the job fails with a sentence that says what happened and what to do.
 package engine
@@ -26,6 +30,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/engine/turn"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
@@ -41,7 +46,7 @@ type db interface {
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Leases(ctx context.Context) ([]node.Lease, error)
-	library
+	program.Library
 	inspected
 }
 
@@ -96,7 +101,7 @@ type Engine struct {
 	bmcs  *turn.Locks
 
 	claims claims
-	plugs  Plugs
+	plugs  program.Plugs
 	sync   *powerSync
 	began  time.Time // of this engine's life
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -227,7 +228,7 @@ func (p *pass) bootMode() string {
 }
 
 // viaAgent tells whether the machine has no controller but its agent.
-func (p *pass) viaAgent() bool { return p.e.drivers.Interface(p.n, "power") == agentPower }
+func (p *pass) viaAgent() bool { return p.e.drivers.Interface(p.n, "power") == program.AgentPower }
 
 // setBoot chooses the boot device. A machine without a controller has a person for that.
 func (p *pass) setBoot(ctx context.Context, b power.Boot) error {

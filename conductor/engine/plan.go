@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -115,109 +114,13 @@ func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 	from, to := planRange(j)
 	plan := node.Plan{ID: j.PlanID, Generation: j.PlanGen, Phase: j.Phase}
 	for _, s := range j.Steps[from:to] {
-		args, err := e.planArgs(n, j, s)
+		args, err := e.maker().Args(n, j, s)
 		if err != nil {
 			return plan, err
 		}
 		plan.Steps = append(plan.Steps, node.PlanStep{Interface: s.Interface, Name: s.Name, Args: args, Stall: s.Stall})
 	}
 	return plan, nil
-}
-
-// computed tells whether the engine itself gives an argument of a step.
-func computed(step, arg string) bool {
-	switch step {
-	case "write_image":
-		return arg == "image_source" || arg == "root_device" || strings.HasPrefix(arg, "image_")
-	case "write_configdrive":
-		return arg == "configdrive"
-	case "inject_files":
-		return arg == "image_ca"
-	case "create_configuration":
-		return arg == "target_raid_config"
-	case stepLoadRamdisk:
-		return true
-	}
-	return false
-}
-
-// stepArgs are a step's arguments: what the node says, and over it what the client gave with the step.
-func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
-	args := map[string]any{}
-	raidArgs(n, s, args)
-	switch s.Name {
-	case "write_image":
-		if err := e.site().ImageArgs(n, args); err != nil {
-			return nil, err
-		}
-	case "inspect":
-		if t := e.cfg.Inspection.LLDPTimeout; t > 0 {
-			args["lldp_timeout"] = int(t.Seconds())
-		}
-	case "rescue":
-		if s.Interface == "rescue" {
-			if err := instance.RescueArgs(n, args); err != nil {
-				return nil, err
-			}
-		}
-	case "write_configdrive":
-		if v := n.InstanceInfo["configdrive"]; v != nil {
-			args["configdrive"] = v
-		}
-	case stepLoadRamdisk:
-		if err := e.workloadArgs(n, args); err != nil {
-			return nil, err
-		}
-	case "inject_files":
-		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
-			args["image_ca"] = v
-		}
-	case "erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk":
-		if v := n.Properties["skip_block_devices"]; v != nil {
-			args["skip_block_devices"] = v
-		}
-		if known := arrays(n.RAIDConfig); len(known) > 0 {
-			args["arrays"] = known
-		}
-	}
-	if len(s.Args) > 0 {
-		given := map[string]any{}
-		if err := json.Unmarshal(s.Args, &given); err != nil {
-			return nil, fmt.Errorf("read arguments of step %s: %w", s.Name, err)
-		}
-		for k, v := range given {
-			args[k] = v
-		}
-	}
-	if err := injectedFiles(n, s, args); err != nil {
-		return nil, err
-	}
-	b, err := json.Marshal(args)
-	if err != nil {
-		return nil, fmt.Errorf("make arguments of step %s: %w", s.Name, err)
-	}
-	return b, nil
-}
-
-// injectedFiles puts the files that the node says before those that the step is given, as Ironic's agent does it.
-func injectedFiles(n *node.Node, s node.JobStep, args map[string]any) error {
-	const key = "inject_files"
-	if s.Name != key || n.Properties[key] == nil {
-		return nil
-	}
-	files, ok := n.Properties[key].([]any)
-	if !ok {
-		return invalidf("inject_files of the node's properties is not a list of files")
-	}
-	switch given := args["files"].(type) {
-	case nil:
-	case []any:
-		files = append(slices.Clone(files), given...)
-	default: // refused by its declaration
-		return nil
-	}
-	args["files"] = files
-	return nil
 }
 
 // planAnew gives up the present plan; the next look makes a new one. What the old one's steps left for each other in the agent is gone with
@@ -254,7 +157,7 @@ func (p *pass) bootAnew(ctx context.Context, why string) error {
 		j := n.Job
 		boot := -1
 		for i, s := range j.Steps {
-			if bootsAgent(s) {
+			if catalog.BootsAgent(s) {
 				boot = i
 			}
 		}

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -103,7 +104,7 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		log.Debug("read power", "err", err)
 		return
 	}
-	if h.Conductor != "" && h.Conductor != e.cfg.Hostname && time.Until(h.LeaseUntil) > 0 || e.drivers.Interface(h, "power") == agentPower {
+	if h.Conductor != "" && h.Conductor != e.cfg.Hostname && time.Until(h.LeaseUntil) > 0 || e.drivers.Interface(h, "power") == program.AgentPower {
 		return
 	}
 	st, err := power.Unknown, error(nil)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -26,7 +27,7 @@ func TestPowerSyncSkips(t *testing.T) {
 		{"adopt failed", func(n *node.Node) { n.Provision = node.AdoptFailed }, false},
 		{"another's", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(time.Hour) }, false},
 		{"nobody's any more", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(-time.Hour) }, true},
-		{"agent", func(n *node.Node) { n.Interfaces["power"] = agentPower }, false},
+		{"agent", func(n *node.Node) { n.Interfaces["power"] = program.AgentPower }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -27,6 +28,12 @@ type Request struct {
 	User           string // for the history
 
 	rescueHash string // of RescuePassword
+}
+
+// wish is what of the request decides on the steps of its job.
+func (r Request) wish() program.Wish {
+	return program.Wish{Verb: r.Verb, CleanSteps: r.CleanSteps, DeploySteps: r.DeploySteps, ServiceSteps: r.ServiceSteps,
+		Runbook: r.Runbook, DisableRamdisk: r.DisableRamdisk, User: r.User}
 }
 
 // LockedError says that something is under way on the node that does not go together with the request. The same request may
@@ -102,7 +109,8 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	if _, err := e.fastTrack(n); err != nil {
 		return err
 	}
-	r, err := e.withRunbook(ctx, n, r)
+	maker := e.maker()
+	wish, err := maker.WithRunbook(ctx, n, r.wish())
 	if err != nil {
 		return err
 	}
@@ -132,7 +140,7 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 			return err
 		}
 	}
-	job, err := e.newJob(ctx, n, r)
+	job, err := maker.Job(ctx, n, wish)
 	if err != nil {
 		return err
 	}

@@ -31,26 +31,6 @@ func (r *Request) hashRescue() (err error) {
 	return err
 }
 
-// rescueSteps are the steps that bring a node into rescue, or back.
-func (e *Engine) rescueSteps(n *node.Node, phase node.Phase) ([]node.JobStep, error) {
-	switch name := e.drivers.Interface(n, "rescue"); name {
-	case "", "no-rescue":
-		return nil, invalidf("Driver %s does not support rescue (disabled or not implemented).", n.Driver)
-	case "fake":
-		return ordered(e.plugSteps(n, phase)), nil
-	case "agent":
-	default:
-		return nil, invalidf("rescue interface %s of node %s can't be used by this version of Ingot", name, n.UUID)
-	}
-	if phase == node.PhaseUnresc {
-		return conductorPhase(phase), nil
-	}
-	if _, ok := e.agentTable("rescue", "rescue"); !ok {
-		return nil, invalidf("the ramdisk's agent has no step rescue.rescue: use a ramdisk that was built with this release")
-	}
-	return e.agentPhase(n, "rescue", phase), nil
-}
-
 // rescueLogin is what the agent told of how to log in.
 type rescueLogin struct {
 	Addresses []string `json:"addresses"`
