@@ -8,13 +8,13 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 )
 
 // manifest is what the conductor wants to know of the ramdisk: which steps its agent has.
 type manifest struct {
-	Steps       []engine.AgentStep `json:"steps"`
-	StepsDigest string             `json:"steps_digest"`
+	Steps       []catalog.AgentStep `json:"steps"`
+	StepsDigest string              `json:"steps_digest"`
 }
 
 // readManifest reads the ramdisk's manifest in dir; nil when there is no ramdisk, as on a conductor that boots no machines.

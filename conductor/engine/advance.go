@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -140,7 +141,7 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 				j.Detail = ""
 			}
 			e.mark(n, also, node.MarkStepBegan, c.Name)
-			if c.Name == stepHold {
+			if c.Name == catalog.StepHold {
 				return nil // it has no work to do
 			}
 			return e.resume(n, also)
@@ -204,7 +205,7 @@ func (e *Engine) stepError(ctx context.Context, p *pass, s *node.JobStep, err er
 // stepTitle names a step in the sentence that says how it failed.
 func stepTitle(name string) string {
 	switch name {
-	case stepBootAgent, stepBoot:
+	case catalog.StepBootAgent, catalog.StepBoot:
 		return "booting the agent failed"
 	case "verify":
 		return "verifying the controller failed"

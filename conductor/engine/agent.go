@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -380,9 +381,9 @@ func planStep(j *node.Job, r node.StepRef) (*node.JobStep, int) {
 func (e *Engine) insertAsked(j *node.Job, at int, next []node.PlanStep) {
 	var asked []node.JobStep
 	for _, a := range next {
-		s, _ := e.agentTable(a.Interface, a.Name) // the agent itself refuses what it has not
+		s, _ := e.cfg.AgentSteps.Find(a.Interface, a.Name) // the agent itself refuses what it has not
 		s.Interface, s.Name = a.Interface, a.Name
-		st := inBand(s, a.Args, j.Steps[at-1].Priority)
+		st := catalog.InBand(s, a.Args, j.Steps[at-1].Priority)
 		if a.Stall > 0 {
 			st.Stall = a.Stall
 		}
@@ -396,7 +397,7 @@ func (e *Engine) insertAsked(j *node.Job, at int, next []node.PlanStep) {
 func (e *Engine) rebootThenGoOn(n *node.Node, also *node.Also, name string) error {
 	j := n.Job
 	for i := range j.Steps {
-		if bootsAgent(j.Steps[i]) {
+		if catalog.BootsAgent(j.Steps[i]) {
 			j.Steps[i].Status = node.StepPending
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -52,7 +53,7 @@ func TestAgentPower(t *testing.T) {
 	w := newWorld(t)
 	w.start(nil)
 	m := w.add("n1")
-	w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"power": agentPower} })
+	w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"power": program.AgentPower} })
 	eng := w.current().eng
 	for _, target := range []string{"power on", "power off", "soft power off"} {
 		var invalid *InvalidError

@@ -408,19 +408,3 @@ func orElse(s, other string) string {
 	}
 	return s
 }
-
-// capability reads one key of properties.capabilities: "boot_mode:uefi,x:y", or an object.
-func capability(v any, key string) string {
-	switch c := v.(type) {
-	case string:
-		for _, part := range strings.Split(c, ",") {
-			if k, val, ok := strings.Cut(strings.TrimSpace(part), ":"); ok && k == key {
-				return val
-			}
-		}
-	case map[string]any:
-		s, _ := c[key].(string)
-		return s
-	}
-	return ""
-}

@@ -2,14 +2,15 @@ package engine
 
 import (
 	"cmp"
-	"encoding/json"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/engine/start"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
-
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // Config is what the engine is told. Zero values mean the defaults named here.
@@ -54,52 +55,16 @@ type Config struct {
 
 	// The ramdisk's table of steps and its digest, from its manifest. Without them requests can name only what the engine knows
 	// by itself, and agents are not compared.
-	AgentSteps  []AgentStep
+	AgentSteps  catalog.Table
 	StepsDigest string
 	// Priorities are those of steps ("interface.step") that are not to run, or to run at another place than by themselves, by phase; 0
 	// leaves a step out.
 	Priorities map[node.Phase]map[string]int
 }
 
-// AgentStep is one entry of the agent's table of steps, in the JSON of the ramdisk's manifest.
-type AgentStep struct {
-	Interface   string         `json:"interface"`
-	Name        string         `json:"step"`
-	Description string         `json:"description"`
-	Args        []AgentStepArg `json:"args"`
-	Priority    struct {
-		Deploy, Clean, Inspect, Service, Rescue int
-	} `json:"priority"`
-	Abortable bool          `json:"abortable"`
-	Stall     time.Duration `json:"stall"`
-	Timeout   time.Duration `json:"timeout"`
-}
-
-// priority is the step's own priority in a phase.
-func (s AgentStep) priority(phase node.Phase) int {
-	switch phase {
-	case node.PhaseDeploy:
-		return s.Priority.Deploy
-	case node.PhaseClean:
-		return s.Priority.Clean
-	case node.PhaseInspect:
-		return s.Priority.Inspect
-	case node.PhaseService:
-		return s.Priority.Service
-	case node.PhaseRescue:
-		return s.Priority.Rescue
-	}
-	return 0
-}
-
-// AgentStepArg declares an argument of a step.
-type AgentStepArg = steparg.Arg
-
-// ParseAgentSteps reads the "steps" of a ramdisk's manifest.
-func ParseAgentSteps(b []byte) ([]AgentStep, error) {
-	var steps []AgentStep
-	err := json.Unmarshal(b, &steps)
-	return steps, err
+// site is what the configuration says of instances.
+func (e *Engine) site() instance.Site {
+	return instance.Site{AllowUnverified: e.cfg.AllowUnverified, AllowMD5: e.cfg.AllowMD5, DefaultBootMode: e.cfg.BootMode, ImageBase: e.cfg.ImageBase}
 }
 
 func (c Config) withDefaults() Config {
@@ -127,7 +92,21 @@ func (c Config) withDefaults() Config {
 		c.Inspection.Hooks = hook.Default()
 	}
 	if len(c.AgentSteps) == 0 {
-		c.AgentSteps = BuiltinSteps()
+		c.AgentSteps = catalog.BuiltinSteps()
 	}
 	return c
 }
+
+// maker makes programs of jobs.
+func (e *Engine) maker() program.Maker {
+	c := &e.cfg
+	return program.Maker{
+		Site: e.site(), AgentSteps: c.AgentSteps, Priorities: c.Priorities, AutomatedClean: c.AutomatedClean, LLDPTimeout: c.Inspection.LLDPTimeout,
+		Start: start.Options{Method: c.BootInstance, Signs: c.SignOfLife, PhoneHomeURL: c.PhoneHomeURL, PhoneHomeKey: c.PhoneHomeKey, Drivers: e.drivers, Log: e.log},
+		Own:   conductorPhase, Drivers: e.drivers, Plugs: e.plugs, Library: e.db,
+	}
+}
+
+// Unmoved names what the configuration gives a priority, but what is no step that has one: mistyped, of another ramdisk, or one of the
+// conductor's own, which stay where they are. The names have their phase before them ("clean: deploy.erase_device").
+func (e *Engine) Unmoved() []string { return e.maker().Unmoved() }

@@ -14,17 +14,11 @@ func (e *Engine) discover(n *node.Node, also *node.Also) {
 	if n.DiscoveredAt.IsZero() || n.Provision != node.Enroll || n.Job != nil || !n.InspectionFinishedAt.Before(n.Boot.EnrolledAt) {
 		return
 	}
-	var steps []node.JobStep
-	for _, s := range e.cfg.AgentSteps {
-		p := e.priority(node.PhaseInspect, s.Interface, s.Name, s.priority(node.PhaseInspect))
-		if p > 0 && s.Interface == "inspect" { // what looks, and nothing that does
-			steps = append(steps, inBand(s, nil, p))
-		}
-	}
+	steps := e.maker().Discovery()
 	if len(steps) == 0 {
 		return
 	}
-	n.Job = &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Phase: node.PhaseDiscover, Target: node.Enroll, Steps: ordered(steps)}
+	n.Job = &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Phase: node.PhaseDiscover, Target: node.Enroll, Steps: steps}
 	n.InspectionStartedAt, n.LastError = n.Job.StartedAt, ""
 	e.mark(n, also, node.MarkRequested, string(n.Job.Phase))
 }

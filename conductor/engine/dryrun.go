@@ -2,10 +2,10 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
-	"slices"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -30,7 +30,9 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 	} else {
 		d.Refused = e.allowed(n, r)
 	}
-	if r, err = e.withRunbook(ctx, n, r); err != nil {
+	maker := e.maker()
+	wish, err := maker.WithRunbook(ctx, n, r.wish())
+	if err != nil {
 		return Dry{}, err
 	}
 	if r.ConfigDrive != nil {
@@ -43,60 +45,24 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 		if r.RescuePassword != "" {
 			r.rescueHash = "******"
 		}
-		if err := r.beginRescue(n); err != nil {
+		if err := instance.BeginRescue(n, r.rescueHash); err != nil {
 			return Dry{}, err
 		}
 	}
 	if r.Verb == node.Manage {
 		n.Provision = node.Enroll // from any other state there is nothing to plan
 	}
-	if d.Job, err = e.newJob(ctx, n, r); err != nil || d.Job == nil {
+	if d.Job, err = maker.Job(ctx, n, wish); err != nil || d.Job == nil {
 		return Dry{}, err
 	}
 	for i := range d.Job.Steps {
 		s := &d.Job.Steps[i]
 		if s.InBand {
-			if s.Args, err = e.planArgs(n, d.Job, *s); err != nil {
+			if s.Args, err = maker.Args(n, d.Job, *s); err != nil {
 				return Dry{}, err
 			}
 		}
-		s.Args = shown(s.Args)
+		s.Args = program.Shown(s.Args)
 	}
 	return d, nil
-}
-
-// secretArgs are arguments that nobody is shown.
-var secretArgs = []string{"configdrive", "image_pull_secret"}
-
-// shown are arguments without what is secret in them.
-func shown(args json.RawMessage) json.RawMessage {
-	var v any
-	if len(args) == 0 || json.Unmarshal(args, &v) != nil {
-		return nil
-	}
-	b, err := json.Marshal(masked(v))
-	if err != nil {
-		return nil
-	}
-	return b
-}
-
-func masked(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		for k := range v {
-			if slices.Contains(secretArgs, k) {
-				v[k] = "******"
-				continue
-			}
-			v[k] = masked(v[k])
-		}
-	case []any:
-		for i := range v {
-			v[i] = masked(v[i])
-		}
-	case string:
-		return redact(v)
-	}
-	return v
 }

@@ -13,6 +13,10 @@
 // the others wait in line. And the conductor owns the node by a lease with a fencing number: whoever held the node before can't
 // write to it any more. Node.Reservation is only what the API shows: filled while the conductor has the next move.
 //
+// What decides and does nothing is in packages below: instance reads what a node says of its system, catalog knows which steps there are,
+// start decides how the installed system is started, program makes of a request the steps of a job, and turn says whose turn it is. They
+// know neither the engine nor the store.
+//
 // Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a limit of
 // time, after which the job fails with a sentence that says what happened and what to do.
 package engine
@@ -26,6 +30,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/engine/turn"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -40,7 +46,7 @@ type db interface {
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Leases(ctx context.Context) ([]node.Lease, error)
-	library
+	program.Library
 	inspected
 }
 
@@ -91,11 +97,11 @@ type Engine struct {
 	cfg     Config
 	log     *slog.Logger
 
-	queue *queue
-	bmcs  *lockTable
+	queue *turn.Queue
+	bmcs  *turn.Locks
 
 	claims claims
-	plugs  Plugs
+	plugs  program.Plugs
 	sync   *powerSync
 	began  time.Time // of this engine's life
 
@@ -121,7 +127,7 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 	}
 	return &Engine{
 		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
-		queue: newQueue(), bmcs: newLockTable(),
+		queue: turn.NewQueue(), bmcs: turn.NewLocks(),
 		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{}, holds: map[string]string{},
 		asked: map[string]ask{}, watches: watches{of: map[string]*watch{}}, met: map[string]string{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
 	}
@@ -164,7 +170,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		return fmt.Errorf("find work: %w", err)
 	}
 	for _, id := range ids {
-		e.queue.wake(id, time.Now())
+		e.queue.Wake(id, time.Now())
 	}
 	if len(ids) > 0 {
 		e.log.Info("going on with unfinished work", "nodes", len(ids))
@@ -179,7 +185,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	wg.Go(func() { e.rescan(ctx) })
 	slots := make(chan struct{}, e.cfg.Workers)
 	for {
-		id, ok := e.queue.next(ctx)
+		id, ok := e.queue.Next(ctx)
 		if !ok {
 			return nil
 		}
@@ -191,8 +197,8 @@ func (e *Engine) Run(ctx context.Context) error {
 		wg.Go(func() {
 			defer func() { <-slots }()
 			after := e.look(ctx, id)
-			e.bmcs.release(id)
-			e.queue.done(id, after)
+			e.bmcs.Release(id)
+			e.queue.Done(id, after)
 		})
 	}
 }
@@ -236,7 +242,7 @@ func (e *Engine) every(ctx context.Context, interval time.Duration, f func() err
 }
 
 // never is how long a node waits that only an event can move.
-const never = time.Duration(-1)
+const never = turn.Never
 
 // look does what there is to do on a node now, and tells after how long to look again.
 func (e *Engine) look(ctx context.Context, id string) time.Duration {
@@ -265,4 +271,4 @@ func (e *Engine) look(ctx context.Context, id string) time.Duration {
 func (e *Engine) Enrolled(_ context.Context, nodeUUID string) { e.wake(nodeUUID) }
 
 // wake has a node looked at now.
-func (e *Engine) wake(id string) { e.queue.wake(id, time.Now()) }
+func (e *Engine) wake(id string) { e.queue.Wake(id, time.Now()) }

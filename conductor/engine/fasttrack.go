@@ -146,7 +146,7 @@ func takeUp(ctx context.Context, p *pass) (v verdict, taken bool, err error) {
 // unfit tells why the present job needs a boot of its own, although an agent was kept.
 func (p *pass) unfit() string {
 	n, j := p.n, p.n.Job
-	if mode, from := p.e.bootMode(n); mode != "" && n.Boot.Firmware != "" && mode != n.Boot.Firmware {
+	if mode, from := p.e.site().BootMode(n); mode != "" && n.Boot.Firmware != "" && mode != n.Boot.Firmware {
 		return fmt.Sprintf("it was booted by %s firmware, but %s", n.Boot.Firmware, from)
 	}
 	for _, s := range j.Steps[:j.Index] {

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -389,8 +390,8 @@ func TestStepsDigest(t *testing.T) {
 
 func TestRamdiskWithoutTheSteps(t *testing.T) {
 	w := newWorld(t)
-	all := BuiltinSteps()
-	w.cfg.AgentSteps = slices.DeleteFunc(slices.Clone(all), func(s AgentStep) bool { return s.Name == "write_image" })
+	all := catalog.BuiltinSteps()
+	w.cfg.AgentSteps = slices.DeleteFunc(slices.Clone(all), func(s catalog.AgentStep) bool { return s.Name == "write_image" })
 	w.start(nil)
 	m := w.add("n1")
 	w.must(m, node.Manage)

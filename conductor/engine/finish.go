@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -45,7 +48,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 	case node.PhaseVerify, node.PhaseDeploy, node.PhaseAdopt, node.PhaseUnresc:
 		return ended(node.Done)
 	case node.PhaseRescue:
-		forgetRescue(n)
+		instance.ForgetRescue(n)
 		e.rescued(n, also)
 		return ended(node.Done)
 	case node.PhaseService:
@@ -74,7 +77,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 		n.InstanceInfo, n.InstanceUUID, n.InstanceName, n.DeployedBy = nil, "", "", ""
 		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took), j.Requester)
 		remember(n)
-		n.Job = e.cleanJob(n, j.Requester)
+		n.Job = e.maker().CleanJob(n, j.Requester)
 		if err := e.setState(n, also, node.Clean); err != nil {
 			return err
 		}
@@ -119,7 +122,7 @@ func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 	}
 	booted := false
 	for _, s := range j.Steps {
-		booted = booted || bootsAgent(s) && s.Status != node.StepPending
+		booted = booted || catalog.BootsAgent(s) && s.Status != node.StepPending
 	}
 	if !booted || e.staysOn(n) {
 		return e.finishFailed(n, also)
@@ -155,7 +158,7 @@ func (e *Engine) finishFailed(n *node.Node, also *node.Also) error {
 	case node.PhaseService:
 		n.Fault = node.FaultService
 	case node.PhaseRescue:
-		forgetRescue(n)
+		instance.ForgetRescue(n)
 	}
 	verb := node.Fail
 	if _, _, err := node.Next(n.Provision, n.TargetProvision, node.Abort); err == nil && j.Abort {
@@ -197,19 +200,6 @@ func clearFault(n *node.Node, fault string) {
 	}
 }
 
-// bootsAgent tells whether a step of a job boots the agent.
-func bootsAgent(s node.JobStep) bool {
-	return !s.InBand && !s.Plug && s.Interface == "deploy" && (s.Name == stepBoot || s.Name == stepBootAgent)
-}
-
-// staysOn tells whether a machine's power is never turned off: it must not be, or it can't be.
-func (e *Engine) staysOn(n *node.Node) bool {
-	return n.DisablePowerOff || e.drivers.Interface(n, "power") == agentPower
-}
-
-// agentPower is the power interface of machines that have nothing but their agent to restart them with.
-const agentPower = "agent"
-
 // closeBoot ends the newest boot of the agent: its window is closed, its certificate void.
 func (e *Engine) closeBoot(n *node.Node) {
 	if n.Boot == nil {
@@ -219,4 +209,9 @@ func (e *Engine) closeBoot(n *node.Node) {
 		n.Boot.ClosedAt = time.Now().UTC()
 	}
 	n.Boot.Ended, n.Boot.Connected, n.Boot.Kept, n.Boot.Staged = true, false, false, nil
+}
+
+// staysOn tells whether a machine's power is never turned off: it must not be, or it can't be.
+func (e *Engine) staysOn(n *node.Node) bool {
+	return program.StaysOn(n, e.drivers.Interface(n, "power"))
 }

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -335,7 +336,7 @@ func get(ctx context.Context, c inspect.Call) error {
 }
 
 func getOnce(ctx context.Context, client *http.Client, c inspect.Call) (again bool, err error) {
-	shown := redact(c.URL)
+	shown := instance.Redact(c.URL)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL, nil)
 	if err != nil {
 		return false, fmt.Errorf("request to %s can't be made", shown)

@@ -12,6 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/engine/start"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
@@ -57,7 +60,7 @@ func deployed(t *testing.T, w *world, m *machine) (*node.Node, []string) {
 // TestKexec: the agent jumps into the system, and nothing is asked of the machine's power after that it booted the agent.
 func TestKexec(t *testing.T) {
 	w := newWorld(t)
-	w.cfg = kexecConfig(bootKexec)
+	w.cfg = kexecConfig(start.Kexec)
 	w.start(nil)
 	m := available(t, w, "n1")
 	n, asks := deployed(t, w, m)
@@ -68,7 +71,7 @@ func TestKexec(t *testing.T) {
 	if m.boot.Device != power.BootDisk || !m.boot.Persistent || !n.Boot.Ended || n.Boot.Connected {
 		t.Errorf("the safety net: boot device %+v, boot of the agent %+v", m.boot, n.Boot)
 	}
-	if r := startResult(n); r.Method != bootKexec || r.Sign != nil {
+	if r := startResult(n); r.Method != start.Kexec || r.Sign != nil {
 		t.Errorf("result %+v", r)
 	}
 	wantHistory(t, w, m, "INFO", "by kexec")
@@ -105,15 +108,15 @@ func TestKexecNot(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.cfg = kexecConfig(bootKexec, "dhcp")
+			w.cfg = kexecConfig(start.Kexec, "dhcp")
 			w.cfg.AgentOff = 50 * time.Millisecond
 			w.start(nil)
 			m := available(t, w, "n1")
-			m.behave[stepLoadKernel], m.os = c.load, asksDHCP
+			m.behave[catalog.StepLoadKernel], m.os = c.load, asksDHCP
 			n, asks := deployed(t, w, m)
 			checkDeployed(t, m, 1)
 			asked := slices.Contains(asks, "agent kexec")
-			if r := startResult(n); m.kexecs != 0 || asked != c.stays || r.Method != bootReboot || r.Sign == nil || asks[len(asks)-1] != "on" {
+			if r := startResult(n); m.kexecs != 0 || asked != c.stays || r.Method != start.Reboot || r.Sign == nil || asks[len(asks)-1] != "on" {
 				t.Errorf("asked for %q, %d jumps, result %+v", asks, m.kexecs, r)
 			}
 			wantHistory(t, w, m, "WARNING", c.words)
@@ -143,12 +146,12 @@ func TestSignsOfLife(t *testing.T) {
 	}{
 		{"phone_home", phoneHome}, {"dhcp", asksDHCP}, {port, nil}, {"console:demo login:", nil},
 	} {
-		for _, method := range []string{bootKexec, bootReboot} {
+		for _, method := range []string{start.Kexec, start.Reboot} {
 			kind, _, _ := strings.Cut(c.sign, ":")
 			t.Run(kind+" after "+method, func(t *testing.T) {
 				t.Parallel()
 				w := newWorld(t)
-				w.cfg = kexecConfig(bootReboot)
+				w.cfg = kexecConfig(start.Reboot)
 				w.start(nil)
 				m := available(t, w, "n1")
 				m.console = "Debian GNU/Linux 12 demo tty\r\n\r\ndemo login: "
@@ -204,7 +207,7 @@ func TestHangingKernel(t *testing.T) {
 		t.Run(fmt.Sprint("must stay on ", stays), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.cfg = kexecConfig(bootKexec, "phone_home")
+			w.cfg = kexecConfig(start.Kexec, "phone_home")
 			w.cfg.SignTimeout = 3 * time.Second // in which the second start has to show itself
 			w.start(nil)
 			m := available(t, w, "n1")
@@ -215,7 +218,7 @@ func TestHangingKernel(t *testing.T) {
 			}
 			n := w.untilState(m, node.Active, node.DeployFailed)
 			r := startResult(n)
-			if n.Provision != node.Active || m.kexecs != 1 || m.osStarted != 2 || !m.on || n.LastError != "" || !r.ColdBooted || r.Sign == nil || r.Method != bootKexec {
+			if n.Provision != node.Active || m.kexecs != 1 || m.osStarted != 2 || !m.on || n.LastError != "" || !r.ColdBooted || r.Sign == nil || r.Method != start.Kexec {
 				t.Errorf("state %s, error %q, %d jumps, %d starts, on %v, result %+v", n.Provision, n.LastError, m.kexecs, m.osStarted, m.on, r)
 			}
 			if tail := m.asks[len(m.asks)-1]; tail != map[bool]string{false: "on", true: "reset"}[stays] {
@@ -228,7 +231,7 @@ func TestHangingKernel(t *testing.T) {
 
 // TestNoSignOfLife: a system that never shows itself fails the deployment, with a sentence.
 func TestNoSignOfLife(t *testing.T) {
-	for method, starts := range map[string]int{bootKexec: 2, bootReboot: 1} {
+	for method, starts := range map[string]int{start.Kexec: 2, start.Reboot: 1} {
 		t.Run(method, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
@@ -249,7 +252,7 @@ func TestNoSignOfLife(t *testing.T) {
 // TestTokenOnce: a token counts once, for its own job only.
 func TestTokenOnce(t *testing.T) {
 	w := newWorld(t)
-	w.cfg = kexecConfig(bootKexec, "phone_home")
+	w.cfg = kexecConfig(start.Kexec, "phone_home")
 	eng := w.start(nil).eng
 	m := available(t, w, "n1")
 	urls := make(chan string, 2)
@@ -306,15 +309,15 @@ func TestStartIsChecked(t *testing.T) {
 	}{
 		{"use reboot or kexec", map[string]any{"boot_instance": "magic"}, nil, nil},
 		{"use reboot or kexec", map[string]any{"boot_instance": 3}, nil, nil},
-		{"use reboot or kexec", nil, nil, step(stepBootInstance, 20, `{"method":"x"}`)},
-		{"takes the arguments", nil, nil, step(stepBootInstance, 20, `{"how":"x"}`)},
-		{"takes no arguments", nil, nil, step(stepTearDown, 40, `{"how":"x"}`)},
+		{"use reboot or kexec", nil, nil, step(catalog.StepBootInstance, 20, `{"method":"x"}`)},
+		{"takes the arguments", nil, nil, step(catalog.StepBootInstance, 20, `{"how":"x"}`)},
+		{"takes no arguments", nil, nil, step(catalog.StepTearDown, 40, `{"how":"x"}`)},
 		{"not a sign of life", map[string]any{"sign_of_life": []any{"ping"}}, nil, nil},
-		{"not a TCP port", nil, nil, step(stepBootInstance, 20, `{"sign_of_life":"port:x"}`)},
+		{"not a TCP port", nil, nil, step(catalog.StepBootInstance, 20, `{"sign_of_life":"port:x"}`)},
 		{"seconds", map[string]any{"sign_of_life": "dhcp", "sign_of_life_timeout": 5}, nil, nil},
 		{"seconds", map[string]any{"sign_of_life": "dhcp", "sign_of_life_timeout": "soon"}, nil, nil},
-		{"can't be left out", map[string]any{"boot_instance": "kexec"}, nil, step(stepLoadKernel, 0, "")},
-		{"has to run before", map[string]any{"boot_instance": "kexec"}, nil, step(stepLoadKernel, 65, "")},
+		{"can't be left out", map[string]any{"boot_instance": "kexec"}, nil, step(catalog.StepLoadKernel, 0, "")},
+		{"has to run before", map[string]any{"boot_instance": "kexec"}, nil, step(catalog.StepLoadKernel, 65, "")},
 		{"finished image", map[string]any{"sign_of_life": "phone_home"}, "H4sIAAAA", nil},
 		{"finished image", map[string]any{"sign_of_life": "phone_home"}, nil, step("write_configdrive", 70, `{"configdrive":"http://x/y"}`)},
 		{"phone_home of its own", map[string]any{"sign_of_life": "phone_home"}, map[string]any{"user_data": "#cloud-config\nphone_home:\n"}, nil},
@@ -338,8 +341,8 @@ func TestStartIsChecked(t *testing.T) {
 	// Without what it needs.
 	for words, spoil := range map[string]func(*Config){
 		"no step deploy.load_kernel": func(c *Config) {
-			c.AgentSteps = slices.DeleteFunc(BuiltinSteps(), func(s AgentStep) bool { return s.Name == stepLoadKernel })
-			c.BootInstance = bootKexec
+			c.AgentSteps = slices.DeleteFunc(catalog.BuiltinSteps(), func(s catalog.AgentStep) bool { return s.Name == catalog.StepLoadKernel })
+			c.BootInstance = start.Kexec
 		},
 		"set deploy.phone_home_url": func(c *Config) { c.PhoneHomeURL = ""; c.SignOfLife = []string{"phone_home"} },
 		"the console of node":       func(c *Config) { c.SignOfLife = []string{"console:x"} },
@@ -359,30 +362,6 @@ func TestStartIsChecked(t *testing.T) {
 			t.Errorf("deploy = %v, want a refusal with %q", err, words)
 		}
 	}
-}
-
-// TestStartOrder: the request goes before the instance, that before the node, that before the configuration.
-func TestStartOrder(t *testing.T) {
-	w := newWorld(t)
-	w.cfg = kexecConfig(bootKexec, "dhcp")
-	e := w.start(nil).eng
-	n := &node.Node{InstanceInfo: map[string]any{}, DriverInfo: map[string]any{}}
-	check := func(asked, method, sign string, seconds int) {
-		t.Helper()
-		a, err := e.bootArgs(n, json.RawMessage(asked))
-		if err != nil || a.Method != method || strings.Join(a.Signs, " ") != sign || a.Seconds != seconds {
-			t.Errorf("start %+v, %v; want %q, %q, %d", a, err, method, sign, seconds)
-		}
-	}
-	check("", bootKexec, "dhcp", 0)
-	n.DriverInfo["boot_instance"], n.DriverInfo["sign_of_life"], n.DriverInfo["sign_of_life_timeout"] = "reboot", "port:22", "60"
-	check("", "", "port:22", 60)
-	n.InstanceInfo["boot_instance"], n.InstanceInfo["sign_of_life"] = "kexec", []any{"port:80", "dhcp"}
-	check("", bootKexec, "port:80 dhcp", 60)
-	n.InstanceInfo["sign_of_life_timeout"] = json.Number("90")
-	check(`{"method":"reboot","sign_of_life":["port:1"]}`, "", "port:1", 90)
-	check(`{"sign_of_life":"none"}`, bootKexec, "", 0)
-	check(`{}`, bootKexec, "port:80 dhcp", 90)
 }
 
 // TestDieDuringKexec kills the conductor at each write of a deployment on a machine whose agent stayed, started by kexec, with that write
@@ -425,7 +404,7 @@ func TestDieDuringKexec(t *testing.T) {
 		if slices.ContainsFunc(m.asks, func(a string) bool { return a != "agent kexec" }) {
 			t.Errorf("asked for %q", m.asks)
 		}
-		if r := startResult(n); r.Method != bootKexec || r.ColdBooted || r.Sign == nil {
+		if r := startResult(n); r.Method != start.Kexec || r.ColdBooted || r.Sign == nil {
 			t.Errorf("result %+v", r)
 		}
 		co.crash.mu.Lock()
@@ -434,7 +413,7 @@ func TestDieDuringKexec(t *testing.T) {
 	}
 	world := func(t *testing.T) *world {
 		w := newWorld(t)
-		w.cfg = kexecConfig(bootKexec, "phone_home")
+		w.cfg = kexecConfig(start.Kexec, "phone_home")
 		w.cfg.FastTrack, w.objects, w.cfg.SessionGrace = true, true, 20*time.Second
 		return w
 	}
@@ -474,7 +453,7 @@ func TestKexecWithoutController(t *testing.T) {
 		t.Run(fmt.Sprint("hangs ", hangs), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.cfg = kexecConfig(bootKexec, "dhcp")
+			w.cfg = kexecConfig(start.Kexec, "dhcp")
 			w.cfg.FastTrack = true // so that no person has to turn it on
 			if hangs {
 				w.cfg.SignTimeout = 100 * time.Millisecond
@@ -485,7 +464,7 @@ func TestKexecWithoutController(t *testing.T) {
 			if hangs {
 				m.os = onlyCold(asksDHCP)
 			}
-			w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"power": agentPower} })
+			w.edit(m, func(n *node.Node) { n.Interfaces = map[string]string{"power": program.AgentPower} })
 			w.must(m, node.Deploy)
 			n := w.untilState(m, node.Active, node.DeployFailed)
 			if !slices.Equal(m.asks, []string{"agent kexec"}) || m.kexecs != 1 || m.osStarted != 1 {
@@ -503,7 +482,7 @@ func TestKexecWithoutController(t *testing.T) {
 // TestKexecDelay: the agent waits before its jump where there is a network to switch, and only there.
 func TestKexecDelay(t *testing.T) {
 	w := newWorld(t)
-	w.cfg = kexecConfig(bootKexec)
+	w.cfg = kexecConfig(start.Kexec)
 	w.cfg.KexecDelay = 7 * time.Second
 	w.start(nil)
 	for network, want := range map[string]time.Duration{"": 0, "noop": 0, "flat": 0, "switches": 7 * time.Second} {
@@ -521,7 +500,7 @@ func TestKexecDelay(t *testing.T) {
 // TestUndeployWithoutSign: nobody has to wait for a sign that won't come.
 func TestUndeployWithoutSign(t *testing.T) {
 	w := newWorld(t)
-	w.cfg = kexecConfig(bootKexec, "phone_home", "console:never", "port:9")
+	w.cfg = kexecConfig(start.Kexec, "phone_home", "console:never", "port:9")
 	e := w.start(nil).eng
 	m := available(t, w, "n1")
 	w.must(m, node.Deploy)
@@ -544,7 +523,7 @@ func TestDieDuringColdBoot(t *testing.T) {
 		t.Run(note, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.cfg = kexecConfig(bootKexec, "phone_home")
+			w.cfg = kexecConfig(start.Kexec, "phone_home")
 			w.cfg.SignTimeout, w.objects = 3*time.Second, true
 			seen := make(chan struct{})
 			first := w.start(&crash{moment: func(n *node.Node) bool {
@@ -583,7 +562,7 @@ func TestAgentThatDidNotJump(t *testing.T) {
 		t.Run(sign, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.cfg = kexecConfig(bootKexec, sign)
+			w.cfg = kexecConfig(start.Kexec, sign)
 			e := w.start(nil).eng
 			m := available(t, w, "n1")
 			m.os = onlyCold(asksDHCP)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -89,17 +90,17 @@ func TestDieAtMoments(t *testing.T) {
 		when func(*node.Node) bool
 	}{
 		{"verifying", at(node.PhaseVerify, "verify", "")},
-		{"inspecting, machine booting", at(node.PhaseInspect, stepBoot, "wait")},
+		{"inspecting, machine booting", at(node.PhaseInspect, catalog.StepBoot, "wait")},
 		{"inspecting, agent at work", running("inspect")},
 		{"cleaning, agent at work", running("erase_devices_metadata")},
 		{"cleaning, turning off", at(node.PhaseClean, "power_off_agent", "")},
-		{"deploying, turning off", at(node.PhaseDeploy, stepBootAgent, "off")},
-		{"deploying, boot device", at(node.PhaseDeploy, stepBootAgent, "device")},
-		{"deploying, power on asked", at(node.PhaseDeploy, stepBootAgent, "on asked")},
-		{"deploying, waiting for the agent", at(node.PhaseDeploy, stepBootAgent, "wait")},
+		{"deploying, turning off", at(node.PhaseDeploy, catalog.StepBootAgent, "off")},
+		{"deploying, boot device", at(node.PhaseDeploy, catalog.StepBootAgent, "device")},
+		{"deploying, power on asked", at(node.PhaseDeploy, catalog.StepBootAgent, "on asked")},
+		{"deploying, waiting for the agent", at(node.PhaseDeploy, catalog.StepBootAgent, "wait")},
 		{"deploying, image being written", running("write_image")},
 		{"deploying, table being committed", running("prepare_instance_boot")},
-		{"deploying, tear down", at(node.PhaseDeploy, stepTearDown, "")},
+		{"deploying, tear down", at(node.PhaseDeploy, catalog.StepTearDown, "")},
 		{"deploying, boot from disk", at(node.PhaseDeploy, "boot_instance", "")},
 	} {
 		t.Run(c.name, func(t *testing.T) {

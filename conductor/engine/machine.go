@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -24,7 +25,7 @@ func (p *pass) driver() (power.Driver, error) {
 		return nil, err
 	}
 	id := p.n.UUID
-	if !p.e.bmcs.try(d.Key(), id, func() { p.e.wake(id) }) {
+	if !p.e.bmcs.Try(d.Key(), id, func() { p.e.wake(id) }) {
 		if err := d.Close(); err != nil {
 			p.e.log.Debug("close driver", "node", id, "err", err)
 		}
@@ -221,21 +222,13 @@ func (p *pass) stays(want, is power.State, limit time.Duration) error {
 		state[want], state[is], limit, hint)
 }
 
-// bootMode is how the machine is to boot, and what says so: its capabilities, else the configuration.
-func (e *Engine) bootMode(n *node.Node) (mode, from string) {
-	if m := capability(n.Properties["capabilities"], "boot_mode"); m == "bios" || m == "uefi" {
-		return m, "capability boot_mode:" + m
-	}
-	return e.cfg.BootMode, "the conductor's deploy.boot_mode is " + e.cfg.BootMode
-}
-
 func (p *pass) bootMode() string {
-	mode, _ := p.e.bootMode(p.n)
+	mode, _ := p.e.site().BootMode(p.n)
 	return mode
 }
 
 // viaAgent tells whether the machine has no controller but its agent.
-func (p *pass) viaAgent() bool { return p.e.drivers.Interface(p.n, "power") == agentPower }
+func (p *pass) viaAgent() bool { return p.e.drivers.Interface(p.n, "power") == program.AgentPower }
 
 // setBoot chooses the boot device. A machine without a controller has a person for that.
 func (p *pass) setBoot(ctx context.Context, b power.Boot) error {

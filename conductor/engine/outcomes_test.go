@@ -9,15 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/steparg"
 )
 
 // outcomeSteps are steps a to e, for every phase that takes lists.
-func outcomeSteps() []AgentStep {
-	steps := BuiltinSteps()
+func outcomeSteps() []catalog.AgentStep {
+	steps := catalog.BuiltinSteps()
 	for _, name := range []string{"a", "b", "c", "d", "e"} {
-		s := AgentStep{Interface: "deploy", Name: name, Args: []AgentStepArg{{Name: "n", Type: "integer", Min: steparg.Limit(1), Max: steparg.Limit(9)}}}
+		s := catalog.AgentStep{Interface: "deploy", Name: name, Args: []catalog.AgentStepArg{{Name: "n", Type: "integer", Min: steparg.Limit(1), Max: steparg.Limit(9)}}}
 		s.Priority.Service = -1
 		steps = append(steps, s)
 	}
@@ -283,7 +284,7 @@ func TestDieWithOutcomes(t *testing.T) {
 // own next step.
 func TestPlanEndsLate(t *testing.T) {
 	n := &node.Node{Provision: node.Deploying, TargetProvision: node.Active, Job: &node.Job{Phase: node.PhaseDeploy, PlanID: "p", Index: 1, Note: noteKexec, Steps: []node.JobStep{
-		{Interface: "deploy", Name: "write_image", InBand: true, Status: node.StepDone}, {Interface: "deploy", Name: stepTearDown, Status: node.StepRunning}}}}
+		{Interface: "deploy", Name: "write_image", InBand: true, Status: node.StepDone}, {Interface: "deploy", Name: catalog.StepTearDown, Status: node.StepRunning}}}}
 	if err := (&Engine{}).planResult(n, &node.Also{}, &node.PlanResult{PlanID: "p", Done: true}); err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -114,186 +114,13 @@ func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 	from, to := planRange(j)
 	plan := node.Plan{ID: j.PlanID, Generation: j.PlanGen, Phase: j.Phase}
 	for _, s := range j.Steps[from:to] {
-		args, err := e.planArgs(n, j, s)
+		args, err := e.maker().Args(n, j, s)
 		if err != nil {
 			return plan, err
 		}
 		plan.Steps = append(plan.Steps, node.PlanStep{Interface: s.Interface, Name: s.Name, Args: args, Stall: s.Stall})
 	}
 	return plan, nil
-}
-
-// computed tells whether the engine itself gives an argument of a step.
-func computed(step, arg string) bool {
-	switch step {
-	case "write_image":
-		return arg == "image_source" || arg == "root_device" || strings.HasPrefix(arg, "image_")
-	case "write_configdrive":
-		return arg == "configdrive"
-	case "inject_files":
-		return arg == "image_ca"
-	case "create_configuration":
-		return arg == "target_raid_config"
-	case stepLoadRamdisk:
-		return true
-	}
-	return false
-}
-
-// imageArgs are the keys of instance_info that describe the image.
-var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_disk_format", "image_signature",
-	"image_pull_secret", "image_difference", "image_type", "ephemeral_format"}
-
-// stepArgs are a step's arguments: what the node says, and over it what the client gave with the step.
-func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
-	args := map[string]any{}
-	raidArgs(n, s, args)
-	switch s.Name {
-	case "write_image":
-		source, _ := n.InstanceInfo["image_source"].(string)
-		args["image_source"] = e.imageURL(source)
-		for _, k := range imageArgs {
-			if v, ok := n.InstanceInfo[k].(string); ok && v != "" {
-				args[k] = v
-			}
-		}
-		layout, err := e.diskLayout(n)
-		if err != nil {
-			return nil, err
-		}
-		for k, v := range layout {
-			args[k] = v
-		}
-		if mirrors, err := e.imageMirrors(n); err != nil {
-			return nil, err
-		} else if len(mirrors) > 0 {
-			args["image_mirrors"] = mirrors
-		}
-		if keys, err := imageKeys(n); err != nil {
-			return nil, err
-		} else if len(keys) > 0 {
-			args["image_keys"] = keys
-		}
-		hints, err := rootDevice(n)
-		if err != nil {
-			return nil, err
-		}
-		if hints != nil {
-			args["root_device"] = hints
-		}
-		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
-			args["image_ca"] = v
-		}
-		if e.cfg.AllowUnverified {
-			args["allow_unverified"] = true
-		}
-		if e.cfg.AllowMD5 {
-			args["allow_md5"] = true
-		}
-	case "inspect":
-		if t := e.cfg.Inspection.LLDPTimeout; t > 0 {
-			args["lldp_timeout"] = int(t.Seconds())
-		}
-	case "rescue":
-		if s.Interface == "rescue" {
-			if err := rescueArgs(n, args); err != nil {
-				return nil, err
-			}
-		}
-	case "write_configdrive":
-		if v := n.InstanceInfo["configdrive"]; v != nil {
-			args["configdrive"] = v
-		}
-	case stepLoadRamdisk:
-		if err := e.workloadArgs(n, args); err != nil {
-			return nil, err
-		}
-	case "inject_files":
-		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
-			args["image_ca"] = v
-		}
-	case "erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk":
-		if v := n.Properties["skip_block_devices"]; v != nil {
-			args["skip_block_devices"] = v
-		}
-		if known := arrays(n.RAIDConfig); len(known) > 0 {
-			args["arrays"] = known
-		}
-	}
-	if len(s.Args) > 0 {
-		given := map[string]any{}
-		if err := json.Unmarshal(s.Args, &given); err != nil {
-			return nil, fmt.Errorf("read arguments of step %s: %w", s.Name, err)
-		}
-		for k, v := range given {
-			args[k] = v
-		}
-	}
-	if err := injectedFiles(n, s, args); err != nil {
-		return nil, err
-	}
-	b, err := json.Marshal(args)
-	if err != nil {
-		return nil, fmt.Errorf("make arguments of step %s: %w", s.Name, err)
-	}
-	return b, nil
-}
-
-// injectedFiles puts the files that the node says before those that the step is given, as Ironic's agent does it.
-func injectedFiles(n *node.Node, s node.JobStep, args map[string]any) error {
-	const key = "inject_files"
-	if s.Name != key || n.Properties[key] == nil {
-		return nil
-	}
-	files, ok := n.Properties[key].([]any)
-	if !ok {
-		return invalidf("inject_files of the node's properties is not a list of files")
-	}
-	switch given := args["files"].(type) {
-	case nil:
-	case []any:
-		files = append(slices.Clone(files), given...)
-	default: // refused by its declaration
-		return nil
-	}
-	args["files"] = files
-	return nil
-}
-
-// imageURL is where the agent gets an image: a URL or a reference to a registry as it is, a bare file name from the conductor; "" for anything else.
-func (e *Engine) imageURL(source string) string {
-	switch {
-	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"), inRegistry(source):
-		return source
-	case source != "" && !strings.Contains(source, "/") && e.cfg.ImageBase != "":
-		return strings.TrimSuffix(e.cfg.ImageBase, "/") + "/" + source
-	}
-	return ""
-}
-
-// maxMirrors is more than anybody has.
-const maxMirrors = 16
-
-// imageMirrors are the URLs of the same image at other places.
-func (e *Engine) imageMirrors(n *node.Node) ([]string, error) {
-	v := n.InstanceInfo["image_mirrors"]
-	if v == nil {
-		return nil, nil
-	}
-	list, ok := v.([]any)
-	if !ok || len(list) > maxMirrors {
-		return nil, invalidf("image_mirrors is not a list of at most %d URLs", maxMirrors)
-	}
-	var urls []string
-	for _, item := range list {
-		text, _ := item.(string)
-		u := e.imageURL(text)
-		if u == "" || inRegistry(u) {
-			return nil, invalidf("image_mirrors has %q, which is not an http or https URL", redact(text))
-		}
-		urls = append(urls, u)
-	}
-	return urls, nil
 }
 
 // planAnew gives up the present plan; the next look makes a new one. What the old one's steps left for each other in the agent is gone with
@@ -330,7 +157,7 @@ func (p *pass) bootAnew(ctx context.Context, why string) error {
 		j := n.Job
 		boot := -1
 		for i, s := range j.Steps {
-			if bootsAgent(s) {
+			if catalog.BootsAgent(s) {
 				boot = i
 			}
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -50,7 +51,7 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 			return &LockedError{n.UUID, e.cfg.Hostname, "it is in state " + string(n.Provision)}
 		case n.DisablePowerOff && (target == "power off" || target == "soft power off"):
 			return invalidf("node %s has disable_power_off set: its power can't be turned off", n.UUID)
-		case e.drivers.Interface(n, "power") == agentPower && len(steps) == 1:
+		case e.drivers.Interface(n, "power") == program.AgentPower && len(steps) == 1:
 			return invalidf("node %s has no controller but its agent (power interface agent), which can restart the machine, not turn it on or off: ask for rebooting", n.UUID)
 		}
 		gone = ""
@@ -71,7 +72,7 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 		return err
 	}
 	e.cancelGone(ctx, n.UUID, gone)
-	if b := n.Boot; (b == nil || b.Ended) && e.drivers.Interface(n, "power") != agentPower { // else its session is what acts
+	if b := n.Boot; (b == nil || b.Ended) && e.drivers.Interface(n, "power") != program.AgentPower { // else its session is what acts
 		e.agents().CloseSession(n.UUID)
 	}
 	e.wake(n.UUID)

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -103,7 +104,7 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 		log.Debug("read power", "err", err)
 		return
 	}
-	if h.Conductor != "" && h.Conductor != e.cfg.Hostname && time.Until(h.LeaseUntil) > 0 || e.drivers.Interface(h, "power") == agentPower {
+	if h.Conductor != "" && h.Conductor != e.cfg.Hostname && time.Until(h.LeaseUntil) > 0 || e.drivers.Interface(h, "power") == program.AgentPower {
 		return
 	}
 	st, err := power.Unknown, error(nil)
@@ -111,12 +112,12 @@ func (e *Engine) syncOne(ctx context.Context, r node.Idle) {
 	if err == nil {
 		// Whoever has the controller learns more of the machine than is looked for here.
 		me := "power sync of " + r.UUID
-		if !e.bmcs.tryNow(d.Key(), me) {
+		if !e.bmcs.TryNow(d.Key(), me) {
 			d.Close()
 			return
 		}
 		// The lock outlasts the storing, so that what is stored is not older than what somebody else finds out.
-		defer e.bmcs.release(me)
+		defer e.bmcs.Release(me)
 		cctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
 		st, err = d.Power(cctx)
 		cancel()

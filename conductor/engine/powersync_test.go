@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -26,7 +27,7 @@ func TestPowerSyncSkips(t *testing.T) {
 		{"adopt failed", func(n *node.Node) { n.Provision = node.AdoptFailed }, false},
 		{"another's", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(time.Hour) }, false},
 		{"nobody's any more", func(n *node.Node) { n.Conductor, n.LeaseUntil = "c2", time.Now().Add(-time.Hour) }, true},
-		{"agent", func(n *node.Node) { n.Interfaces["power"] = agentPower }, false},
+		{"agent", func(n *node.Node) { n.Interfaces["power"] = program.AgentPower }, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -39,10 +40,10 @@ func TestPowerSyncSkips(t *testing.T) {
 			m.callErr = func(string) error { calls++; return nil }
 			m.mu.Unlock()
 			eng := w.current().eng
-			if err := eng.bmcs.wait(t.Context(), m.key, "test"); err != nil {
+			if err := eng.bmcs.Wait(t.Context(), m.key, "test"); err != nil {
 				t.Fatal(err)
 			}
-			eng.bmcs.release("test")
+			eng.bmcs.Release("test")
 			if err := eng.syncPower(t.Context()); err != nil {
 				t.Fatal(err)
 			}
@@ -65,10 +66,10 @@ func TestPowerSyncForced(t *testing.T) {
 	eng := w.current().eng
 	round := func() {
 		t.Helper()
-		if err := eng.bmcs.wait(t.Context(), m.key, "test"); err != nil { // a worker lets go a moment after it has stored the end
+		if err := eng.bmcs.Wait(t.Context(), m.key, "test"); err != nil { // a worker lets go a moment after it has stored the end
 			t.Fatal(err)
 		}
-		eng.bmcs.release("test")
+		eng.bmcs.Release("test")
 		if err := eng.syncPower(t.Context()); err != nil {
 			t.Fatal(err)
 		}

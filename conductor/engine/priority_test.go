@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -18,20 +19,6 @@ func names(steps []node.JobStep) string {
 		out = append(out, s.Interface+"."+s.Name)
 	}
 	return strings.Join(out, " ")
-}
-
-// TestOrder: by priority, then by interface as in Ironic, the conductor's before the agent's.
-func TestOrder(t *testing.T) {
-	var steps []node.JobStep
-	for _, iface := range []string{"raid", "site", "bios", "deploy", "firmware", "management", "power", "vendor", "network"} {
-		steps = append(steps, node.JobStep{Interface: iface, Name: "s", Priority: 10, InBand: iface == "raid"}, node.JobStep{Interface: iface, Name: "first", Priority: 20})
-	}
-	got := names(ordered(steps))
-	want := "network.first vendor.first power.first management.first firmware.first deploy.first bios.first raid.first site.first " +
-		"network.s vendor.s power.s management.s firmware.s deploy.s bios.s raid.s site.s"
-	if got != want {
-		t.Errorf("order is %s\nwant %s", got, want)
-	}
 }
 
 // fixed are steps of every node's interfaces.
@@ -63,11 +50,11 @@ func TestPriorities(t *testing.T) {
 		{Interface: "bios", Name: "only_deploy", Priority: map[node.Phase]int{node.PhaseDeploy: 0}},
 	})
 	n := w.node(w.add("n1"))
-	if got, want := names(e.cleanSteps(n)), "deploy.boot_agent bios.factory_reset deploy.b deploy.power_off_agent"; got != want {
+	if got, want := names(e.maker().CleanJob(n, "").Steps), "deploy.boot_agent bios.factory_reset deploy.b deploy.power_off_agent"; got != want {
 		t.Errorf("cleaning is %s, want %s", got, want)
 	}
 	n.InstanceInfo["configdrive"] = "x"
-	steps, err := e.deploySteps(n, []node.JobStep{{Interface: "deploy", Name: "c", Priority: 75}})
+	steps, err := e.maker().Deployment(t.Context(), n, []node.JobStep{{Interface: "deploy", Name: "c", Priority: 75}})
 	if want := "deploy.deploy deploy.write_image deploy.c deploy.write_configdrive deploy.prepare_instance_boot deploy.tear_down_agent deploy.switch_to_tenant_network deploy.boot_instance"; err != nil || names(steps) != want {
 		t.Errorf("deployment is %s, %v, want %s", names(steps), err, want)
 	}
@@ -91,10 +78,10 @@ func TestServiceNeedsWord(t *testing.T) {
 	w.cfg.AgentSteps = outcomeSteps()
 	e := w.start(nil).eng
 	n := w.node(w.add("n1"))
-	if _, err := e.listedSteps(n, node.PhaseService, listed("a"), false); err != nil {
+	if _, err := e.maker().Job(t.Context(), n, program.Wish{Verb: node.Service, ServiceSteps: listed("a")}); err != nil {
 		t.Errorf("a step that may be asked for: %v", err)
 	}
-	if _, err := e.listedSteps(n, node.PhaseService, listed("erase_devices_metadata"), false); err == nil || !strings.Contains(err.Error(), "can't run on a node with an instance") {
+	if _, err := e.maker().Job(t.Context(), n, program.Wish{Verb: node.Service, ServiceSteps: listed("erase_devices_metadata")}); err == nil || !strings.Contains(err.Error(), "can't run on a node with an instance") {
 		t.Errorf("a step that may not: %v", err)
 	}
 }

@@ -5,36 +5,11 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
 // raidSteps are the agent's, of the interface raid; their results say which arrays there are.
 var raidSteps = map[string]bool{"create_configuration": true, "apply_configuration": true, "delete_configuration": true}
-
-// raidArgs are the arguments that the node itself gives to a step of the interface raid.
-func raidArgs(n *node.Node, s node.JobStep, args map[string]any) {
-	if s.Interface == "raid" && s.Name == "create_configuration" && len(n.TargetRAID) > 0 {
-		args["target_raid_config"] = n.TargetRAID
-	}
-}
-
-// checkRAID tells what of the arrays that a step is to make can't be made.
-func checkRAID(args json.RawMessage) error {
-	var a struct {
-		Target map[string]any `json:"target_raid_config"` // of create_configuration
-		Config map[string]any `json:"raid_config"`        // of apply_configuration
-	}
-	if err := json.Unmarshal(args, &a); err != nil {
-		return err
-	}
-	for _, c := range []map[string]any{a.Target, a.Config} {
-		if err := hardware.CheckSoftwareRAID(c); err != nil {
-			return &InvalidError{err.Error()}
-		}
-	}
-	return nil
-}
 
 // useRAID keeps what arrays a node has, and makes the root volume its root device; the hint of an array that is gone goes, too.
 func useRAID(n *node.Node, s *node.JobStep) error {
@@ -76,16 +51,4 @@ func rootHint(config map[string]any) any {
 		}
 	}
 	return nil
-}
-
-// arrays are the UUIDs of the arrays in a raid_config.
-func arrays(config map[string]any) (uuids []string) {
-	disks, _ := config["logical_disks"].([]any)
-	for _, v := range disks {
-		d, _ := v.(map[string]any)
-		if id, _ := d["uuid"].(string); id != "" {
-			uuids = append(uuids, id)
-		}
-	}
-	return uuids
 }

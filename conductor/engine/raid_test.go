@@ -2,7 +2,6 @@ package engine
 
 import (
 	"encoding/json"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -32,7 +31,7 @@ func TestRAIDResult(t *testing.T) {
 		t.Errorf("properties (-want +got):\n%s", d)
 	}
 	for _, name := range []string{"erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk"} {
-		args, err := e.stepArgs(n, node.JobStep{Interface: "deploy", Name: name})
+		args, err := e.maker().Args(n, &node.Job{}, node.JobStep{Interface: "deploy", Name: name})
 		if err != nil || string(args) != `{"arrays":["u"]}` {
 			t.Errorf("%s runs with %s, %v", name, args, err)
 		}
@@ -51,7 +50,7 @@ func TestRAIDResult(t *testing.T) {
 		t.Error("an operator's hint was taken away")
 	}
 
-	args, err := e.stepArgs(n, node.JobStep{Interface: "raid", Name: "create_configuration", Args: json.RawMessage(`{"delete_existing":true}`)})
+	args, err := e.maker().Args(n, &node.Job{}, node.JobStep{Interface: "raid", Name: "create_configuration", Args: json.RawMessage(`{"delete_existing":true}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,25 +60,5 @@ func TestRAIDResult(t *testing.T) {
 	}
 	if d := cmp.Diff(map[string]any{"target_raid_config": n.TargetRAID, "delete_existing": true}, got); d != "" {
 		t.Errorf("arguments (-want +got):\n%s", d)
-	}
-}
-
-// TestRAIDIsRefused: what can't be made is refused with the request, before the machine is booted for it.
-func TestRAIDIsRefused(t *testing.T) {
-	e := &Engine{}
-	e.cfg.AgentSteps = BuiltinSteps()
-	n := &node.Node{TargetRAID: map[string]any{"logical_disks": []any{map[string]any{"raid_level": "5", "size_gb": "MAX", "controller": "software"}}}}
-	create := []node.JobStep{{Interface: "raid", Name: "create_configuration", InBand: true}}
-	if err := e.checkPlan(n, create); err == nil || !strings.Contains(err.Error(), "requires RAID-1 for the first") {
-		t.Errorf("create_configuration: %v", err)
-	}
-	apply := []node.JobStep{{Interface: "raid", Name: "apply_configuration", InBand: true,
-		Args: json.RawMessage(`{"raid_config":{"logical_disks":[{"raid_level":"1","size_gb":"MAX"},{"raid_level":"1","size_gb":1}]}}`)}}
-	if err := e.checkPlan(n, apply); err == nil || !strings.Contains(err.Error(), "MAX") {
-		t.Errorf("apply_configuration: %v", err)
-	}
-	n.TargetRAID = map[string]any{"logical_disks": []any{map[string]any{"raid_level": "1", "size_gb": "MAX"}}}
-	if err := e.checkPlan(n, create); err != nil {
-		t.Errorf("what can be made: %v", err)
 	}
 }

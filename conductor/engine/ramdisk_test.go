@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/workload"
@@ -20,12 +21,12 @@ import (
 func memoryConfig() Config {
 	c := kexecConfig("")
 	c.ImageBase = "http://c/images"
-	if !slices.ContainsFunc(c.AgentSteps, func(s AgentStep) bool { return s.Name == stepLoadRamdisk }) {
-		s := AgentStep{Interface: "deploy", Name: stepLoadRamdisk}
+	if !slices.ContainsFunc(c.AgentSteps, func(s catalog.AgentStep) bool { return s.Name == catalog.StepLoadRamdisk }) {
+		s := catalog.AgentStep{Interface: "deploy", Name: catalog.StepLoadRamdisk}
 		for _, a := range []string{"kernel", "ramdisk", "boot_iso", "kernel_checksum", "ramdisk_checksum", "kernel_append_params", "instance", "image_ca"} {
-			s.Args = append(s.Args, AgentStepArg{Name: a, Type: "string"})
+			s.Args = append(s.Args, catalog.AgentStepArg{Name: a, Type: "string"})
 		}
-		s.Args = append(s.Args, AgentStepArg{Name: "configdrive", Type: "any"})
+		s.Args = append(s.Args, catalog.AgentStepArg{Name: "configdrive", Type: "any"})
 		c.AgentSteps = append(c.AgentSteps, s)
 	}
 	return c
@@ -56,7 +57,7 @@ func forMemory(w *world, m *machine) {
 		n := w.node(m)
 		return !n.Boot.WindowOpen(time.Now()) && workload.Boots(n)
 	}
-	m.behave[stepLoadRamdisk] = func(a *agent, s node.PlanStep) (node.StepResult, bool) {
+	m.behave[catalog.StepLoadRamdisk] = func(a *agent, s node.PlanStep) (node.StepResult, bool) {
 		a.facts["kernel"], a.facts["args"] = "loaded", string(s.Args)
 		m.mu.Lock()
 		m.bootable, m.drive = true, string(s.Args)
@@ -99,7 +100,7 @@ func TestRamdiskByNetwork(t *testing.T) {
 	for _, s := range n.Past[node.PhaseDeploy].Steps {
 		names = append(names, s.Name)
 	}
-	if want := []string{workload.Step, stepSwitchNetwork, stepBootInstance}; !slices.Equal(names, want) {
+	if want := []string{workload.Step, catalog.StepSwitchNetwork, catalog.StepBootInstance}; !slices.Equal(names, want) {
 		t.Errorf("the deployment had the steps %v, want %v", names, want)
 	}
 	if err := w.current().eng.SetPower(t.Context(), m.id, "rebooting", 0, "tester"); err != nil {
@@ -222,7 +223,7 @@ func TestRamdiskNotLoaded(t *testing.T) {
 	w.start(nil)
 	m := ofMemory(t, w, "n1")
 	m.mu.Lock()
-	m.behave[stepLoadRamdisk] = func(*agent, node.PlanStep) (node.StepResult, bool) {
+	m.behave[catalog.StepLoadRamdisk] = func(*agent, node.PlanStep) (node.StepResult, bool) {
 		return node.StepResult{Outcome: node.OutcomeDone, Result: json.RawMessage(`{"loaded":false,"reason":"the kernel is locked down"}`)}, true
 	}
 	m.mu.Unlock()
@@ -242,7 +243,7 @@ func TestRamdiskLoadFails(t *testing.T) {
 	w.start(nil)
 	m := ofMemory(t, w, "n1")
 	m.mu.Lock()
-	m.behave[stepLoadRamdisk] = func(*agent, node.PlanStep) (node.StepResult, bool) {
+	m.behave[catalog.StepLoadRamdisk] = func(*agent, node.PlanStep) (node.StepResult, bool) {
 		return node.StepResult{Outcome: node.OutcomeFailed, Error: "the kernel has another digest"}, true
 	}
 	m.mu.Unlock()
@@ -288,11 +289,11 @@ func TestRamdiskRefused(t *testing.T) {
 		{"the agent's step without an agent", nil, step("deploy", "erase_devices_metadata", 80, ""), "does without"},
 		{"the agent's step with one", info("boot_instance", "kexec"), step("deploy", "erase_devices_metadata", 80, ""), ""},
 		{"the agent's step behind its end", info("boot_instance", "kexec"), step("deploy", "erase_devices_metadata", 35, ""), "does not lie between"},
-		{"loading left out", info("boot_instance", "kexec"), step("deploy", stepLoadRamdisk, 0, ""), "can't be left out"},
-		{"start left out", nil, step("deploy", stepBootInstance, 0, ""), "can't be left out"},
-		{"start too early", nil, step("deploy", stepBootInstance, 110, ""), "has to run before it"},
-		{"start by kexec in the request", nil, step("deploy", stepBootInstance, 20, `{"method":"kexec"}`), ""},
-		{"arguments where there are none", nil, step("deploy", stepSwitchNetwork, 30, `{"x":1}`), "takes no arguments"},
+		{"loading left out", info("boot_instance", "kexec"), step("deploy", catalog.StepLoadRamdisk, 0, ""), "can't be left out"},
+		{"start left out", nil, step("deploy", catalog.StepBootInstance, 0, ""), "can't be left out"},
+		{"start too early", nil, step("deploy", catalog.StepBootInstance, 110, ""), "has to run before it"},
+		{"start by kexec in the request", nil, step("deploy", catalog.StepBootInstance, 20, `{"method":"kexec"}`), ""},
+		{"arguments where there are none", nil, step("deploy", catalog.StepSwitchNetwork, 30, `{"x":1}`), "takes no arguments"},
 		{"a reserved step", nil, step("deploy", "wait", 25, `{"seconds":1}`), ""},
 		{"no such step", nil, step("deploy", "nothing", 25, ""), "there is no step"},
 	} {
@@ -300,7 +301,7 @@ func TestRamdiskRefused(t *testing.T) {
 		if c.change != nil {
 			c.change(n)
 		}
-		_, err := w.current().eng.templated(t.Context(), n, c.steps)
+		_, err := w.current().eng.maker().Deployment(t.Context(), n, c.steps)
 		var invalid *InvalidError
 		switch {
 		case c.want == "" && err != nil:

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -28,6 +30,12 @@ type Request struct {
 	rescueHash string // of RescuePassword
 }
 
+// wish is what of the request decides on the steps of its job.
+func (r Request) wish() program.Wish {
+	return program.Wish{Verb: r.Verb, CleanSteps: r.CleanSteps, DeploySteps: r.DeploySteps, ServiceSteps: r.ServiceSteps,
+		Runbook: r.Runbook, DisableRamdisk: r.DisableRamdisk, User: r.User}
+}
+
 // LockedError says that something is under way on the node that does not go together with the request. The same request may
 // work later.
 type LockedError struct {
@@ -39,11 +47,11 @@ func (e *LockedError) Error() string {
 }
 
 // InvalidError says that a request can't be carried out as it is.
-type InvalidError struct{ Reason string }
+type InvalidError = node.InvalidError
 
-func (e *InvalidError) Error() string { return e.Reason }
-
-func invalidf(format string, args ...any) error { return &InvalidError{fmt.Sprintf(format, args...)} }
+func invalidf(format string, args ...any) error {
+	return &InvalidError{Reason: fmt.Sprintf(format, args...)}
+}
 
 // Provision carries out a verb, or begins to: when it returns nil, the request is stored and will be worked on whatever happens.
 // Errors are *node.TransitionError, *LockedError, *InvalidError, *HeldError, or the store's.
@@ -101,7 +109,8 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	if _, err := e.fastTrack(n); err != nil {
 		return err
 	}
-	r, err := e.withRunbook(ctx, n, r)
+	maker := e.maker()
+	wish, err := maker.WithRunbook(ctx, n, r.wish())
 	if err != nil {
 		return err
 	}
@@ -127,11 +136,11 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 		n.InstanceInfo["configdrive"] = r.ConfigDrive
 	}
 	if r.Verb == node.DoRescue {
-		if err := r.beginRescue(n); err != nil {
+		if err := instance.BeginRescue(n, r.rescueHash); err != nil {
 			return err
 		}
 	}
-	job, err := e.newJob(ctx, n, r)
+	job, err := maker.Job(ctx, n, wish)
 	if err != nil {
 		return err
 	}

@@ -4,16 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
-	"golang.org/x/crypto/bcrypt"
-	"golang.org/x/crypto/ssh"
-
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -23,130 +20,15 @@ import (
 //
 // Whoever has logged in was root where the agent lives, so such a boot is never kept for another job.
 
-// Keys of instance_info that say who may log in. Both go when the rescue has begun, or failed.
-const (
-	rescuePassword = "hashed_rescue_password" // bcrypt
-	rescueKeys     = "rescue_ssh_keys"        // lines of an authorized_keys file, as a list or one text
-)
-
-// maxRescueKeys is what the agent takes.
-const maxRescueKeys = 64
-
 // stepEndRescue turns the agent of a rescue off.
 const stepEndRescue = "end_rescue"
 
-// hashRescue makes of the password of a request what is stored. It takes a while, so no transaction waits for it.
-func (r *Request) hashRescue() error {
-	if r.Verb != node.DoRescue || strings.TrimSpace(r.RescuePassword) == "" {
-		return nil
-	}
-	if len(r.RescuePassword) > 72 {
-		return invalidf("the rescue password has %d bytes, and may have 72", len(r.RescuePassword))
-	}
-	b, err := bcrypt.GenerateFromPassword([]byte(r.RescuePassword), bcrypt.DefaultCost)
-	if err != nil {
-		return fmt.Errorf("hash the rescue password: %w", err)
-	}
-	r.rescueHash = string(b)
-	return nil
-}
-
-// beginRescue puts into the node what opens it.
-func (r Request) beginRescue(n *node.Node) error {
-	keys, err := RescueKeys(n)
-	if err != nil {
-		return err
-	}
-	if r.rescueHash == "" && len(keys) == 0 {
-		return invalidf("rescue needs a rescue_password that is not empty, or ssh keys in instance_info's %s", rescueKeys)
-	}
-	if r.rescueHash == "" {
-		return nil
-	}
-	n.InstanceInfo = maps.Clone(n.InstanceInfo)
-	if n.InstanceInfo == nil {
-		n.InstanceInfo = map[string]any{}
-	}
-	n.InstanceInfo[rescuePassword] = r.rescueHash
-	return nil
-}
-
-func forgetRescue(n *node.Node) {
-	n.InstanceInfo = maps.Clone(n.InstanceInfo)
-	delete(n.InstanceInfo, rescuePassword)
-	delete(n.InstanceInfo, rescueKeys)
-}
-
-// RescueKeys are the keys of instance_info that open a machine that is being rescued; an *InvalidError names one that is none.
-func RescueKeys(n *node.Node) ([]string, error) {
-	var lines []string
-	switch v := n.InstanceInfo[rescueKeys].(type) {
-	case nil:
-	case string:
-		lines = strings.Split(v, "\n")
-	case []any:
-		for _, item := range v {
-			line, ok := item.(string)
-			if !ok {
-				return nil, invalidf("instance_info's %s is neither a list of keys nor a text with one a line", rescueKeys)
-			}
-			lines = append(lines, line)
-		}
-	default:
-		return nil, invalidf("instance_info's %s is neither a list of keys nor a text with one a line", rescueKeys)
-	}
-	var keys []string
-	for _, line := range lines {
-		if line = strings.TrimSpace(line); line == "" || strings.HasPrefix(line, "#") {
-			continue
-		}
-		k, _, options, _, err := ssh.ParseAuthorizedKey([]byte(line))
-		switch {
-		case err != nil || strings.Contains(line, "\n"):
-			return nil, invalidf("key %d of instance_info's %s is no line of an authorized_keys file", len(keys)+1, rescueKeys)
-		case len(options) > 0:
-			return nil, invalidf("key %d of instance_info's %s has options, which are not supported", len(keys)+1, rescueKeys)
-		}
-		if _, ok := k.(*ssh.Certificate); ok {
-			return nil, invalidf("key %d of instance_info's %s is a certificate, which is not supported", len(keys)+1, rescueKeys)
-		}
-		if keys = append(keys, line); len(keys) > maxRescueKeys {
-			return nil, invalidf("instance_info's %s has more than %d keys", rescueKeys, maxRescueKeys)
-		}
-	}
-	return keys, nil
-}
-
-// rescueArgs are the arguments of the agent's step rescue.rescue.
-func rescueArgs(n *node.Node, args map[string]any) error {
-	if hash, _ := n.InstanceInfo[rescuePassword].(string); hash != "" {
-		args["password_hash"] = hash
-	}
-	keys, err := RescueKeys(n)
-	if err == nil && len(keys) > 0 {
-		args["ssh_keys"] = keys
+// hashRescue makes of the password of a request what is stored.
+func (r *Request) hashRescue() (err error) {
+	if r.Verb == node.DoRescue {
+		r.rescueHash, err = instance.HashRescue(r.RescuePassword)
 	}
 	return err
-}
-
-// rescueSteps are the steps that bring a node into rescue, or back.
-func (e *Engine) rescueSteps(n *node.Node, phase node.Phase) ([]node.JobStep, error) {
-	switch name := e.drivers.Interface(n, "rescue"); name {
-	case "", "no-rescue":
-		return nil, invalidf("Driver %s does not support rescue (disabled or not implemented).", n.Driver)
-	case "fake":
-		return ordered(e.plugSteps(n, phase)), nil
-	case "agent":
-	default:
-		return nil, invalidf("rescue interface %s of node %s can't be used by this version of Ingot", name, n.UUID)
-	}
-	if phase == node.PhaseUnresc {
-		return conductorPhase(phase), nil
-	}
-	if _, ok := e.agentTable("rescue", "rescue"); !ok {
-		return nil, invalidf("the ramdisk's agent has no step rescue.rescue: use a ramdisk that was built with this release")
-	}
-	return e.agentPhase(n, "rescue", phase), nil
 }
 
 // rescueLogin is what the agent told of how to log in.

@@ -15,6 +15,12 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
+// Keys of instance_info, which clients see.
+const (
+	rescuePassword = "hashed_rescue_password"
+	rescueKeys     = "rescue_ssh_keys"
+)
+
 const aKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGzRr1dU7qV1m3Xx0vQyqzJ4mFm2n0w7Cw8Yk3q1r9aL me@example"
 
 // addRescued enrols a node whose agent lets people log in when it is rescued.

@@ -2,87 +2,24 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
-// reservedStep is a step that can be asked for by its name alone, whatever the interface, in cleaning, deployment and service.
-type reservedStep struct {
-	Args string // the one argument it takes; "" is none
-	Run  func(context.Context, *pass) (verdict, error)
-}
-
-// Names of reserved steps, which are Ironic's.
-const (
-	stepHold     = "hold"
-	stepWait     = "wait"
-	stepPowerOn  = "power_on"
-	stepPowerOff = "power_off"
-	stepReboot   = "reboot"
-)
-
-func reservedSteps() map[string]reservedStep {
-	return map[string]reservedStep{
-		stepHold:     {"", hold},
-		stepWait:     {"seconds", wait},
-		stepPowerOn:  {"", turnOn},
-		stepPowerOff: {"", turnOff},
-		stepReboot:   {"", reboot},
+// reservedSteps do what package catalog says can be asked for by name alone.
+func reservedSteps() map[string]func(context.Context, *pass) (verdict, error) {
+	return map[string]func(context.Context, *pass) (verdict, error){
+		catalog.StepHold:     hold,
+		catalog.StepWait:     wait,
+		catalog.StepPowerOn:  turnOn,
+		catalog.StepPowerOff: turnOff,
+		catalog.StepReboot:   reboot,
 	}
-}
-
-// maxWait is a day: whoever needs longer uses hold.
-const maxWait = 24 * time.Hour
-
-// askReserved checks a reserved step that a client asks for.
-func (e *Engine) askReserved(n *node.Node, a node.JobStep) (node.JobStep, error) {
-	r := reservedSteps()[a.Name]
-	given := map[string]any{}
-	if len(a.Args) > 0 {
-		if err := json.Unmarshal(a.Args, &given); err != nil {
-			return a, invalidf("arguments of step %s are not a JSON object: %v", a.Name, err)
-		}
-	}
-	for name := range given {
-		if name != r.Args {
-			return a, invalidf("step %s has no argument %s", a.Name, name)
-		}
-	}
-	if a.Name == stepWait {
-		if _, err := waitFor(a.Args); err != nil {
-			return a, err
-		}
-	}
-	if a.Name == stepPowerOff && e.staysOn(n) {
-		return a, invalidf("step power_off is not possible: the power of node %s is never turned off (disable_power_off, or no controller)", n.UUID)
-	}
-	return node.JobStep{Interface: a.Interface, Name: a.Name, Args: a.Args, Priority: a.Priority, Abortable: true}, nil
-}
-
-// waitFor reads the argument of a step wait; zero is none.
-func waitFor(args json.RawMessage) (time.Duration, error) {
-	if len(args) == 0 {
-		return 0, nil
-	}
-	var given struct {
-		Seconds json.Number `json:"seconds"`
-	}
-	if err := json.Unmarshal(args, &given); err != nil {
-		return 0, invalidf("argument seconds of step wait is not a number")
-	}
-	if given.Seconds == "" {
-		return 0, nil
-	}
-	s, err := given.Seconds.Int64()
-	if err != nil || s < 0 || s > int64(maxWait/time.Second) {
-		return 0, invalidf("argument seconds of step wait is %s: give a whole number from 0 to %d, or use the step hold", given.Seconds, int64(maxWait/time.Second))
-	}
-	return time.Duration(s) * time.Second, nil
 }
 
 // hold parks the node until somebody sends unhold. With the parking the step is done, so that unhold goes on behind it.
@@ -102,7 +39,7 @@ func hold(ctx context.Context, p *pass) (verdict, error) {
 // wait does nothing for a while. Ironic waits for the next heartbeat if no time is given; here agents are connected all the time, so
 // that is now.
 func wait(ctx context.Context, p *pass) (verdict, error) {
-	d, err := waitFor(p.n.Job.Current().Args)
+	d, err := catalog.WaitFor(p.n.Job.Current().Args)
 	if err != nil {
 		return verdict{}, failf("%s", err)
 	}
@@ -125,7 +62,7 @@ func wait(ctx context.Context, p *pass) (verdict, error) {
 }
 
 // bootsAgent tells whether the job works with an agent, which is then what a machine that is turned on boots.
-func (p *pass) bootsAgent() bool { return slices.ContainsFunc(p.n.Job.Steps, bootsAgent) }
+func (p *pass) bootsAgent() bool { return slices.ContainsFunc(p.n.Job.Steps, catalog.BootsAgent) }
 
 // bootAgain ends the step by having the agent booted for what follows.
 func (p *pass) bootAgain(ctx context.Context) (verdict, error) {

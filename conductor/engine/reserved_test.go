@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -90,9 +91,9 @@ func TestHoldWithAgent(t *testing.T) {
 // TestServiceWithAgent: steps that the agent declares for service run, and the machine runs its own system again afterwards.
 func TestServiceWithAgent(t *testing.T) {
 	w := newWorld(t)
-	blink := AgentStep{Interface: "deploy", Name: "blink", Abortable: true, Stall: time.Minute}
+	blink := catalog.AgentStep{Interface: "deploy", Name: "blink", Abortable: true, Stall: time.Minute}
 	blink.Priority.Service = 10
-	w.cfg.AgentSteps = append(BuiltinSteps(), blink)
+	w.cfg.AgentSteps = append(catalog.BuiltinSteps(), blink)
 	w.start(nil)
 	m := w.add("n1")
 	w.walk(m, node.Active)
@@ -180,4 +181,18 @@ func TestRestartBetweenImageAndTable(t *testing.T) {
 	}
 	w.want(m, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{{Interface: "deploy", Name: "reboot", Priority: 90}}}, node.Active)
 	checkDeployed(t, m, 1)
+}
+
+// TestReservedAreDone binds what may be asked for by name alone to what does it.
+func TestReservedAreDone(t *testing.T) {
+	for name := range reservedSteps() {
+		if _, ok := catalog.Reserved(name); !ok {
+			t.Errorf("step %s can be done, but not asked for", name)
+		}
+	}
+	for _, name := range []string{catalog.StepHold, catalog.StepWait, catalog.StepPowerOn, catalog.StepPowerOff, catalog.StepReboot} {
+		if reservedSteps()[name] == nil {
+			t.Errorf("step %s can be asked for, but nothing does it", name)
+		}
+	}
 }

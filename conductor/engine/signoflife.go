@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/start"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
@@ -33,14 +35,14 @@ type watch struct {
 // watch begins to listen for the node's system, which is about to be started: a console says a thing once. With knock, which is when it has
 // been started, ports are tried, too. It is called again at each look at the node.
 func (e *Engine) watch(ctx context.Context, p *pass, knock bool) error {
-	a := startOf(p.n.Job.Steps)
+	a := start.Of(p.n.Job.Steps)
 	if len(a.Signs) == 0 {
 		return nil
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	signs, id, job := a.signs(), p.n.UUID, p.n.Job.ID
+	signs, id, job := a.Wanted(), p.n.UUID, p.n.Job.ID
 	e.watches.mu.Lock()
 	defer e.watches.mu.Unlock()
 	w := e.watches.of[id]
@@ -229,7 +231,7 @@ func (e *Engine) sign(ctx context.Context, id, job, kind, detail string) error {
 func starts(j *node.Job) bool {
 	s := j.Current()
 	return !s.InBand && !s.Plug && s.Interface == "deploy" &&
-		(s.Name == stepBootInstance && s.Status == node.StepRunning || s.Name == stepSwitchNetwork || s.Name == stepTearDown && j.Note == noteKexec)
+		(s.Name == catalog.StepBootInstance && s.Status == node.StepRunning || s.Name == catalog.StepSwitchNetwork || s.Name == catalog.StepTearDown && j.Note == noteKexec)
 }
 
 // PhoneHome takes in a call with a one-time token. Node.ErrNotFound says that the token is nobody's, or was used, or is not due.
@@ -243,7 +245,7 @@ func (e *Engine) PhoneHome(ctx context.Context, token, from string) error {
 		return err
 	}
 	j := n.Job
-	if j == nil || !signoflife.Good(e.cfg.PhoneHomeKey, token, n.UUID, j.ID) || !phonesHome(j.Steps) {
+	if j == nil || !signoflife.Good(e.cfg.PhoneHomeKey, token, n.UUID, j.ID) || !start.PhonesHome(j.Steps) {
 		return node.ErrNotFound
 	}
 	err = e.sign(ctx, n.UUID, j.ID, string(signoflife.PhoneHome), from)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -353,7 +354,7 @@ func (a *agent) step(ctx context.Context, s node.PlanStep) node.StepResult {
 		if b, err := json.Marshal(args["configdrive"]); err == nil {
 			m.drive = string(b)
 		}
-	case stepLoadKernel:
+	case catalog.StepLoadKernel:
 		a.facts["kernel"] = "loaded"
 		done.Result = json.RawMessage(`{"loaded":true,"kernel":"/boot/vmlinuz","took_ms":1}`)
 	case "prepare_instance_boot":

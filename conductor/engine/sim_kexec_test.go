@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -95,14 +96,14 @@ func onlyCold(then func(context.Context, *machine, bool)) func(context.Context, 
 // kexecConfig is a conductor's whose ramdisk can load kernels.
 func kexecConfig(method string, signs ...string) Config {
 	c := testConfig()
-	c.AgentSteps = BuiltinSteps()
+	c.AgentSteps = catalog.BuiltinSteps()
 	has := false
 	for _, s := range c.AgentSteps {
-		has = has || s.Name == stepLoadKernel
+		has = has || s.Name == catalog.StepLoadKernel
 	}
 	if !has {
-		c.AgentSteps = append(c.AgentSteps, AgentStep{Interface: "deploy", Name: stepLoadKernel,
-			Args: []AgentStepArg{{Name: "kernel_append_params", Type: "string"}}})
+		c.AgentSteps = append(c.AgentSteps, catalog.AgentStep{Interface: "deploy", Name: catalog.StepLoadKernel,
+			Args: []catalog.AgentStepArg{{Name: "kernel_append_params", Type: "string"}}})
 	}
 	c.BootInstance, c.SignOfLife = method, signs
 	c.SignTimeout = 20 * time.Second // longer than any test
@@ -129,7 +130,7 @@ func startResult(n *node.Node) (r struct {
 }) {
 	if j := n.Past[node.PhaseDeploy]; j != nil {
 		for _, s := range j.Steps {
-			if s.Name == stepBootInstance {
+			if s.Name == catalog.StepBootInstance {
 				_ = json.Unmarshal(s.Result, &r)
 			}
 		}

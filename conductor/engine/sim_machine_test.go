@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -20,7 +21,7 @@ func (d drivers) Open(n *node.Node) (power.Driver, error) {
 	if m == nil {
 		return nil, &power.Error{Kind: power.Config, Op: "read driver_info", Err: errors.New("ipmi_address is missing"), Hint: "set ipmi_address"}
 	}
-	if d.Interface(n, "power") == agentPower {
+	if d.Interface(n, "power") == program.AgentPower {
 		return &agentBMC{bmc{m, d.c}}, nil
 	}
 	if d.Interface(n, "power") == "mute" { // a controller without a console

@@ -3,20 +3,15 @@ package engine
 import (
 	"context"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/workload"
 )
 
-// Names of conductor steps that other parts of the engine look for.
+// Names of conductor steps that other parts of the engine look for, beside those of package catalog.
 const (
-	stepBootAgent = "deploy" // in a deployment, as in Ironic
-	stepBoot      = "boot_agent"
-	stepTearDown  = "tear_down_agent"
 	stepOffAgent  = "power_off_agent"
 	stepAfterFail = "power_off_after_failure"
-
-	stepSwitchNetwork = "switch_to_tenant_network"
-	stepBootInstance  = "boot_instance"
 )
 
 // conductorStep is a step that the conductor does.
@@ -33,14 +28,14 @@ func conductorSteps() []conductorStep {
 	return []conductorStep{
 		{"power", "verify", map[node.Phase]int{node.PhaseVerify: 100, node.PhaseAdopt: 100}, verify},
 
-		{"deploy", stepBootAgent, map[node.Phase]int{node.PhaseDeploy: 100}, bootAgent},
-		{"deploy", stepTearDown, map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1, node.PhaseUnresc: 40}, tearDownAgent},
-		{"deploy", stepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2, node.PhaseUnresc: 30}, switchToTenantNetwork},
-		{"deploy", stepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3}, bootInstance},
+		{"deploy", catalog.StepBootAgent, map[node.Phase]int{node.PhaseDeploy: 100}, bootAgent},
+		{"deploy", catalog.StepTearDown, map[node.Phase]int{node.PhaseDeploy: 40, node.PhaseService: -1, node.PhaseUnresc: 40}, tearDownAgent},
+		{"deploy", catalog.StepSwitchNetwork, map[node.Phase]int{node.PhaseDeploy: 30, node.PhaseService: -2, node.PhaseUnresc: 30}, switchToTenantNetwork},
+		{"deploy", catalog.StepBootInstance, map[node.Phase]int{node.PhaseDeploy: 20, node.PhaseService: -3}, bootInstance},
 
 		{"deploy", workload.Step, nil, bootRamdisk}, // of a deployment that puts nothing on a disk
 
-		{"deploy", stepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000, node.PhaseWarm: 1000, node.PhaseRescue: 1000}, bootAgent},
+		{"deploy", catalog.StepBoot, map[node.Phase]int{node.PhaseInspect: 1000, node.PhaseClean: 1000, node.PhaseService: 1000, node.PhaseWarm: 1000, node.PhaseRescue: 1000}, bootAgent},
 		{"deploy", stepOffAgent, map[node.Phase]int{node.PhaseInspect: -1, node.PhaseClean: -1, node.PhaseCool: -1}, powerOffAgent},
 
 		{"power", "power_off_instance", map[node.Phase]int{node.PhaseDelete: 100}, powerOffForGood},
@@ -61,7 +56,7 @@ func (e *Engine) findStep(n *node.Node, s *node.JobStep) (run func(context.Conte
 		return e.plugStep(n, s)
 	}
 	if r, ok := reservedSteps()[s.Name]; ok && !isPowerJob(n.Job) {
-		return r.Run, true
+		return r, true
 	}
 	for _, c := range conductorSteps() {
 		if c.Interface == s.Interface && c.Name == s.Name {
@@ -79,5 +74,5 @@ func conductorPhase(phase node.Phase) []node.JobStep {
 			steps = append(steps, node.JobStep{Interface: s.Interface, Name: s.Name, Priority: p, Abortable: true})
 		}
 	}
-	return ordered(steps)
+	return catalog.Ordered(steps)
 }

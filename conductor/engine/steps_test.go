@@ -60,10 +60,10 @@ func TestRefusals(t *testing.T) {
 		{"http://h/i", "not a list"},
 		{[]any{"http://h/i", 7}, "not an http"},
 		{[]any{"http://h/i", "ftp://u:secret@h/i"}, "not an http"},
-		{make([]any, maxMirrors+1), "not a list of at most"},
+		{make([]any, 17), "not a list of at most"},
 	} {
 		n := &node.Node{InstanceInfo: map[string]any{"image_source": "http://h/i", "image_checksum": "abc", "image_mirrors": c.mirrors}}
-		if err := eng.checkImage(n); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "secret") {
+		if err := eng.site().CheckImage(n); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("image_mirrors %v: %v, want an InvalidError with %q", c.mirrors, err, c.words)
 		}
 	}
@@ -98,7 +98,7 @@ func TestRefusals(t *testing.T) {
 		for i := range c.steps {
 			c.steps[i].Interface = "deploy"
 		}
-		_, err := eng.deploySteps(w.node(m), c.steps)
+		_, err := eng.maker().Deployment(ctx, w.node(m), c.steps)
 		if refused := errors.As(err, &invalid); refused != (c.words != "") || refused && !strings.Contains(err.Error(), c.words) || !refused && err != nil {
 			t.Errorf("deploy with steps %v = %v, want %q", c.steps, err, c.words)
 		}
@@ -189,16 +189,6 @@ func TestOwnSteps(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("the plan is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
-}
-
-// TestImageMirrors: they reach the agent next to image_source.
-func TestImageMirrors(t *testing.T) {
-	e := &Engine{}
-	n := &node.Node{InstanceInfo: map[string]any{"image_source": "http://a/i", "image_checksum": "ab", "image_mirrors": []any{"https://u:p@b/i", "http://c/i"}}}
-	args, err := e.stepArgs(n, node.JobStep{Interface: "deploy", Name: "write_image"})
-	if want := `{"image_checksum":"ab","image_mirrors":["https://u:p@b/i","http://c/i"],"image_source":"http://a/i"}`; err != nil || string(args) != want {
-		t.Errorf("arguments are %s, %v; want %s", args, err, want)
 	}
 }
 

@@ -137,10 +137,7 @@ func TestThousandAtOnce(t *testing.T) {
 			w.until(m, "the end", c.ends)
 		}
 	}
-	q := w.current().eng.queue
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if len(q.heap) > 2*nodes {
-		t.Errorf("the queue holds %d entries for %d nodes", len(q.heap), nodes)
+	if held := w.current().eng.queue.Len(); held > 2*nodes {
+		t.Errorf("the queue holds %d entries for %d nodes", held, nodes)
 	}
 }

@@ -47,7 +47,7 @@ func TestTemplates(t *testing.T) {
 	}
 	plan := func(asked ...node.JobStep) []string {
 		t.Helper()
-		steps, err := w.current().eng.templated(t.Context(), w.node(m), asked)
+		steps, err := w.current().eng.maker().Deployment(t.Context(), w.node(m), asked)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,65 +143,5 @@ func TestRunbook(t *testing.T) {
 	last := m.plansTaken[len(m.plansTaken)-1]
 	if len(last.Steps) != 1 || string(last.Steps[0].Args) != `{"skip_block_devices":[]}` {
 		t.Errorf("the agent's plan: %v", last.Steps)
-	}
-}
-
-func TestRunbookOrder(t *testing.T) {
-	w := newWorld(t)
-	w.start(nil)
-	b := &node.Runbook{Head: node.Head{Name: "any-name"}, Traits: []string{"CUSTOM_T"}, DisableRamdisk: true, Steps: []node.TemplateStep{
-		{Interface: "a", Step: "third", Order: 7}, {Interface: "a", Step: "first", Order: 0}, {Interface: "a", Step: "second", Order: 7 - 1},
-	}}
-	if err := w.store.Runbooks().Create(t.Context(), b); err != nil {
-		t.Fatal(err)
-	}
-	r, err := w.current().eng.withRunbook(t.Context(), &node.Node{Traits: []string{"CUSTOM_T"}}, Request{Verb: node.Service, Runbook: "any-name"})
-	if err != nil || !r.DisableRamdisk || len(r.CleanSteps) != 0 || len(r.ServiceSteps) != 3 {
-		t.Fatalf("withRunbook = %+v, %v", r, err)
-	}
-	for i, name := range []string{"first", "second", "third"} {
-		if r.ServiceSteps[i].Name != name {
-			t.Errorf("step %d is %s, want %s", i, r.ServiceSteps[i].Name, name)
-		}
-	}
-}
-
-func TestArgumentTypes(t *testing.T) {
-	for _, c := range []struct {
-		typ  string
-		good []string
-		bad  []string
-	}{
-		{"string", []string{`"x"`, `""`, `null`}, []string{`1`, `true`, `{}`, `[]`}},
-		{"integer", []string{`1`, `-3`, `2.0`, `null`}, []string{`1.5`, `"1"`, `true`, `1e300`}},
-		{"number", []string{`1.5`, `1`}, []string{`"1"`}},
-		{"boolean", []string{`true`, `false`}, []string{`"true"`, `1`}},
-		{"object", []string{`{}`}, []string{`[]`, `"{}"`}},
-		{"array", []string{`[]`, `["a"]`}, []string{`{}`, `"a"`}},
-		{"any", []string{`1`, `"x"`, `{}`, `[]`, `true`}, nil},
-	} {
-		e := &Engine{cfg: Config{AgentSteps: []AgentStep{{Interface: "deploy", Name: "s", Args: []AgentStepArg{{Name: "a", Type: c.typ}}}}}}
-		try := func(v string) error {
-			_, err := e.agentStep(node.JobStep{Interface: "deploy", Name: "s", Args: json.RawMessage(`{"a":` + v + `}`)})
-			return err
-		}
-		for _, v := range c.good {
-			if err := try(v); err != nil {
-				t.Errorf("%s for %s: %v", v, c.typ, err)
-			}
-		}
-		for _, v := range c.bad {
-			var invalid *InvalidError
-			if err := try(v); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "argument a of step deploy.s is a") {
-				t.Errorf("%s for %s: %v", v, c.typ, err)
-			}
-		}
-	}
-	var invalid *InvalidError
-	e := &Engine{cfg: Config{AgentSteps: BuiltinSteps()}}
-	for _, args := range []string{`[]`, `"x"`, `{"no_such":1}`, `{"skip_block_devices":{}}`} {
-		if _, err := e.agentStep(node.JobStep{Interface: "deploy", Name: "erase_devices_metadata", Args: json.RawMessage(args)}); !errors.As(err, &invalid) {
-			t.Errorf("arguments %s: %v", args, err)
-		}
 	}
 }

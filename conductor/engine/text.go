@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"net/url"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -38,14 +37,4 @@ func withRemedy(cause, remedy string) string {
 		return sentence(cause)
 	}
 	return sentence(cause) + " " + sentence(remedy)
-}
-
-// redact takes credentials and query out of a URL.
-func redact(s string) string {
-	u, err := url.Parse(s)
-	if err != nil || u.Host == "" {
-		return s
-	}
-	u.User, u.RawQuery, u.Fragment = nil, "", ""
-	return u.String()
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -38,10 +39,10 @@ func (e *Engine) Validate(ctx context.Context, ident string) (map[string]Validat
 	out := map[string]Validation{"power": verdict(err), "management": verdict(err), "network": verdict(nil), "storage": verdict(nil)}
 	out["boot"] = verdict(nil)
 	out["inspect"] = verdict(nil)
-	if m := capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
+	if m := instance.Capability(n.Properties["capabilities"], "boot_mode"); m != "" && m != "bios" && m != "uefi" {
 		out["boot"] = verdict(invalidf("capability boot_mode is %q: use bios or uefi", m))
 	}
-	_, err = e.templated(ctx, n, nil)
+	_, err = e.maker().Deployment(ctx, n, nil)
 	var invalid *InvalidError
 	if err != nil && !errors.As(err, &invalid) {
 		return nil, err
@@ -71,10 +72,10 @@ func (e *Engine) withDriver(ctx context.Context, ident string, f func(context.Co
 	ctx, cancel := context.WithTimeout(ctx, e.cfg.CallTimeout)
 	defer cancel()
 	me := "client " + uuid.NewString()
-	if err := e.bmcs.wait(ctx, d.Key(), me); err != nil {
+	if err := e.bmcs.Wait(ctx, d.Key(), me); err != nil {
 		return &LockedError{n.UUID, e.cfg.Hostname, "its controller is in use"}
 	}
-	defer e.bmcs.release(me)
+	defer e.bmcs.Release(me)
 	return f(ctx, n, d)
 }
 
@@ -116,7 +117,7 @@ func (e *Engine) SetBootDevice(ctx context.Context, ident, device string, persis
 		if !slices.Contains(d.Devices(), power.Device(device)) {
 			return invalidf("boot device %q is not supported by the node's management interface", device)
 		}
-		mode, _ := e.bootMode(n)
+		mode, _ := e.site().BootMode(n)
 		return d.SetBoot(ctx, power.Boot{Device: power.Device(device), Persistent: persistent, Mode: mode})
 	})
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -93,7 +94,7 @@ func TestAbort(t *testing.T) {
 	} {
 		t.Run(c.step, func(t *testing.T) {
 			w := newWorld(t)
-			w.cfg.AgentSteps = BuiltinSteps()
+			w.cfg.AgentSteps = catalog.BuiltinSteps()
 			for i, s := range w.cfg.AgentSteps {
 				w.cfg.AgentSteps[i].Abortable = s.Abortable && s.Name != "write_image"
 			}

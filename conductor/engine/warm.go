@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -60,7 +62,7 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 		if err := e.mayWarm(n); err != nil {
 			return err
 		}
-		step, err := e.stageStep(n, image)
+		step, err := e.maker().Stage(n, image)
 		if err != nil {
 			return err
 		}
@@ -78,27 +80,6 @@ func (e *Engine) Stage(ctx context.Context, ident string, image Image, user stri
 		e.beginAhead(n, also, job, "to be given an image ahead", user)
 		return nil
 	})
-}
-
-// stageStep is the writing of an image ahead, with all its arguments: what instance_info says by the time it runs is none of its business.
-func (e *Engine) stageStep(n *node.Node, image Image) (node.JobStep, error) {
-	as := *n
-	as.InstanceInfo = map[string]any(image)
-	if err := e.checkAgent(&as); err != nil {
-		return node.JobStep{}, err
-	}
-	if err := e.checkImage(&as); err != nil {
-		return node.JobStep{}, err
-	}
-	st, _ := e.agentTable("deploy", "write_image") // checkAgent has seen it
-	step := inBand(st, nil, st.Priority.Deploy)
-	step.Abortable = true // nobody waits for it, and what it leaves has no table
-	if err := e.checkPlan(&as, []node.JobStep{step}); err != nil {
-		return node.JobStep{}, err
-	}
-	var err error
-	step.Args, err = e.stepArgs(&as, step)
-	return step, err
 }
 
 // ahead changes what is done ahead on a node, and tells the agent of the job before, if there was one.
@@ -173,7 +154,7 @@ func (e *Engine) takeOverAhead(n *node.Node, also *node.Also, was, job *node.Job
 	booting := was.Phase == node.PhaseWarm && was.Failure == "" && n.Boot != nil && !n.Boot.Ended
 	s := was.Current()
 	switch {
-	case booting && (s == nil || !bootsAgent(*s)):
+	case booting && (s == nil || !catalog.BootsAgent(*s)):
 		n.Boot.Kept = true // the next boot_agent takes it up
 		return job
 	case job == nil && was.Phase == node.PhaseWarm && was.Failure == "":
@@ -182,7 +163,7 @@ func (e *Engine) takeOverAhead(n *node.Node, also *node.Also, was, job *node.Job
 		return e.coolJob(n, also, was.Requester)
 	case job == nil:
 		return was // it turns the machine off
-	case booting && s.Status == node.StepRunning && was.Note != "" && len(job.Steps) > 0 && bootsAgent(job.Steps[0]):
+	case booting && s.Status == node.StepRunning && was.Note != "" && len(job.Steps) > 0 && catalog.BootsAgent(job.Steps[0]):
 		first := &job.Steps[0]
 		first.Status, first.StartedAt = node.StepRunning, time.Now().UTC()
 		job.Note, job.Attempt, job.BegunAt, job.NotBefore, job.Boots, job.Detail = was.Note, was.Attempt, was.BegunAt, was.NotBefore, was.Boots, was.Detail
@@ -228,7 +209,7 @@ func staged(s node.JobStep) *node.Staged {
 	// What can't be read is shown empty: the agent alone decides whether an image is the one that it wrote.
 	_ = json.Unmarshal(s.Args, &args)
 	_ = json.Unmarshal(s.Result, &r)
-	return &node.Staged{Source: redact(args.Source), Digest: r.Digest, Disk: r.Disk.Name, At: time.Now().UTC()}
+	return &node.Staged{Source: instance.Redact(args.Source), Digest: r.Digest, Disk: r.Disk.Name, At: time.Now().UTC()}
 }
 
 // failAhead ends a job that was done ahead and failed: the node is as available as before.

@@ -205,6 +205,11 @@ func (e *TransitionError) Error() string {
 	return fmt.Sprintf("the node is in state %q, which does not allow %q", e.State, e.Verb)
 }
 
+// InvalidError says that what is asked of a node can't be done as it is.
+type InvalidError struct{ Reason string }
+
+func (e *InvalidError) Error() string { return e.Reason }
+
 // Next returns the state and the target that verb leads to from a node in state from heading for target.
 // The error is a *TransitionError.
 func Next(from, target State, verb Verb) (to, toTarget State, err error) {

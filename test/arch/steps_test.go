@@ -28,7 +28,7 @@ func TestStepsOfTheConductor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	golden(t, filepath.Join("..", "..", "conductor", "engine", "agentsteps.json"), append(b, '\n'))
+	golden(t, filepath.Join("..", "..", "conductor", "engine", "catalog", "agentsteps.json"), append(b, '\n'))
 }
 
 func agentTable(t *testing.T) step.Manifest {

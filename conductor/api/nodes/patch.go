@@ -12,7 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/driver"
-	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -124,7 +124,7 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	// Hints that no agent understands are refused while somebody is looking. Stored ones don't stand in the way of other changes.
 	for name, was := range map[string]map[string]any{"instance_info": n.InstanceInfo, "properties": n.Properties} {
 		if v := object(name)["root_device"]; !reflect.DeepEqual(v, was["root_device"]) {
-			if _, err := engine.RootDeviceHints(v); err != nil {
+			if _, err := instance.RootDeviceHints(v); err != nil {
 				return rest.BadRequest("%s: %s", name, err)
 			}
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/driver"
-	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -90,7 +90,7 @@ func stepsOf(set *hardware.Set, typ, kind, name string) []rest.InterfaceStep {
 			return steps
 		}
 	}
-	for _, st := range engine.BuiltinSteps() {
+	for _, st := range catalog.BuiltinSteps() {
 		if st.Interface != kind {
 			continue
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/api/templates"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -192,7 +193,7 @@ func request(c *call.Call, n *node.Node, b map[string]any, verb node.Verb) (engi
 		return req, rest.BadRequest(`"rescue_password" is only valid when setting target provision state to rescue`)
 	}
 	// Ironic knows passwords only. Where the node has keys, none is needed; what is wrong with them the engine says.
-	keys, kerr := engine.RescueKeys(n)
+	keys, kerr := instance.RescueKeys(n)
 	if req.RescuePassword, _ = pw.(string); verb == node.DoRescue && strings.TrimSpace(req.RescuePassword) == "" && kerr == nil && len(keys) == 0 {
 		return req, rest.BadRequest(`A non-empty "rescue_password" is required when setting target provision state to rescue`)
 	}

@@ -1,4 +1,4 @@
-package engine
+package instance
 
 import (
 	"strings"
@@ -38,8 +38,8 @@ func TestRootDevice(t *testing.T) {
 			t.Errorf("%s: %s", c.name, diff)
 		}
 		n.InstanceInfo["image_source"], n.InstanceInfo["image_checksum"] = "http://x/i", strings.Repeat("ab", 32)
-		if e := new(Engine); (e.checkImage(n) == nil) != (c.err == "") {
-			t.Errorf("%s: checkImage = %v", c.name, e.checkImage(n))
+		if err := (Site{}).CheckImage(n); (err == nil) != (c.err == "") {
+			t.Errorf("%s: CheckImage = %v", c.name, err)
 		}
 	}
 }

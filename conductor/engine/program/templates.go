@@ -1,4 +1,4 @@
-package engine
+package program
 
 import (
 	"context"
@@ -7,51 +7,18 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// library is where steps are kept that requests bring in by name.
-type library interface {
-	TemplatesNamed(ctx context.Context, names []string) ([]*node.DeployTemplate, error)
-	Runbook(ctx context.Context, ident string) (*node.Runbook, error)
-}
-
-// instanceTraits are the traits that an instance was asked for with; the node must have them.
-func instanceTraits(n *node.Node) ([]string, error) {
-	v := n.InstanceInfo["traits"]
-	if v == nil {
-		return nil, nil
-	}
-	list, ok := v.([]any)
-	var traits, missing []string
-	for _, item := range list {
-		t, is := item.(string)
-		ok = ok && is
-		switch {
-		case slices.Contains(traits, t):
-			continue
-		case !slices.Contains(n.Traits, t):
-			missing = append(missing, t)
-		}
-		traits = append(traits, t)
-	}
-	if !ok {
-		return nil, invalidf("Error parsing traits from Node %s instance_info field. A list of strings is expected.", n.UUID)
-	}
-	if len(missing) > 0 {
-		return nil, invalidf("Cannot specify instance traits that are not also set on the node. Node %s is missing traits %s", n.UUID, strings.Join(missing, ", "))
-	}
-	return traits, nil
-}
-
-// templated is the program of a deployment with the steps of the deploy templates merged in whose names are among the instance's
+// Deployment is the program of a deployment with the steps of the deploy templates merged in whose names are among the instance's
 // traits. The request's own steps go before those of templates.
-func (e *Engine) templated(ctx context.Context, n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
-	traits, err := instanceTraits(n)
+func (m Maker) Deployment(ctx context.Context, n *node.Node, asked []node.JobStep) ([]node.JobStep, error) {
+	traits, err := instance.Traits(n)
 	if err != nil {
 		return nil, err
 	}
-	found, err := e.db.TemplatesNamed(ctx, traits)
+	found, err := m.Library.TemplatesNamed(ctx, traits)
 	if err != nil {
 		return nil, fmt.Errorf("read deploy templates: %w", err)
 	}
@@ -75,12 +42,12 @@ func (e *Engine) templated(ctx context.Context, n *node.Node, asked []node.JobSt
 	merged := slices.DeleteFunc(slices.Clone(steps), func(s node.JobStep) bool {
 		return slices.ContainsFunc(asked, func(a node.JobStep) bool { return a.Interface == s.Interface && a.Name == s.Name })
 	})
-	program, err := e.deploySteps(n, append(merged, asked...))
-	var invalid *InvalidError
+	program, err := m.deploySteps(n, append(merged, asked...))
+	var invalid *node.InvalidError
 	if errors.As(err, &invalid) && len(merged) > 0 {
 		// Whose fault is it? Whoever deploys may not know that templates have a say.
-		if _, terr := e.deploySteps(n, merged); errors.As(terr, &invalid) {
-			if _, plain := e.deploySteps(n, nil); plain == nil {
+		if _, terr := m.deploySteps(n, merged); errors.As(terr, &invalid) {
+			if _, plain := m.deploySteps(n, nil); plain == nil {
 				return nil, invalidf("the steps of the deploy templates that match the instance's traits (%s) don't fit this node: %s", strings.Join(names, ", "), invalid.Reason)
 			}
 		}
@@ -88,9 +55,9 @@ func (e *Engine) templated(ctx context.Context, n *node.Node, asked []node.JobSt
 	return program, err
 }
 
-// withRunbook puts the steps of the runbook that a request names into it. Who may use the runbook is the API's to say; that it is meant
+// WithRunbook puts the steps of the runbook that a request names into it. Who may use the runbook is the API's to say; that it is meant
 // for this node, the node's traits say.
-func (e *Engine) withRunbook(ctx context.Context, n *node.Node, r Request) (Request, error) {
+func (m Maker) WithRunbook(ctx context.Context, n *node.Node, r Wish) (Wish, error) {
 	if r.Runbook == "" {
 		return r, nil
 	}
@@ -100,7 +67,7 @@ func (e *Engine) withRunbook(ctx context.Context, n *node.Node, r Request) (Requ
 	case len(r.CleanSteps)+len(r.ServiceSteps) > 0:
 		return r, invalidf("Please provide either \"%s_steps\" or a runbook, but not both.", r.Verb)
 	}
-	b, err := e.db.Runbook(ctx, r.Runbook)
+	b, err := m.Library.Runbook(ctx, r.Runbook)
 	if errors.Is(err, node.ErrNotFound) {
 		return r, invalidf("Runbook %s could not be found.", r.Runbook)
 	}

@@ -1,4 +1,4 @@
-package engine
+package instance
 
 import (
 	"encoding/json"

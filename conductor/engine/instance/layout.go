@@ -1,8 +1,6 @@
-package engine
+package instance
 
 import (
-	"encoding/json"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,16 +11,16 @@ import (
 // layoutSizes are the keys of instance_info that say how the disk is divided for a partition image.
 var layoutSizes = []string{"root_gb", "swap_mb", "ephemeral_gb"}
 
-// diskLayout gives what instance_info says of the disk's layout, as the agent wants it: Nova and people store numbers as text too. It is
+// layout gives what instance_info says of the disk's layout, as the agent wants it: Nova and people store numbers as text too. It is
 // refused where the agent would, but before anything is begun.
-func (e *Engine) diskLayout(n *node.Node) (map[string]any, error) {
+func (s Site) layout(n *node.Node) (map[string]any, error) {
 	out := map[string]any{}
 	for _, k := range layoutSizes {
 		v, ok := n.InstanceInfo[k]
 		if !ok || v == nil || v == "" {
 			continue
 		}
-		size, ok := wholeNumber(v)
+		size, ok := WholeNumber(v)
 		if !ok || size < 0 || size > 1<<30 {
 			return nil, invalidf("instance_info's %s is not a size: %v", k, v)
 		}
@@ -57,26 +55,8 @@ func (e *Engine) diskLayout(n *node.Node) (map[string]any, error) {
 	if f := text("ephemeral_format"); f != "" && !slices.Contains([]string{"ext4", "vfat"}, strings.ToLower(f)) {
 		return nil, invalidf("ephemeral_format %q is not supported: use ext4 or vfat", f)
 	}
-	if mode, from := e.bootMode(n); text("image_type") == "partition" && mode == "bios" {
+	if mode, from := s.BootMode(n); text("image_type") == "partition" && mode == "bios" {
 		return nil, invalidf("a partition image can't be booted by BIOS (%s): use a whole-disk image, or set boot_mode:uefi in the node's capabilities", from)
 	}
 	return out, nil
-}
-
-func wholeNumber(v any) (int64, bool) {
-	switch v := v.(type) {
-	case json.Number:
-		n, err := v.Int64()
-		return n, err == nil
-	case float64:
-		return int64(v), v == math.Trunc(v) && math.Abs(v) < 1<<53
-	case int:
-		return int64(v), true
-	case int64:
-		return v, true
-	case string:
-		n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
-		return n, err == nil
-	}
-	return 0, false
 }

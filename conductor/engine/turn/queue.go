@@ -1,4 +1,8 @@
-package engine
+// Package turn says whose turn it is: which node is to be looked at next, and who may use a controller.
+//
+// A Queue gives nodes out to workers, each when it is due and to one worker at a time. Locks hold a controller for one at a time; the others
+// stand in line. Both are in memory only: after a restart everybody stands in line anew. Safe for concurrent use.
+package turn
 
 import (
 	"container/heap"
@@ -7,9 +11,12 @@ import (
 	"time"
 )
 
-// queue says which node is to be looked at next, and when. Every node is in it once at most, and a node that a worker has is
+// Never is how long a node waits that only an event can move.
+const Never = time.Duration(-1)
+
+// Queue says which node is to be looked at next, and when. Every node is in it once at most, and a node that a worker has is
 // not given out again before it is done, so the queue never holds more than there are nodes. Who is due first comes first.
-type queue struct {
+type Queue struct {
 	mu   sync.Mutex
 	at   map[string]time.Time // when to look; the truth, of which heap may hold stale copies
 	busy map[string]bool
@@ -22,12 +29,13 @@ type due struct {
 	at time.Time
 }
 
-func newQueue() *queue {
-	return &queue{at: map[string]time.Time{}, busy: map[string]bool{}, poke: make(chan struct{}, 1)}
+// NewQueue makes an empty queue.
+func NewQueue() *Queue {
+	return &Queue{at: map[string]time.Time{}, busy: map[string]bool{}, poke: make(chan struct{}, 1)}
 }
 
-// wake has id looked at by t, or earlier if that was planned already.
-func (q *queue) wake(id string, t time.Time) {
+// Wake has id looked at by t, or earlier if that was planned already.
+func (q *Queue) Wake(id string, t time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if old, ok := q.at[id]; ok && !t.Before(old) {
@@ -38,15 +46,15 @@ func (q *queue) wake(id string, t time.Time) {
 	q.nudge()
 }
 
-func (q *queue) nudge() {
+func (q *Queue) nudge() {
 	select {
 	case q.poke <- struct{}{}:
 	default:
 	}
 }
 
-// next waits until a node is due and gives it out, or returns false when ctx ends.
-func (q *queue) next(ctx context.Context) (string, bool) {
+// Next waits until a node is due and gives it out, or returns false when ctx ends.
+func (q *Queue) Next(ctx context.Context) (string, bool) {
 	for {
 		id, wait := q.take()
 		if id != "" {
@@ -73,7 +81,7 @@ func (q *queue) next(ctx context.Context) (string, bool) {
 }
 
 // take gives out a node that is due, or tells how long until one is; negative: nobody knows.
-func (q *queue) take() (string, time.Duration) {
+func (q *Queue) take() (string, time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	now := time.Now()
@@ -94,8 +102,8 @@ func (q *queue) take() (string, time.Duration) {
 	return "", -1
 }
 
-// done takes a node back, to be looked at after a while (negative: when it is woken).
-func (q *queue) done(id string, after time.Duration) {
+// Done takes a node back, to be looked at after a while (negative: when it is woken).
+func (q *Queue) Done(id string, after time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	delete(q.busy, id)
@@ -111,6 +119,13 @@ func (q *queue) done(id string, after time.Duration) {
 	q.at[id] = at
 	heap.Push(&q.heap, due{id, at})
 	q.nudge()
+}
+
+// Len is how many entries the queue holds in memory, stale ones among them.
+func (q *Queue) Len() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.heap)
 }
 
 type dueHeap []due

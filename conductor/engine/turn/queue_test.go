@@ -1,4 +1,4 @@
-package engine
+package turn
 
 import (
 	"context"
@@ -13,26 +13,26 @@ import (
 
 func TestQueueOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue()
+		q := NewQueue()
 		begin := time.Now()
-		q.wake("late", begin.Add(time.Hour))
-		q.wake("soon", begin.Add(time.Minute))
-		q.wake("now", begin)
-		q.wake("late", begin.Add(2*time.Minute)) // earlier than planned
-		q.wake("soon", begin.Add(time.Hour))     // later: as it was
+		q.Wake("late", begin.Add(time.Hour))
+		q.Wake("soon", begin.Add(time.Minute))
+		q.Wake("now", begin)
+		q.Wake("late", begin.Add(2*time.Minute)) // earlier than planned
+		q.Wake("soon", begin.Add(time.Hour))     // later: as it was
 		for _, want := range []struct {
 			id string
 			at time.Duration
 		}{{"now", 0}, {"soon", time.Minute}, {"late", 2 * time.Minute}} {
-			id, ok := q.next(t.Context())
+			id, ok := q.Next(t.Context())
 			if took := time.Since(begin); id != want.id || took != want.at || !ok {
 				t.Errorf("next = %s after %s, want %s after %s", id, took, want.id, want.at)
 			}
-			q.done(id, never)
+			q.Done(id, Never)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if id, ok := q.next(ctx); ok {
+		if id, ok := q.Next(ctx); ok {
 			t.Errorf("an empty queue gave %q", id)
 		}
 	})
@@ -41,20 +41,20 @@ func TestQueueOrder(t *testing.T) {
 // TestQueueBusy: a node that a worker has is not given out again, and one woken meanwhile is not forgotten.
 func TestQueueBusy(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := newQueue()
-		q.wake("a", time.Now())
-		if id, _ := q.next(t.Context()); id != "a" {
+		q := NewQueue()
+		q.Wake("a", time.Now())
+		if id, _ := q.Next(t.Context()); id != "a" {
 			t.Fatalf("next = %q", id)
 		}
-		q.wake("a", time.Now())
+		q.Wake("a", time.Now())
 		if id, wait := q.take(); id != "" || wait >= 0 {
 			t.Errorf("a node in a worker was given out again (%q, %s)", id, wait)
 		}
-		q.done("a", time.Hour)
+		q.Done("a", time.Hour)
 		if id, _ := q.take(); id != "a" {
 			t.Errorf("a node woken while in a worker waits: %q", id)
 		}
-		q.done("a", time.Hour)
+		q.Done("a", time.Hour)
 		if _, wait := q.take(); wait != time.Hour {
 			t.Errorf("the next is due in %s, want 1h", wait)
 		}
@@ -63,7 +63,7 @@ func TestQueueBusy(t *testing.T) {
 
 // TestQueueLosesNothing: whatever the order of wakes and ends, a node woken is looked at afterwards, by one worker at a time.
 func TestQueueLosesNothing(t *testing.T) {
-	q := newQueue()
+	q := NewQueue()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	const nodes = 20
@@ -74,7 +74,7 @@ func TestQueueLosesNothing(t *testing.T) {
 	for range 4 {
 		workers.Go(func() {
 			for {
-				id, ok := q.next(ctx)
+				id, ok := q.Next(ctx)
 				if !ok {
 					return
 				}
@@ -91,14 +91,14 @@ func TestQueueLosesNothing(t *testing.T) {
 				mu.Lock()
 				inWork[i] = false
 				mu.Unlock()
-				q.done(id, never)
+				q.Done(id, Never)
 			}
 		})
 	}
 	for range 4 {
 		wakers.Go(func() {
 			for range 500 {
-				q.wake(fmt.Sprint(rand.IntN(nodes)), time.Now())
+				q.Wake(fmt.Sprint(rand.IntN(nodes)), time.Now())
 			}
 		})
 	}
@@ -107,7 +107,7 @@ func TestQueueLosesNothing(t *testing.T) {
 	before := slices.Clone(looked)
 	mu.Unlock()
 	for i := range nodes {
-		q.wake(fmt.Sprint(i), time.Now())
+		q.Wake(fmt.Sprint(i), time.Now())
 	}
 	deadline := time.Now().Add(10 * time.Second)
 	for i := range nodes {
@@ -129,28 +129,28 @@ func TestQueueLosesNothing(t *testing.T) {
 }
 
 func TestLocks(t *testing.T) {
-	lt := newLockTable()
+	lt := NewLocks()
 	var called []string
 	call := func(id string) func() { return func() { called = append(called, id) } }
 	for range 2 {
-		if !lt.try("k", "a", nil) {
+		if !lt.Try("k", "a", nil) {
 			t.Fatal("a free lock, or one's own, was refused")
 		}
 	}
-	if !lt.try("other", "b", nil) {
+	if !lt.Try("other", "b", nil) {
 		t.Fatal("another key is locked, too")
 	}
 	for _, id := range []string{"b", "c", "b"} {
-		if lt.try("k", id, call(id)) {
+		if lt.Try("k", id, call(id)) {
 			t.Fatalf("%s got a lock that a holds", id)
 		}
 	}
-	lt.release("a")
-	if fmt.Sprint(called) != "[b]" || lt.try("k", "c", call("c")) || !lt.try("k", "b", nil) {
+	lt.Release("a")
+	if fmt.Sprint(called) != "[b]" || lt.Try("k", "c", call("c")) || !lt.Try("k", "b", nil) {
 		t.Errorf("after a's release %v was called; the lock must be b's", called)
 	}
-	lt.release("b")
-	lt.release("c") // handed over and not used
+	lt.Release("b")
+	lt.Release("c") // handed over and not used
 	if fmt.Sprint(called) != "[b c]" || len(lt.held) != 0 || len(lt.mine) != 0 {
 		t.Errorf("in the end: called %v, held %v, mine %v", called, lt.held, lt.mine)
 	}
@@ -158,21 +158,21 @@ func TestLocks(t *testing.T) {
 
 func TestLockWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		lt := newLockTable()
-		lt.try("k", "node", nil)
+		lt := NewLocks()
+		lt.Try("k", "node", nil)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := lt.wait(ctx, "k", "impatient"); err == nil {
+		if err := lt.Wait(ctx, "k", "impatient"); err == nil {
 			t.Error("a held lock was given")
 		}
 		got := make(chan error)
-		go func() { got <- lt.wait(t.Context(), "k", "patient") }()
+		go func() { got <- lt.Wait(t.Context(), "k", "patient") }()
 		synctest.Wait()
-		lt.release("node")
+		lt.Release("node")
 		if err := <-got; err != nil {
 			t.Error(err)
 		}
-		lt.release("patient")
+		lt.Release("patient")
 		if len(lt.held) != 0 {
 			t.Errorf("left over: %v", lt.held)
 		}

@@ -1,13 +1,13 @@
-package engine
+package turn
 
 import (
 	"context"
 	"sync"
 )
 
-// lockTable holds one lock per controller. Whoever finds it taken stands in line and is called when it is handed over; workers
+// Locks holds one lock per controller. Whoever finds it taken stands in line and is called when it is handed over; workers
 // don't wait for it, they leave the node and come back.
-type lockTable struct {
+type Locks struct {
 	mu   sync.Mutex
 	held map[string]*lock    // by key
 	mine map[string][]string // keys that a holder has, or has been handed
@@ -23,12 +23,13 @@ type waiter struct {
 	call func()
 }
 
-func newLockTable() *lockTable {
-	return &lockTable{held: map[string]*lock{}, mine: map[string][]string{}}
+// NewLocks makes locks that nobody holds.
+func NewLocks() *Locks {
+	return &Locks{held: map[string]*lock{}, mine: map[string][]string{}}
 }
 
-// try takes the lock of key for id, or has call called when the lock has been handed to id.
-func (t *lockTable) try(key, id string, call func()) bool {
+// Try takes the lock of key for id, or has call called when the lock has been handed to id.
+func (t *Locks) Try(key, id string, call func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.held[key]
@@ -49,8 +50,8 @@ func (t *lockTable) try(key, id string, call func()) bool {
 	return false
 }
 
-// tryNow takes the lock of key for id if it is free, and does not stand in line for it.
-func (t *lockTable) tryNow(key, id string) bool {
+// TryNow takes the lock of key for id if it is free, and does not stand in line for it.
+func (t *Locks) TryNow(key, id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.held[key] != nil {
@@ -61,8 +62,8 @@ func (t *lockTable) tryNow(key, id string) bool {
 	return true
 }
 
-// release gives all locks of id to the next in line, including any that was handed to it and not used.
-func (t *lockTable) release(id string) {
+// Release gives all locks of id to the next in line, including any that was handed to it and not used.
+func (t *Locks) Release(id string) {
 	t.mu.Lock()
 	var calls []func()
 	for _, key := range t.mine[id] {
@@ -84,10 +85,10 @@ func (t *lockTable) release(id string) {
 	}
 }
 
-// wait takes the lock of key for id, waiting its turn. Callers use an id of their own, not a node's.
-func (t *lockTable) wait(ctx context.Context, key, id string) error {
+// Wait takes the lock of key for id, waiting its turn. Callers use an id of their own, not a node's.
+func (t *Locks) Wait(ctx context.Context, key, id string) error {
 	ready := make(chan struct{})
-	if t.try(key, id, func() { close(ready) }) {
+	if t.Try(key, id, func() { close(ready) }) {
 		return nil
 	}
 	select {
@@ -105,6 +106,6 @@ func (t *lockTable) wait(ctx context.Context, key, id string) error {
 		}
 	}
 	t.mu.Unlock()
-	t.release(id) // in case it was handed over just now
+	t.Release(id) // in case it was handed over just now
 	return ctx.Err()
 }

@@ -1,4 +1,4 @@
-package engine
+package instance
 
 import (
 	"encoding/json"
@@ -8,6 +8,16 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
+
+// imageArgsOf are the arguments that an image adds to a step.
+func imageArgsOf(n *node.Node) (string, error) {
+	args := map[string]any{}
+	if err := (Site{}).ImageArgs(n, args); err != nil {
+		return "", err
+	}
+	b, err := json.Marshal(args)
+	return string(b), err
+}
 
 func TestPublishedImages(t *testing.T) {
 	digest := "@sha256:" + strings.Repeat("ab", 32)
@@ -39,34 +49,27 @@ func TestPublishedImages(t *testing.T) {
 		{"no URL of a signature", map[string]any{"image_source": "http://h/i", "image_keys": key, "image_signature": "file:///s"}, nil, "image_signature"},
 		{"secret", map[string]any{"image_source": "oci://r/d" + digest, "image_pull_secret": "u:p"}, nil, `{"image_pull_secret":"u:p",`},
 	} {
-		e := &Engine{}
 		n := &node.Node{InstanceInfo: c.info, DriverInfo: c.driver}
-		err := e.checkImage(n)
+		err := Site{}.CheckImage(n)
 		if strings.HasPrefix(c.want, "{") {
-			args, aerr := e.stepArgs(n, node.JobStep{Interface: "deploy", Name: "write_image"})
-			if err != nil || aerr != nil || !strings.HasPrefix(string(args), c.want) {
+			args, aerr := imageArgsOf(n)
+			if err != nil || aerr != nil || !strings.HasPrefix(args, c.want) {
 				t.Errorf("%s: %v, arguments are %s, %v; want %s", c.name, err, args, aerr, c.want)
 			}
 			continue
 		}
-		var invalid *InvalidError
+		var invalid *node.InvalidError
 		if !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "hidden") {
 			t.Errorf("%s: %v, want an InvalidError with %q", c.name, err, c.want)
 		}
 	}
 }
 
-// TestTrustIsTheNodes: who deploys can't put other keys or certificates over those of the node by giving them with a step.
-func TestTrustIsTheNodes(t *testing.T) {
-	e := &Engine{cfg: Config{}.withDefaults(), drivers: drivers{}}
-	for _, args := range []string{`{"image_keys":["mine"]}`, `{"image_keys":[]}`, `{"image_keys":null}`, `{"Image_Keys":["mine"]}`, `{"image_ca":"mine"}`} {
-		s := node.JobStep{Interface: "deploy", Name: "write_image", Priority: 80, Args: json.RawMessage(args)}
-		var invalid *InvalidError
-		if _, err := e.agentStep(s); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "driver_info") && !strings.Contains(err.Error(), "no argument") {
-			t.Errorf("deploying with the arguments %s: %v, want an InvalidError", args, err)
-		}
-		if _, err := e.listedSteps(&node.Node{}, node.PhaseClean, []node.JobStep{s}, false); !errors.As(err, &invalid) {
-			t.Errorf("cleaning with the arguments %s: %v, want an InvalidError", args, err)
-		}
+// TestImageMirrors: they reach the agent next to image_source.
+func TestImageMirrors(t *testing.T) {
+	n := &node.Node{InstanceInfo: map[string]any{"image_source": "http://a/i", "image_checksum": "ab", "image_mirrors": []any{"https://u:p@b/i", "http://c/i"}}}
+	args, err := imageArgsOf(n)
+	if want := `{"image_checksum":"ab","image_mirrors":["https://u:p@b/i","http://c/i"],"image_source":"http://a/i"}`; err != nil || args != want {
+		t.Errorf("arguments are %s, %v; want %s", args, err, want)
 	}
 }

@@ -1,4 +1,4 @@
-package engine
+package instance
 
 import (
 	"strings"
@@ -37,7 +37,7 @@ func TestDiskLayout(t *testing.T) {
 		{"BIOS everywhere, whole disk", map[string]any{"image_type": "whole-disk"}, nil, "bios", map[string]any{}, ""},
 	} {
 		n := &node.Node{InstanceInfo: c.info, Properties: map[string]any{"capabilities": c.caps}}
-		got, err := (&Engine{cfg: Config{BootMode: c.site}}).diskLayout(n)
+		got, err := Site{DefaultBootMode: c.site}.layout(n)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.err)
 		}

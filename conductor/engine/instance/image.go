@@ -1,0 +1,211 @@
+package instance
+
+import (
+	"regexp"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// CheckImage refuses a deployment that could only fail, or that nobody could trust.
+func (s Site) CheckImage(n *node.Node) error {
+	text := func(key string) string {
+		s, _ := n.InstanceInfo[key].(string)
+		return s
+	}
+	if text("image_source") == "" {
+		return invalidf("instance_info has no image_source: set it to the URL of the image")
+	}
+	if s.imageURL(text("image_source")) == "" {
+		return invalidf("image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest", Redact(text("image_source")))
+	}
+	vouched, err := s.checkPublished(n)
+	if err != nil {
+		return err
+	}
+	if _, err := s.mirrors(n); err != nil {
+		return err
+	}
+	if _, err := rootDevice(n); err != nil {
+		return err
+	}
+	if _, err := s.layout(n); err != nil {
+		return err
+	}
+	algo, value := text("image_os_hash_algo"), text("image_os_hash_value")
+	switch strings.ReplaceAll(strings.ToLower(algo), "-", "") {
+	case "sha256", "sha512", "blake3":
+	case "":
+		if value != "" {
+			return invalidf("instance_info has image_os_hash_value without image_os_hash_algo: set it to sha256, sha512 or blake3")
+		}
+	case "md5":
+		if !s.AllowMD5 {
+			return invalidf("image_os_hash_algo md5 does not protect an image: use sha256, sha512 or blake3, or have the conductor's deploy.allow_md5 set")
+		}
+	default:
+		return invalidf("image_os_hash_algo %q is not supported: use sha256, sha512 or blake3", algo)
+	}
+	switch sum := strings.TrimSpace(text("image_checksum")); {
+	case value == "" && len(sum) == 32 && !s.AllowMD5:
+		return invalidf("image_checksum is an MD5 sum, which does not protect an image: give a SHA-256 or SHA-512 digest, or have the conductor's deploy.allow_md5 set")
+	case value == "" && text("image_checksum") == "" && !s.AllowUnverified && !vouched:
+		return invalidf("instance_info has no digest of the image: set image_os_hash_algo and image_os_hash_value (or image_checksum)")
+	}
+	return nil
+}
+
+// imageArgs are the keys of instance_info that describe the image.
+var imageArgs = []string{"image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_disk_format", "image_signature",
+	"image_pull_secret", "image_difference", "image_type", "ephemeral_format"}
+
+// ImageArgs puts into args how the agent gets and writes the node's image.
+func (s Site) ImageArgs(n *node.Node, args map[string]any) error {
+	source, _ := n.InstanceInfo["image_source"].(string)
+	args["image_source"] = s.imageURL(source)
+	for _, k := range imageArgs {
+		if v, ok := n.InstanceInfo[k].(string); ok && v != "" {
+			args[k] = v
+		}
+	}
+	layout, err := s.layout(n)
+	if err != nil {
+		return err
+	}
+	for k, v := range layout {
+		args[k] = v
+	}
+	if others, err := s.mirrors(n); err != nil {
+		return err
+	} else if len(others) > 0 {
+		args["image_mirrors"] = others
+	}
+	if trusted, err := keys(n); err != nil {
+		return err
+	} else if len(trusted) > 0 {
+		args["image_keys"] = trusted
+	}
+	hints, err := rootDevice(n)
+	if err != nil {
+		return err
+	}
+	if hints != nil {
+		args["root_device"] = hints
+	}
+	if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
+		args["image_ca"] = v
+	}
+	if s.AllowUnverified {
+		args["allow_unverified"] = true
+	}
+	if s.AllowMD5 {
+		args["allow_md5"] = true
+	}
+	return nil
+}
+
+// imageURL is where the agent gets an image: a URL or a reference to a registry as it is, a bare file name from the conductor; "" for anything else.
+func (s Site) imageURL(source string) string {
+	switch {
+	case strings.HasPrefix(source, "http://"), strings.HasPrefix(source, "https://"), inRegistry(source):
+		return source
+	case source != "" && !strings.Contains(source, "/") && s.ImageBase != "":
+		return strings.TrimSuffix(s.ImageBase, "/") + "/" + source
+	}
+	return ""
+}
+
+// maxMirrors is more than anybody has.
+const maxMirrors = 16
+
+// mirrors are the URLs of the same image at other places.
+func (s Site) mirrors(n *node.Node) ([]string, error) {
+	v := n.InstanceInfo["image_mirrors"]
+	if v == nil {
+		return nil, nil
+	}
+	list, ok := v.([]any)
+	if !ok || len(list) > maxMirrors {
+		return nil, invalidf("image_mirrors is not a list of at most %d URLs", maxMirrors)
+	}
+	var urls []string
+	for _, item := range list {
+		text, _ := item.(string)
+		u := s.imageURL(text)
+		if u == "" || inRegistry(u) {
+			return nil, invalidf("image_mirrors has %q, which is not an http or https URL", Redact(text))
+		}
+		urls = append(urls, u)
+	}
+	return urls, nil
+}
+
+// registryImage is the reference of a published image in an OCI registry: with a tag, a digest, or both.
+var registryImage = regexp.MustCompile(`^oci(\+http)?://[A-Za-z0-9.:\[\]-]+/[a-z0-9][a-z0-9._/-]*(:\w[\w.-]{0,127})?(@sha256:[0-9a-f]{64})?$`)
+
+// inRegistry tells whether an image is in a registry. A reference without tag and digest is none: nobody may mean "whatever is newest" unsaid.
+func inRegistry(source string) bool {
+	m := registryImage.FindStringSubmatch(source)
+	return m != nil && m[2]+m[3] != ""
+}
+
+// pinned tells whether a reference names a digest, so that only one image can be behind it.
+func pinned(source string) bool {
+	m := registryImage.FindStringSubmatch(source)
+	return m != nil && m[3] != ""
+}
+
+const maxKeys = 16
+
+// keys are the public keys of which one must have signed the image. Keys in driver_info are what the operator demands of every image
+// on this node, so who deploys can't name others.
+func keys(n *node.Node) ([]string, error) {
+	where, v := "driver_info", n.DriverInfo["image_keys"]
+	if v == nil {
+		where, v = "instance_info", n.InstanceInfo["image_keys"]
+	}
+	switch v := v.(type) {
+	case nil:
+		return nil, nil
+	case string:
+		if strings.TrimSpace(v) != "" {
+			return []string{v}, nil
+		}
+	case []any:
+		var keys []string
+		for _, k := range v {
+			if s, ok := k.(string); ok && strings.TrimSpace(s) != "" {
+				keys = append(keys, s)
+			}
+		}
+		if len(keys) == len(v) && len(v) > 0 && len(v) <= maxKeys {
+			return keys, nil
+		}
+	}
+	return nil, invalidf("image_keys in %s is not a list of 1 to %d public keys of minisign or cosign", where, maxKeys)
+}
+
+// checkPublished refuses what a published image can't be had with. It tells whether the image has something to be trusted by other than a
+// digest in instance_info.
+func (s Site) checkPublished(n *node.Node) (vouched bool, err error) {
+	text := func(key string) string {
+		s, _ := n.InstanceInfo[key].(string)
+		return s
+	}
+	given, err := keys(n)
+	if err != nil {
+		return false, err
+	}
+	switch text("image_difference") {
+	case "", "auto", "always", "never":
+	default:
+		return false, invalidf("image_difference %q is not known: use auto, always or never", text("image_difference"))
+	}
+	if s := text("image_signature"); s != "" && !strings.HasPrefix(s, "http://") && !strings.HasPrefix(s, "https://") {
+		return false, invalidf("image_signature %q is not an http or https URL", Redact(s))
+	}
+	if inRegistry(text("image_source")) && n.InstanceInfo["image_mirrors"] != nil {
+		return false, invalidf("an image in a registry has no mirrors: leave out image_mirrors")
+	}
+	return len(given) > 0 || pinned(text("image_source")), nil
+}

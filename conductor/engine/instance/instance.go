@@ -1,0 +1,120 @@
+// Package instance reads what a node says of the system that is to run on it, in instance_info, driver_info and properties: its image, the
+// layout of its disk, the disk itself, its traits, and who may log in for a rescue.
+//
+// It refuses, with a sentence for whoever asked, what the agent would refuse later, or what nobody could trust. Errors are
+// *node.InvalidError. Nothing here changes a node but what has that in its name.
+package instance
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Site is what the conductor's configuration says of all instances.
+type Site struct {
+	AllowUnverified bool   // deploy images without a digest
+	AllowMD5        bool   // deploy images of which no more than an MD5 sum is known
+	DefaultBootMode string // "bios", "uefi", or "" for what the machine is set to; a node's capabilities say otherwise
+	ImageBase       string // URL below which the conductor's own images are served; for an image_source that is a bare file name
+}
+
+func invalidf(format string, args ...any) error {
+	return &node.InvalidError{Reason: fmt.Sprintf(format, args...)}
+}
+
+// BootMode is how the machine is to boot, and what says so: its capabilities, else the configuration.
+func (s Site) BootMode(n *node.Node) (mode, from string) {
+	if m := Capability(n.Properties["capabilities"], "boot_mode"); m == "bios" || m == "uefi" {
+		return m, "capability boot_mode:" + m
+	}
+	return s.DefaultBootMode, "the conductor's deploy.boot_mode is " + s.DefaultBootMode
+}
+
+// Capability reads one key of properties.capabilities: "boot_mode:uefi,x:y", or an object.
+func Capability(v any, key string) string {
+	switch c := v.(type) {
+	case string:
+		for _, part := range strings.Split(c, ",") {
+			if k, val, ok := strings.Cut(strings.TrimSpace(part), ":"); ok && k == key {
+				return val
+			}
+		}
+	case map[string]any:
+		s, _ := c[key].(string)
+		return s
+	}
+	return ""
+}
+
+// Traits are the traits that an instance was asked for with; the node must have them.
+func Traits(n *node.Node) ([]string, error) {
+	v := n.InstanceInfo["traits"]
+	if v == nil {
+		return nil, nil
+	}
+	list, ok := v.([]any)
+	var traits, missing []string
+	for _, item := range list {
+		t, is := item.(string)
+		ok = ok && is
+		switch {
+		case slices.Contains(traits, t):
+			continue
+		case !slices.Contains(n.Traits, t):
+			missing = append(missing, t)
+		}
+		traits = append(traits, t)
+	}
+	if !ok {
+		return nil, invalidf("Error parsing traits from Node %s instance_info field. A list of strings is expected.", n.UUID)
+	}
+	if len(missing) > 0 {
+		return nil, invalidf("Cannot specify instance traits that are not also set on the node. Node %s is missing traits %s", n.UUID, strings.Join(missing, ", "))
+	}
+	return traits, nil
+}
+
+func HasConfigDrive(n *node.Node) bool {
+	switch d := n.InstanceInfo["configdrive"].(type) {
+	case nil:
+		return false
+	case string:
+		return d != ""
+	}
+	return true
+}
+
+// Redact takes credentials and query out of a URL.
+func Redact(s string) string {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" {
+		return s
+	}
+	u.User, u.RawQuery, u.Fragment = nil, "", ""
+	return u.String()
+}
+
+func WholeNumber(v any) (int64, bool) {
+	switch v := v.(type) {
+	case json.Number:
+		n, err := v.Int64()
+		return n, err == nil
+	case float64:
+		return int64(v), v == math.Trunc(v) && math.Abs(v) < 1<<53
+	case int:
+		return int64(v), true
+	case int64:
+		return v, true
+	case string:
+		n, err := strconv.ParseInt(strings.TrimSpace(v), 10, 64)
+		return n, err == nil
+	}
+	return 0, false
+}

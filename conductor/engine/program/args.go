@@ -1,0 +1,154 @@
+package program
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Args are the arguments of a step of a job as the agent gets them.
+func (m Maker) Args(n *node.Node, j *node.Job, s node.JobStep) (json.RawMessage, error) {
+	args, err := m.stepArgs(n, s)
+	if err != nil || s.Name != "write_configdrive" {
+		return args, err
+	}
+	return m.Start.AddPhoneHome(n, j, args)
+}
+
+// stepArgs are a step's arguments: what the node says, and over it what the client gave with the step.
+func (m Maker) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
+	args := map[string]any{}
+	raidArgs(n, s, args)
+	switch s.Name {
+	case "write_image":
+		if err := m.Site.ImageArgs(n, args); err != nil {
+			return nil, err
+		}
+	case "inspect":
+		if t := m.LLDPTimeout; t > 0 {
+			args["lldp_timeout"] = int(t.Seconds())
+		}
+	case "rescue":
+		if s.Interface == "rescue" {
+			if err := instance.RescueArgs(n, args); err != nil {
+				return nil, err
+			}
+		}
+	case "write_configdrive":
+		if v := n.InstanceInfo["configdrive"]; v != nil {
+			args["configdrive"] = v
+		}
+	case catalog.StepLoadRamdisk:
+		if err := m.workloadArgs(n, args); err != nil {
+			return nil, err
+		}
+	case "inject_files":
+		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
+			args["image_ca"] = v
+		}
+	case "erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk":
+		if v := n.Properties["skip_block_devices"]; v != nil {
+			args["skip_block_devices"] = v
+		}
+		if known := arrays(n.RAIDConfig); len(known) > 0 {
+			args["arrays"] = known
+		}
+	}
+	if len(s.Args) > 0 {
+		given := map[string]any{}
+		if err := json.Unmarshal(s.Args, &given); err != nil {
+			return nil, fmt.Errorf("read arguments of step %s: %w", s.Name, err)
+		}
+		for k, v := range given {
+			args[k] = v
+		}
+	}
+	if err := injectedFiles(n, s, args); err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(args)
+	if err != nil {
+		return nil, fmt.Errorf("make arguments of step %s: %w", s.Name, err)
+	}
+	return b, nil
+}
+
+// injectedFiles puts the files that the node says before those that the step is given, as Ironic's agent does it.
+func injectedFiles(n *node.Node, s node.JobStep, args map[string]any) error {
+	const key = "inject_files"
+	if s.Name != key || n.Properties[key] == nil {
+		return nil
+	}
+	files, ok := n.Properties[key].([]any)
+	if !ok {
+		return invalidf("inject_files of the node's properties is not a list of files")
+	}
+	switch given := args["files"].(type) {
+	case nil:
+	case []any:
+		files = append(slices.Clone(files), given...)
+	default: // refused by its declaration
+		return nil
+	}
+	args["files"] = files
+	return nil
+}
+
+// raidArgs are the arguments that the node itself gives to a step of the interface raid.
+func raidArgs(n *node.Node, s node.JobStep, args map[string]any) {
+	if s.Interface == "raid" && s.Name == "create_configuration" && len(n.TargetRAID) > 0 {
+		args["target_raid_config"] = n.TargetRAID
+	}
+}
+
+// arrays are the UUIDs of the arrays in a raid_config.
+func arrays(config map[string]any) (uuids []string) {
+	disks, _ := config["logical_disks"].([]any)
+	for _, v := range disks {
+		d, _ := v.(map[string]any)
+		if id, _ := d["uuid"].(string); id != "" {
+			uuids = append(uuids, id)
+		}
+	}
+	return uuids
+}
+
+// secretArgs are arguments that nobody is shown.
+var secretArgs = []string{"configdrive", "image_pull_secret"}
+
+// Shown are arguments without what is secret in them.
+func Shown(args json.RawMessage) json.RawMessage {
+	var v any
+	if len(args) == 0 || json.Unmarshal(args, &v) != nil {
+		return nil
+	}
+	b, err := json.Marshal(masked(v))
+	if err != nil {
+		return nil
+	}
+	return b
+}
+
+func masked(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k := range v {
+			if slices.Contains(secretArgs, k) {
+				v[k] = "******"
+				continue
+			}
+			v[k] = masked(v[k])
+		}
+	case []any:
+		for i := range v {
+			v[i] = masked(v[i])
+		}
+	case string:
+		return instance.Redact(v)
+	}
+	return v
+}

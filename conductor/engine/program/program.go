@@ -1,0 +1,212 @@
+// Package program makes the program of a job: which steps a request comes to on a node, in which order, and with which arguments.
+//
+// It decides and does nothing: what it is given of the node, the configuration, deploy templates and runbooks goes in, a list of steps
+// comes out, or an error that says why not. Errors are *node.InvalidError, or the library's.
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/engine/start"
+	"github.com/ingot-metal/ingot/conductor/hardware"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/steparg"
+)
+
+// Maker makes programs.
+type Maker struct {
+	Site           instance.Site
+	Start          start.Options
+	AgentSteps     catalog.Table
+	Priorities     map[node.Phase]map[string]int // of steps ("interface.step") other than their own, by phase; 0 leaves a step out
+	AutomatedClean bool                          // clean on the way to available, unless the node says otherwise
+	LLDPTimeout    time.Duration                 // how long an inspection listens for switches
+
+	Own     func(node.Phase) []node.JobStep // the conductor's own steps of a phase, in their order
+	Drivers drivers
+	Plugs   Plugs // nil: none
+	Library Library
+}
+
+// drivers tell which interface of a kind ("deploy", "inspect", ...) a node uses.
+type drivers interface {
+	Interface(n *node.Node, kind string) string
+}
+
+// Plugs brings the steps of what is behind a node's interfaces. *hardware.Set is one.
+type Plugs interface {
+	Steps(n *node.Node) []hardware.Step
+	// All are the steps of any interface, whether a node uses it or not.
+	All() []hardware.Step
+	Step(n *node.Node, iface, name string) (hardware.Step, bool)
+}
+
+// Library is where steps are kept that requests bring in by name.
+type Library interface {
+	TemplatesNamed(ctx context.Context, names []string) ([]*node.DeployTemplate, error)
+	Runbook(ctx context.Context, ident string) (*node.Runbook, error)
+}
+
+// Wish is what of a request decides on the steps of its job.
+type Wish struct {
+	Verb                                  node.Verb
+	CleanSteps, DeploySteps, ServiceSteps []node.JobStep
+	Runbook                               string
+	DisableRamdisk                        bool
+	User                                  string
+}
+
+// AgentPower is the power interface of machines that have nothing but their agent to restart them with.
+const AgentPower = "agent"
+
+// StaysOn tells whether a machine's power is never turned off: it must not be, or it can't be.
+func StaysOn(n *node.Node, powerInterface string) bool {
+	return n.DisablePowerOff || powerInterface == AgentPower
+}
+
+func invalidf(format string, args ...any) error {
+	return &node.InvalidError{Reason: fmt.Sprintf(format, args...)}
+}
+
+// Job makes the program that a request asks for; nil when the request is a change of state only.
+func (m Maker) Job(ctx context.Context, n *node.Node, r Wish) (*node.Job, error) {
+	job := &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: r.User}
+	var err error
+	switch r.Verb {
+	case node.Manage:
+		if n.Provision != node.Enroll {
+			return nil, nil // giving up on failed work, or taking an available node back: nothing to do
+		}
+		job.Phase, job.Target = node.PhaseVerify, node.Manageable
+		job.Steps = catalog.Ordered(append(m.Own(node.PhaseVerify), m.plugSteps(n, node.PhaseVerify)...))
+	case node.Inspect:
+		if m.Drivers.Interface(n, "inspect") == "no-inspect" {
+			return nil, invalidf("inspection is not supported by the inspect interface no-inspect of node %s", n.UUID)
+		}
+		job.Phase, job.Target = node.PhaseInspect, node.Manageable
+		job.Steps = m.agentPhase(n, "inspect", node.PhaseInspect)
+	case node.Provide:
+		job.Phase, job.Target = node.PhaseClean, node.Available
+		job.Steps = m.cleanSteps(n)
+	case node.Clean:
+		job.Phase, job.Target = node.PhaseClean, node.Manageable
+		job.Steps, err = m.listedSteps(n, node.PhaseClean, r.CleanSteps, r.DisableRamdisk)
+	case node.Deploy, node.Rebuild:
+		job.Phase, job.Target = node.PhaseDeploy, node.Active
+		job.Steps, err = m.Deployment(ctx, n, r.DeploySteps)
+	case node.Delete:
+		job.Phase, job.Target = node.PhaseDelete, node.Available
+		job.Steps = m.Own(node.PhaseDelete)
+	case node.Adopt:
+		job.Phase, job.Target = node.PhaseAdopt, node.Active
+		job.Steps = m.Own(node.PhaseAdopt)
+		if b := n.Boot; b != nil && b.Kept { // what runs on the machine is not the instance
+			job.Steps = append(m.Own(node.PhaseCool), job.Steps...)
+		}
+	case node.Service:
+		job.Phase, job.Target = node.PhaseService, node.Active
+		job.Steps, err = m.listedSteps(n, node.PhaseService, r.ServiceSteps, r.DisableRamdisk)
+	case node.DoRescue:
+		job.Phase, job.Target = node.PhaseRescue, node.Rescue
+		job.Steps, err = m.rescueSteps(n, node.PhaseRescue)
+	case node.Unrescue:
+		job.Phase, job.Target = node.PhaseUnresc, node.Active
+		job.Steps, err = m.rescueSteps(n, node.PhaseUnresc)
+	default:
+		return nil, invalidf("%s is not supported", r.Verb)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return job, m.Check(n, job.Steps)
+}
+
+// CleanJob makes the cleaning that follows a tear-down.
+func (m Maker) CleanJob(n *node.Node, requester string) *node.Job {
+	return &node.Job{ID: uuid.NewString(), StartedAt: time.Now().UTC(), Requester: requester,
+		Phase: node.PhaseClean, Target: node.Available, Steps: m.cleanSteps(n)}
+}
+
+// Stage is the writing of an image ahead, with all its arguments: what instance_info says by the time it runs is none of its business.
+func (m Maker) Stage(n *node.Node, image map[string]any) (node.JobStep, error) {
+	as := *n
+	as.InstanceInfo = image
+	if err := m.checkAgent(&as); err != nil {
+		return node.JobStep{}, err
+	}
+	if err := m.Site.CheckImage(&as); err != nil {
+		return node.JobStep{}, err
+	}
+	st, _ := m.AgentSteps.Find("deploy", "write_image") // checkAgent has seen it
+	step := catalog.InBand(st, nil, st.Priority.Deploy)
+	step.Abortable = true // nobody waits for it, and what it leaves has no table
+	if err := m.Check(&as, []node.JobStep{step}); err != nil {
+		return node.JobStep{}, err
+	}
+	var err error
+	step.Args, err = m.stepArgs(&as, step)
+	return step, err
+}
+
+// Discovery are the steps that look at a machine which nobody told of: what looks, and nothing that does.
+func (m Maker) Discovery() []node.JobStep {
+	var steps []node.JobStep
+	for _, s := range m.AgentSteps {
+		p := m.priority(node.PhaseInspect, s.Interface, s.Name, s.PriorityIn(node.PhaseInspect))
+		if p > 0 && s.Interface == "inspect" {
+			steps = append(steps, catalog.InBand(s, nil, p))
+		}
+	}
+	return catalog.Ordered(steps)
+}
+
+// Check holds the arguments with which the agent's steps of a job will really run, those that the node gives among them, against what
+// the steps declare.
+func (m Maker) Check(n *node.Node, steps []node.JobStep) error {
+	for _, s := range steps {
+		if !s.InBand {
+			continue
+		}
+		st, ok := m.AgentSteps.Find(s.Interface, s.Name)
+		if !ok {
+			return m.AgentSteps.Unknown(s.Interface, s.Name)
+		}
+		args, err := m.Args(n, &node.Job{Steps: steps}, s)
+		if err != nil {
+			return err
+		}
+		if err := steparg.Check(s.Interface+"."+s.Name, st.Args, args, nil); err != nil {
+			return &node.InvalidError{Reason: err.Error()}
+		}
+		if s.Interface == "raid" {
+			if err := checkRAID(args); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkRAID tells what of the arrays that a step is to make can't be made.
+func checkRAID(args json.RawMessage) error {
+	var a struct {
+		Target map[string]any `json:"target_raid_config"` // of create_configuration
+		Config map[string]any `json:"raid_config"`        // of apply_configuration
+	}
+	if err := json.Unmarshal(args, &a); err != nil {
+		return err
+	}
+	for _, c := range []map[string]any{a.Target, a.Config} {
+		if err := hardware.CheckSoftwareRAID(c); err != nil {
+			return &node.InvalidError{Reason: err.Error()}
+		}
+	}
+	return nil
+}
