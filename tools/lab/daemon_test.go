@@ -121,6 +121,19 @@ func TestDaemon(t *testing.T) {
 	}
 }
 
+// When TakeDown returns all is gone, down to the last file: who asked for it may want to use the folder, or end.
+func TestTakeDownPurges(t *testing.T) {
+	s, n := launch(t)
+	if err := lab.TakeDown(t.Context(), n, true); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []string{"/run/netns/ingot-" + n, "/run/ingot-lab/" + n, s.Nodes[0].ConsoleLog} {
+		if exists(p) {
+			t.Errorf("%s is left", p)
+		}
+	}
+}
+
 // A daemon that was killed: TakeDown removes what is left.
 func TestDaemonKilled(t *testing.T) {
 	s, n := launch(t)
