@@ -65,7 +65,7 @@ func startRegistry(t *testing.T) string {
 			t.Logf("registry:\n%s", &log)
 		}
 	})
-	kit.Eventually(t, 20*time.Second, "the registry answers", func() bool {
+	kit.Eventually(t, 2*time.Minute, "the registry answers", func() bool {
 		r, err := http.Get("http://" + addr + "/v2/")
 		if err != nil {
 			return false
@@ -182,6 +182,9 @@ func TestImageInARegistry(t *testing.T) {
 			trouble = c.trouble
 			blobs.Store(0)
 			m := newBench(t, fake.DiskSpec{Size: 32 * mib})
+			if c.want != "" {
+				m.wait = hasty
+			}
 			r, err := m.write(t.Context(), c.args)
 			if said := m.log.String() + fmt.Sprint(err); strings.Contains(said, "hunter") {
 				t.Errorf("a secret got out: %s", said)

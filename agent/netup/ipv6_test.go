@@ -277,9 +277,7 @@ func TestOtherConfiguration(t *testing.T) {
 	d.start(t, "eth0s")
 	// By name: an address is not enough, it has to be looked up.
 	n := up(t, Config{Conductor: "conductor.example:6386"})
-	if b, _ := os.ReadFile(n.cfg.Resolv); string(b) != "nameserver 2001:db8::54\n" {
-		t.Errorf("resolv.conf:\n%s", b)
-	}
+	eventually(t, "the name server", func() bool { b, _ := os.ReadFile(n.cfg.Resolv); return string(b) == "nameserver 2001:db8::54\n" })
 	eventually(t, "an address", func() bool { return slices.Equal(addresses6(t, "eth0"), []string{slaac(prefix, mac).String() + "/64"}) })
 	if d.saw(dhcpv6.MessageTypeSolicit) {
 		t.Error("an address was asked for")

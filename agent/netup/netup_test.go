@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -200,9 +201,9 @@ func TestLease(t *testing.T) {
 		dhcpv4.OptGeneric(dhcpv4.OptionInterfaceMTU, []byte{0x05, 0x78}),
 	}}
 	d.start(t)
-	var name string
+	var name atomic.Value
 	n := up(t, Config{Conductor: "203.0.113.9:6386", GUID: "00112233-4455-6677-8899-aabbccddeeff",
-		SetHostname: func(s string) error { name = s; return nil }})
+		SetHostname: func(s string) error { name.Store(s); return nil }})
 	if got := addresses(t, "eth0"); got != "192.0.2.50/24" {
 		t.Errorf("address %q", got)
 	}
@@ -213,11 +214,14 @@ func TestLease(t *testing.T) {
 	if r, err := netlink.RouteGet(net.IPv4(203, 0, 113, 9)); err != nil || r[0].Gw.String() != "192.0.2.254" {
 		t.Errorf("route to the conductor: %v, %v", r, err)
 	}
-	if b, _ := os.ReadFile(n.cfg.Resolv); string(b) != "search lab.example\nnameserver 192.0.2.53\n" {
-		t.Errorf("resolv.conf:\n%s", b)
-	}
-	if name != "node-1" || !strings.Contains(n.Summary(), "eth0 192.0.2.50/24") {
-		t.Errorf("host name %q, summary %q", name, n.Summary())
+	// The network is up with its route; these two come right behind it.
+	eventually(t, "resolv.conf", func() bool {
+		b, _ := os.ReadFile(n.cfg.Resolv)
+		return string(b) == "search lab.example\nnameserver 192.0.2.53\n"
+	})
+	eventually(t, "the host name", func() bool { return name.Load() == "node-1" })
+	if !strings.Contains(n.Summary(), "eth0 192.0.2.50/24") {
+		t.Errorf("summary %q", n.Summary())
 	}
 	d.mu.Lock()
 	guid := fmt.Sprintf("%x", d.guid)

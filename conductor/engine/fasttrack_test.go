@@ -131,7 +131,7 @@ func TestKeptGivenUp(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.cfg.FastTrack = true
-			w.cfg.SessionGrace, w.cfg.Rescan, w.cfg.Lease = 500*time.Millisecond, 20*time.Millisecond, 2*time.Second
+			w.cfg.Rescan, w.cfg.Lease = 20*time.Millisecond, 2*time.Second
 			w.start(nil)
 			m := w.add("n1")
 			w.walk(m, node.Manageable)
@@ -139,6 +139,11 @@ func TestKeptGivenUp(t *testing.T) {
 			w.until(m, "inspected", func(n *node.Node) bool { return n.Job == nil && n.IsWarm() })
 			if by != "the same" {
 				w.kill()
+				w.cfg.SessionGrace = 500 * time.Millisecond
+			} else {
+				m.mu.Lock()
+				m.lost = time.Hour // nobody waits until it is given up
+				m.mu.Unlock()
 			}
 			m.loseAgent()
 			switch by {
@@ -152,6 +157,9 @@ func TestKeptGivenUp(t *testing.T) {
 			if m.isOn() || n.Provision != node.Manageable || n.LastError != "" || n.Boot.Kept || !w.said(m, "out of reach for", "turned off") {
 				t.Errorf("on %v, state %s, last error %q, boot %+v", m.isOn(), n.Provision, n.LastError, n.Boot)
 			}
+			w.kill()
+			w.cfg.SessionGrace = testConfig().SessionGrace
+			w.start(nil)
 			w.walk(m, node.Active)
 			checkDeployed(t, m, 1)
 		})
@@ -226,9 +234,7 @@ func TestKeptAndPower(t *testing.T) {
 			if target == "pulled" {
 				m.pull()
 				w.until(m, "the loss", func(n *node.Node) bool { return !n.Boot.Connected })
-				if err := eng.syncPower(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				w.syncPower(m)
 			} else if err := eng.SetPower(t.Context(), m.id, target, 0, "tester"); err != nil {
 				t.Fatal(err)
 			}
@@ -363,7 +369,7 @@ func TestWarmFails(t *testing.T) {
 		t.Errorf("state %s, last error %q, fault %q, warmth %+v, on %v", n.Provision, n.LastError, n.Fault, n.Warmth, m.isOn())
 	}
 	w.kill()
-	w.cfg.BootTimeout = 10 * time.Second
+	w.cfg.BootTimeout = testConfig().BootTimeout
 	w.start(nil)
 	m.mu.Lock()
 	m.noNetBoot = false
@@ -563,7 +569,7 @@ func TestDieAtEveryWriteOfFastTrack(t *testing.T) {
 		for k, v := range w.node(m).InstanceInfo {
 			img[k] = v
 		}
-		deadline := time.Now().Add(30 * time.Second)
+		deadline := time.Now().Add(patience)
 		for n := w.node(m); stage && (n.Boot.Staged == nil || !n.IsWarm()); n = w.node(m) {
 			if n.Job == nil {
 				if err := w.current().eng.Stage(context.Background(), m.id, img, ""); err != nil && !errors.Is(err, errDead) {
@@ -593,7 +599,6 @@ func TestDieAtEveryWriteOfFastTrack(t *testing.T) {
 	world := func(t *testing.T) *world {
 		w := newWorld(t)
 		w.cfg.FastTrack = true
-		w.cfg.SessionGrace = 20 * time.Second // the time in which an agent finds the next conductor is not what is tested
 		return w
 	}
 	w := world(t)
@@ -694,7 +699,8 @@ func TestDieWhileCooling(t *testing.T) {
 			w.walk(m, node.Available)
 			for k := 1; ; k++ {
 				for n := w.node(m); n.Job != nil || !n.IsWarm(); n = w.node(m) { // again and again, as a pool would
-					if err := co.eng.Warm(t.Context(), m.id, ""); err != nil {
+					var locked *LockedError // while an agent that was too slow to find the next conductor is given up
+					if err := co.eng.Warm(t.Context(), m.id, ""); err != nil && !errors.As(err, &locked) {
 						t.Fatal(err)
 					}
 					time.Sleep(time.Millisecond)

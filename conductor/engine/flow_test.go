@@ -112,6 +112,9 @@ func TestMarks(t *testing.T) {
 	}
 	var got []string
 	for _, k := range marks {
+		if k.Name == node.MarkBMC && strings.HasPrefix(k.Detail, "read ") {
+			continue // noted only when it was slow
+		}
 		switch k.Name {
 		case node.MarkState, node.MarkSession, node.MarkSessionLost: // the last two race with the polling of power
 			continue

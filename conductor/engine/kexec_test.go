@@ -261,12 +261,14 @@ func TestTokenOnce(t *testing.T) {
 		defer m.mu.Unlock()
 		urls <- phoneHomeURL.FindStringSubmatch(m.drive)[1]
 	}
+	goOn := m.hold("write_image")
 	w.must(m, node.Deploy)
 	w.until(m, "the image being written", func(n *node.Node) bool { return n.Job != nil && n.Job.Current() != nil && n.Job.Current().InBand })
 	early := signoflife.Token(w.cfg.PhoneHomeKey, m.id, w.node(m).Job.ID)
-	if err := eng.PhoneHome(t.Context(), early, "x"); !errors.Is(err, node.ErrNotFound) && w.node(m).Job.Current().InBand {
+	if err := eng.PhoneHome(t.Context(), early, "x"); !errors.Is(err, node.ErrNotFound) {
 		t.Errorf("a token counts while the agent is at work: %v", err)
 	}
+	goOn()
 	tok := <-urls
 	if tok != early {
 		t.Errorf("token %q, want %q", tok, early)
@@ -414,7 +416,7 @@ func TestDieDuringKexec(t *testing.T) {
 	world := func(t *testing.T) *world {
 		w := newWorld(t)
 		w.cfg = kexecConfig(start.Kexec, "phone_home")
-		w.cfg.FastTrack, w.objects, w.cfg.SessionGrace = true, true, 20*time.Second
+		w.cfg.FastTrack, w.objects = true, true
 		return w
 	}
 	total := once(t, world(t), "n", 0, false)
@@ -524,7 +526,7 @@ func TestDieDuringColdBoot(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.cfg = kexecConfig(start.Kexec, "phone_home")
-			w.cfg.SignTimeout, w.objects = 3*time.Second, true
+			w.cfg.SignTimeout, w.objects = 500*time.Millisecond, true // no system shows itself to the first conductor
 			seen := make(chan struct{})
 			first := w.start(&crash{moment: func(n *node.Node) bool {
 				if n.Job == nil || n.Job.Note != note {
@@ -538,6 +540,7 @@ func TestDieDuringColdBoot(t *testing.T) {
 			go func() {
 				<-seen
 				<-first.ended
+				w.cfg.SignTimeout = 2 * patience
 				w.start(nil)
 			}()
 			n := w.walk(m, node.Active)

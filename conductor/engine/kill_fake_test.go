@@ -49,7 +49,7 @@ func TestDieInEveryPhase(t *testing.T) {
 					before := w.plugs.applied.Load()
 					co.crash.arm(k, commit)
 					held, taken := false, false
-					deadline := time.Now().Add(20 * time.Second)
+					deadline := time.Now().Add(patience)
 					for {
 						if co.crash.reached() {
 							<-co.ended

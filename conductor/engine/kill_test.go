@@ -141,18 +141,17 @@ func TestAgentCarriesOnAlone(t *testing.T) {
 	w.start(nil)
 	m := w.add("n1")
 	w.walk(m, node.Available)
-	m.mu.Lock()
-	m.stepTook = 300 * time.Millisecond // long enough to be seen at it
-	m.mu.Unlock()
+	goOn := m.hold("write_image")
 	w.must(m, node.Deploy)
 	w.until(m, "write_image", func(n *node.Node) bool {
 		s := n.Job.Current()
 		return s != nil && s.Name == "write_image" && s.Status == node.StepRunning
 	})
-	plans := len(m.plansTaken)
 	w.kill()
+	goOn()
 	m.agentFinishes()
 	m.mu.Lock()
+	plans := len(m.plansTaken)
 	if !m.bootable {
 		t.Error("the agent did not finish by itself")
 	}

@@ -141,23 +141,26 @@ func TestRunNextGoesOn(t *testing.T) {
 func TestRerunIsNoSilence(t *testing.T) {
 	w := newWorld(t)
 	w.cfg.AgentSteps = outcomeSteps()
-	w.cfg.Silence = 500 * time.Millisecond
+	w.cfg.Silence = 20 * time.Second
 	w.start(nil)
 	m := w.add("n1")
 	w.must(m, node.Manage)
 	w.untilState(m, node.Manageable)
-	script(m, map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRerun, After: 2 * time.Second}}})
+	script(m, map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRerun, After: time.Second}}})
 	if err := w.clean(m, "a"); err != nil {
 		t.Fatal(err)
 	}
 	n := w.until(m, "the wait", func(n *node.Node) bool {
 		return n.Job != nil && n.Job.Current() != nil && !n.Job.Current().RunsAgain.IsZero()
 	})
-	if !strings.Contains(n.Job.Detail, "runs again after 2s") {
+	if !strings.Contains(n.Job.Detail, "runs again after 1s") {
 		t.Errorf("detail %q", n.Job.Detail)
 	}
+	w.silent(m)
+	time.Sleep(100 * time.Millisecond) // in which it is looked at
 	w.kill()
 	w.start(nil)
+	w.silent(m)
 	n = w.untilState(m, node.Manageable, node.CleanFailed)
 	if runs, _ := ran(m, n, node.PhaseClean); runs != "a a" || m.pxeBoots != 1 {
 		t.Errorf("%s (%s): ran %q in %d boots", n.Provision, n.LastError, runs, m.pxeBoots)

@@ -12,6 +12,20 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
+// syncPower is a round of reading every machine's power, once nobody else has this one's controller: a worker lets go of it a moment after it
+// has stored the end of what it did.
+func (w *world) syncPower(m *machine) {
+	w.t.Helper()
+	eng := w.current().eng
+	if err := eng.bmcs.Wait(w.t.Context(), m.key, "test"); err != nil {
+		w.t.Fatal(err)
+	}
+	eng.bmcs.Release("test")
+	if err := eng.syncPower(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // TestPowerSyncSkips: the power of nodes that are in somebody's hands is not looked at.
 func TestPowerSyncSkips(t *testing.T) {
 	for _, c := range []struct {
@@ -39,14 +53,7 @@ func TestPowerSyncSkips(t *testing.T) {
 			m.mu.Lock()
 			m.callErr = func(string) error { calls++; return nil }
 			m.mu.Unlock()
-			eng := w.current().eng
-			if err := eng.bmcs.Wait(t.Context(), m.key, "test"); err != nil {
-				t.Fatal(err)
-			}
-			eng.bmcs.Release("test")
-			if err := eng.syncPower(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			w.syncPower(m)
 			m.mu.Lock()
 			defer m.mu.Unlock()
 			if calls > 1 || (calls == 1) != c.read {
@@ -63,17 +70,7 @@ func TestPowerSyncForced(t *testing.T) {
 	w.start(nil)
 	m := w.addFake("n1")
 	w.walk(m, node.Active)
-	eng := w.current().eng
-	round := func() {
-		t.Helper()
-		if err := eng.bmcs.Wait(t.Context(), m.key, "test"); err != nil { // a worker lets go a moment after it has stored the end
-			t.Fatal(err)
-		}
-		eng.bmcs.Release("test")
-		if err := eng.syncPower(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
+	round := func() { t.Helper(); w.syncPower(m) }
 	for i := range 4 {
 		m.pull()
 		round()
@@ -130,9 +127,7 @@ func TestPowerFaultApart(t *testing.T) {
 	}
 	m.mu.Unlock()
 	for i := range 5 {
-		if err := eng.syncPower(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		w.syncPower(m)
 		n := w.node(m)
 		if bad := i >= 2; (n.Fault == node.FaultPower) != bad || (n.Power == "") != bad || n.Maintenance {
 			t.Errorf("after %d failed reads: fault %q, power %q, maintenance %v", i+1, n.Fault, n.Power, n.Maintenance)
@@ -142,9 +137,7 @@ func TestPowerFaultApart(t *testing.T) {
 	m.mu.Lock()
 	m.callErr = nil
 	m.mu.Unlock()
-	if err := eng.syncPower(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w.syncPower(m)
 	if n := w.node(m); n.Fault != node.FaultQuarantined || n.Power != "power on" || n.LastError != "" {
 		t.Errorf("after recovery: fault %q, power %q, last error %q", n.Fault, n.Power, n.LastError)
 	}

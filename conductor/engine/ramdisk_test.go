@@ -350,7 +350,7 @@ func TestDieAtEveryWriteOfRamdisk(t *testing.T) {
 					<-co.ended
 					w.start(nil)
 				}()
-				deadline := time.Now().Add(30 * time.Second)
+				deadline := time.Now().Add(patience)
 				for {
 					n := w.node(m)
 					if n.Job == nil && n.Provision == node.Active {

@@ -239,10 +239,17 @@ func TestRescueIsGone(t *testing.T) {
 		why     string
 		unasked bool
 	}{
-		"it restarts by itself": {func(w *world, m *machine) { m.mu.Lock(); m.turnOff(); m.turnOn(); m.mu.Unlock() }, "out of reach", true},
+		"it restarts by itself": {func(w *world, m *machine) {
+			m.mu.Lock()
+			m.lost = time.Hour
+			m.turnOff()
+			m.turnOn()
+			m.mu.Unlock()
+		}, "out of reach", true},
 		"it restarts while the conductor is away": {func(w *world, m *machine) {
 			w.kill()
 			m.pull()
+			w.cfg.SessionGrace = 300 * time.Millisecond
 			w.start(nil)
 		}, "out of reach", true},
 		"a client restarts it": {func(w *world, m *machine) {
@@ -254,7 +261,6 @@ func TestRescueIsGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.cfg.SessionGrace = 300 * time.Millisecond
 			w.start(nil)
 			m := w.addRescued("n1")
 			w.walk(m, node.Active)
@@ -354,8 +360,8 @@ func TestResetNetwork(t *testing.T) {
 	if err := co.eng.ResetNetwork(t.Context(), m.id, "tester"); !errors.As(err, &invalid) {
 		t.Errorf("with no agent = %v", err)
 	}
+	goOn := m.hold("write_image")
 	m.mu.Lock()
-	m.stepTook = 100 * time.Millisecond
 	plans := len(m.plansTaken)
 	m.mu.Unlock()
 	w.must(m, node.Deploy)
@@ -366,6 +372,7 @@ func TestResetNetwork(t *testing.T) {
 	if err := co.eng.ResetNetwork(t.Context(), m.id, "tester"); err != nil {
 		t.Fatal(err)
 	}
+	goOn()
 	w.untilState(m, node.Active)
 	m.mu.Lock()
 	defer m.mu.Unlock()

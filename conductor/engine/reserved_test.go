@@ -26,8 +26,8 @@ func TestReservedWithAgent(t *testing.T) {
 	if n := w.node(m); n.Provision != node.CleanHold || n.Reservation != "" {
 		t.Fatalf("a held node went on to %s, reservation %q", n.Provision, n.Reservation)
 	}
-	w.must(m, node.Unhold)
 	begun := time.Now()
+	w.must(m, node.Unhold)
 	n := w.untilState(m, node.Manageable)
 	if n.LastError != "" || n.Fault != "" {
 		t.Errorf("last error %q, fault %q", n.LastError, n.Fault)

@@ -101,7 +101,7 @@ func (a *agent) note(connected bool) bool {
 		}
 		b.Connected, b.LostAt = connected, time.Time{}
 		if !connected {
-			b.LostAt = time.Now().UTC()
+			b.LostAt = time.Now().Add(-a.m.lostFor()).UTC()
 		}
 		return nil
 	})
@@ -197,25 +197,45 @@ func (a *agent) emit(ev node.AgentEvent) {
 
 // take is given a plan: the same again is ignored, a lower generation refused, a higher one ends the one before.
 func (a *agent) take(p node.Plan) {
+	ctx, cancel := context.WithCancel(a.ctx)
+	if !a.begin(p, cancel) {
+		cancel()
+		return
+	}
+	a.m.mu.Lock() // never inside a.mu
+	a.m.plansTaken = append(a.m.plansTaken, p)
+	a.m.mu.Unlock()
+	a.w.wg.Go(func() { a.run(ctx, p) })
+}
+
+func (a *agent) begin(p node.Plan, cancel context.CancelFunc) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if p.ID == a.plan.ID {
-		return
+		return false
 	}
 	if p.Generation < a.highest || p.Generation <= a.gen {
 		a.refused++
-		return
+		return false
 	}
 	if a.cancel != nil {
 		a.cancel()
 	}
-	a.highest, a.plan, a.running, a.index = p.Generation, p, true, 0
-	a.m.mu.Lock()
-	a.m.plansTaken = append(a.m.plansTaken, p)
-	a.m.mu.Unlock()
-	ctx, cancel := context.WithCancel(a.ctx)
-	a.cancel = cancel
-	a.w.wg.Go(func() { a.run(ctx, p) })
+	a.highest, a.plan, a.running, a.index, a.cancel = p.Generation, p, true, 0, cancel
+	return true
+}
+
+// idle tells whether no plan runs. One whose last result has been taken gets the moment that it needs to end.
+func (a *agent) idle() bool {
+	for end := time.Now().Add(time.Second); ; {
+		a.mu.Lock()
+		running := a.running
+		a.mu.Unlock()
+		if !running || a.ctx.Err() != nil || time.Now().After(end) {
+			return !running
+		}
+		a.pause()
+	}
 }
 
 // run carries out a plan.
@@ -416,6 +436,9 @@ func (l link) CancelPlan(_ context.Context, id, planID string) error {
 	if err != nil {
 		return err
 	}
+	a.m.mu.Lock()
+	a.m.cancels++
+	a.m.mu.Unlock()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.plan.ID == planID && a.cancel != nil {
@@ -429,14 +452,14 @@ func (l link) Power(_ context.Context, id string, action node.PowerAction) error
 	if err != nil {
 		return err
 	}
-	a.mu.Lock()
-	running := a.running
-	a.mu.Unlock()
-	if running {
+	if !a.idle() {
 		return errors.New("a plan is running")
 	}
 	a.m.mu.Lock()
 	defer a.m.mu.Unlock()
+	if a.m.agent != a { // turned off meanwhile
+		return errNoSession
+	}
 	a.m.asks = append(a.m.asks, "agent "+string(action))
 	if a.m.flushTook > 0 {
 		a.m.stopAgent()

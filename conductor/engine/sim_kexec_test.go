@@ -33,10 +33,11 @@ func (l link) Kexec(ctx context.Context, id string, delay time.Duration) error {
 	a.m.mu.Lock()
 	a.m.asks = append(a.m.asks, "agent kexec")
 	a.m.mu.Unlock()
+	idle := a.idle()
 	a.mu.Lock()
-	running, ready := a.running, a.facts["kernel"] != ""
+	ready := a.facts["kernel"] != ""
 	a.mu.Unlock()
-	if running || !ready {
+	if !idle || !ready {
 		<-ctx.Done()
 		return errors.New("the agent did not leave")
 	}
@@ -106,7 +107,7 @@ func kexecConfig(method string, signs ...string) Config {
 			Args: []catalog.AgentStepArg{{Name: "kernel_append_params", Type: "string"}}})
 	}
 	c.BootInstance, c.SignOfLife = method, signs
-	c.SignTimeout = 20 * time.Second // longer than any test
+	c.SignTimeout = 2 * patience
 	c.PhoneHomeURL, c.PhoneHomeKey = "http://home/", []byte("key")
 	return c
 }

@@ -82,7 +82,9 @@ type machine struct {
 	mostInUse  int
 	agent      *agent
 	plansTaken []node.Plan
-	runs       []string // steps of script that ran
+	cancels    int           // of plans
+	lost       time.Duration // how long ago its agent, when its session ends, is said to have been lost
+	runs       []string      // steps of script that ran
 }
 
 // bmc is the machine's controller as one conductor reaches it.
@@ -216,6 +218,12 @@ func (m *machine) turnOff() {
 	m.stopAgent()
 }
 
+func (m *machine) lostFor() time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.lost
+}
+
 func (m *machine) stopAgent() {
 	if m.agent != nil {
 		m.agent.stop()
@@ -242,6 +250,21 @@ func (m *machine) turnOn() {
 		return
 	}
 	m.startOS(false)
+}
+
+// hold has the agent stay in a step until goOn is called, or its power goes.
+func (m *machine) hold(step string) (goOn func()) {
+	held := make(chan struct{})
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.behave[step] = func(a *agent, _ node.PlanStep) (node.StepResult, bool) {
+		select {
+		case <-held:
+		case <-a.ctx.Done():
+		}
+		return node.StepResult{}, false
+	}
+	return func() { close(held) }
 }
 
 // agentFinishes waits until the agent, if there is one, has no plan running.

@@ -56,11 +56,15 @@ type crash struct {
 
 var errDead = errors.New("this conductor is dead")
 
+// testConfig has limits that no slow machine comes to: a test that waits for one sets its own.
 func testConfig() Config {
 	return Config{Hostname: "c1", AutomatedClean: true, BootMode: "bios",
-		BootTimeout: 10 * time.Second, SessionGrace: 3 * time.Second, PowerTimeout: 2 * time.Second, AgentOff: 2 * time.Second,
-		PowerPoll: 2 * time.Millisecond, CallTimeout: time.Second, RetryBase: 2 * time.Millisecond, PowerSync: -1}
+		BootTimeout: time.Minute, SessionGrace: 20 * time.Second, PowerTimeout: 20 * time.Second, AgentOff: 20 * time.Second,
+		PowerPoll: 2 * time.Millisecond, CallTimeout: 20 * time.Second, RetryBase: 2 * time.Millisecond, PowerSync: -1}
 }
+
+// patience is how long a test waits for what has to come.
+const patience = 2 * time.Minute
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -236,7 +240,7 @@ func (w *world) must(m *machine, v node.Verb) {
 // until polls the node until ok says so.
 func (w *world) until(m *machine, what string, ok func(*node.Node) bool) *node.Node {
 	w.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		n := w.node(m)
 		if ok(n) {
@@ -268,7 +272,7 @@ func (w *world) driveOf(name string) any {
 // conductor did not take.
 func (w *world) walk(m *machine, to node.State) *node.Node {
 	w.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for {
 		n := w.node(m)
 		switch {

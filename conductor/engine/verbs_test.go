@@ -120,6 +120,11 @@ func TestAbort(t *testing.T) {
 			})
 			w.must(m, node.Abort)
 			if c.waits {
+				w.until(m, "the agent being told", func(*node.Node) bool {
+					m.mu.Lock()
+					defer m.mu.Unlock()
+					return m.cancels > 0
+				})
 				time.Sleep(20 * time.Millisecond)
 				if n := w.node(m); n.Provision != node.DeployWait {
 					t.Errorf("a step that can't be stopped was: state %s", n.Provision)
@@ -201,6 +206,9 @@ func TestPowerVerbs(t *testing.T) {
 	m.mu.Lock()
 	m.staysOff = true
 	m.mu.Unlock()
+	asked := make(chan struct{})
+	hang := func() { <-asked } // so that its time is not over before the others are asked for
+	m.hang.Store(&hang)
 	if err := eng.SetPower(t.Context(), m.id, "power on", 50*time.Millisecond, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -211,6 +219,7 @@ func TestPowerVerbs(t *testing.T) {
 	if err := w.ask(m, node.Inspect); !errors.As(err, &locked) {
 		t.Errorf("inspect during a power action = %v, want a LockedError", err)
 	}
+	close(asked)
 	n := w.until(m, "the end", func(n *node.Node) bool { return n.TargetPower == "" })
 	wantError(t, n, "stays off after 50ms")
 	if n.Provision != node.Manageable {
@@ -435,17 +444,50 @@ func TestAdopt(t *testing.T) {
 // TestSilence: a connected agent that says nothing for too long is booted anew.
 func TestSilence(t *testing.T) {
 	w := newWorld(t)
-	w.cfg.Silence = time.Second
+	w.cfg.Silence = 20 * time.Second
 	w.start(nil)
 	m := w.add("n1")
 	w.walk(m, node.Available)
 	var before atomic.Bool // the agent of one boot, then that of the next
+	m.mu.Lock()
 	m.behave["write_image"] = func(a *agent, _ node.PlanStep) (node.StepResult, bool) {
 		if !before.Swap(true) {
 			<-a.ctx.Done()
 		}
 		return node.StepResult{}, false
 	}
-	w.walk(m, node.Active)
+	m.mu.Unlock()
+	if err := w.current().eng.Provision(t.Context(), m.id, drive(w, m)); err != nil {
+		t.Fatal(err)
+	}
+	boots := -1
+	w.until(m, "the second boot", func(n *node.Node) bool {
+		s := n.Job.Current()
+		if s == nil || s.Name != "write_image" || s.Status != node.StepRunning {
+			return boots >= 0 && m.boots() > boots
+		}
+		if boots < 0 {
+			boots = m.boots()
+		}
+		w.silent(m)
+		return m.boots() > boots
+	})
+	w.untilState(m, node.Active)
 	checkDeployed(t, m, 2)
+}
+
+// silent lets hours pass since the agent of a machine last said something about its plan.
+func (w *world) silent(m *machine) {
+	w.t.Helper()
+	const hours = 5 * time.Hour
+	w.edit(m, func(n *node.Node) {
+		if n.Job != nil && time.Since(n.Job.PlanSent) < hours && !n.Job.PlanSent.IsZero() {
+			n.Job.PlanSent = n.Job.PlanSent.Add(-hours)
+		}
+	})
+	eng := w.current().eng
+	eng.mu.Lock()
+	eng.alive[m.id] = time.Now().Add(-hours)
+	eng.mu.Unlock()
+	eng.wake(m.id)
 }
