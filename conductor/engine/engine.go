@@ -14,8 +14,8 @@
 // write to it any more. Node.Reservation is only what the API shows: filled while the conductor has the next move.
 //
 // What decides and does nothing is in packages below: instance reads what a node says of its system, catalog knows which steps there are,
-// start decides how the installed system is started, program makes of a request the steps of a job, and turn says whose turn it is. They
-// know neither the engine nor the store.
+// start decides how the installed system is started, program makes of a request the steps of a job, record keeps the record of a job in its node, and turn says whose turn it
+// is. They know neither the engine nor the store.
 //
 // Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a limit of
 // time, after which the job fails with a sentence that says what happened and what to do.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -27,8 +28,8 @@ type inspected interface {
 
 // useResult applies what a step found out.
 func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep) error {
-	if s.Interface == "raid" && raidSteps[s.Name] {
-		return useRAID(n, s)
+	if record.MakesArrays(s) {
+		return record.UseRAID(n, s)
 	}
 	switch s.Name {
 	case "inspect":

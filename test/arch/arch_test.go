@@ -76,6 +76,7 @@ var may = map[string][]string{
 	"conductor/engine/catalog":  {"conductor/node", "proto/steparg"},
 	"conductor/engine/start":    {"conductor/engine/catalog", "conductor/engine/instance", "conductor/node", "conductor/power", "conductor/signoflife"},
 	"conductor/engine/program":  {"conductor/engine/catalog", "conductor/engine/instance", "conductor/engine/start", "conductor/hardware", "conductor/node", "conductor/signoflife", "conductor/workload", "proto/steparg"},
+	"conductor/engine/record":   {"conductor/engine/catalog", "conductor/engine/instance", "conductor/node"},
 	"conductor/engine/turn":     {},
 	"conductor/erasure":         {},
 	"conductor/store":           {"conductor/erasure", "conductor/node", "conductor/store/prepared", "conductor/store/seal"},
