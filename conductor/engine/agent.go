@@ -184,7 +184,7 @@ func (e *Engine) lastSign(nodeUUID string, since time.Time) time.Time {
 // acknowledged; results of boots and plans that are over are nobody's any more and are acknowledged, too.
 func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 	over := false
-	ctx, err := e.callOut(ctx, ev)
+	ctx, err := e.taker().CallOut(ctx, ev)
 	if err != nil {
 		return err
 	}

@@ -14,8 +14,8 @@
 // write to it any more. Node.Reservation is only what the API shows: filled while the conductor has the next move.
 //
 // What decides and does nothing is in packages below: instance reads what a node says of its system, catalog knows which steps there are,
-// start decides how the installed system is started, program makes of a request the steps of a job, record keeps the record of a job in its node, and turn says whose turn it
-// is. They know neither the engine nor the store.
+// start decides how the installed system is started, program makes of a request the steps of a job, record keeps the record of a job in its node, findings takes in
+// what an inspection found, and turn says whose turn it is. They know neither the engine nor the store.
 //
 // Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a limit of
 // time, after which the job fails with a sentence that says what happened and what to do.
@@ -30,6 +30,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/findings"
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/engine/turn"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -38,16 +39,14 @@ import (
 
 // db is what the engine asks of the store.
 type db interface {
-	Node(ctx context.Context, ident string) (*node.Node, error)
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
 	UUIDs(ctx context.Context, busy bool) ([]string, error)
 	Kept(ctx context.Context) ([]string, error)
 	Idle(ctx context.Context) ([]node.Idle, error)
-	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Leases(ctx context.Context) ([]node.Lease, error)
 	program.Library
-	inspected
+	findings.Store
 }
 
 // AgentLink reaches the agents that are connected.
