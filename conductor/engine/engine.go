@@ -15,7 +15,7 @@
 //
 // What decides and does nothing is in packages below: instance reads what a node says of its system, catalog knows which steps there are,
 // start decides how the installed system is started, program makes of a request the steps of a job, record keeps the record of a job in its node, findings takes in
-// what an inspection found, and turn says whose turn it is. They know neither the engine nor the store.
+// what an inspection found, watch looks out for signs of life of systems that start, and turn says whose turn it is. They know neither the engine nor the store.
 //
 // Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a limit of
 // time, after which the job fails with a sentence that says what happened and what to do.
@@ -33,6 +33,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/findings"
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/engine/turn"
+	"github.com/ingot-metal/ingot/conductor/engine/watch"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -104,7 +105,7 @@ type Engine struct {
 	sync   *powerSync
 	began  time.Time // of this engine's life
 
-	watches watches // of systems that are being started
+	watches *watch.Watches // of systems that are being started
 
 	onState func(node.Transition) // tells tests of every change of state, stored or not
 
@@ -124,12 +125,14 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Engine{
+	e := &Engine{
 		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
 		queue: turn.NewQueue(), bmcs: turn.NewLocks(),
 		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{}, holds: map[string]string{},
-		asked: map[string]ask{}, watches: watches{of: map[string]*watch{}}, met: map[string]string{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
+		asked: map[string]ask{}, met: map[string]string{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
 	}
+	e.watches = watch.New(store, drivers, e.sign, log)
+	return e
 }
 
 // SetLink tells the engine how to reach agents; for a link that itself needs the engine.
@@ -175,7 +178,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.log.Info("going on with unfinished work", "nodes", len(ids))
 	}
 
-	defer e.watches.work.Wait()
+	defer e.watches.Wait()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if e.cfg.PowerSync > 0 {

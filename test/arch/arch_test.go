@@ -79,6 +79,7 @@ var may = map[string][]string{
 	"conductor/engine/findings": {"conductor/engine/instance", "conductor/inspect", "conductor/inspect/hook", "conductor/node"},
 	"conductor/engine/record":   {"conductor/engine/catalog", "conductor/engine/instance", "conductor/node"},
 	"conductor/engine/turn":     {},
+	"conductor/engine/watch":    {"conductor/node", "conductor/power", "conductor/signoflife"},
 	"conductor/erasure":         {},
 	"conductor/store":           {"conductor/erasure", "conductor/node", "conductor/store/prepared", "conductor/store/seal"},
 	"conductor/store/prepared":  {},
