@@ -13,9 +13,16 @@
 // the others wait in line. And the conductor owns the node by a lease with a fencing number: whoever held the node before can't
 // write to it any more. Node.Reservation is only what the API shows: filled while the conductor has the next move.
 //
-// What decides and does nothing is in packages below: instance reads what a node says of its system, catalog knows which steps there are,
-// start decides how the installed system is started, program makes of a request the steps of a job, record keeps the record of a job in its node, findings takes in
-// what an inspection found, watch looks out for signs of life of systems that start, and turn says whose turn it is. They know neither the engine nor the store.
+// What needs neither its locks nor a pass over a node is in packages below, none of which knows the engine:
+//
+//   - turn: which node is looked at next, and who may use a controller
+//   - instance: what a node says of its system: image, disk, traits, rescue keys
+//   - catalog: which steps there are, and what the agent's take
+//   - start: how the installed system is started, and known to have come up
+//   - program: which steps a request comes to, in which order, with which arguments
+//   - record: where a job is in the agent's plan, what stays of it, how far a boot came
+//   - findings: what an inspection found, hooks and rules, and the requests of rules
+//   - watch: the look-out for signs of life
 //
 // Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a limit of
 // time, after which the job fails with a sentence that says what happened and what to do.
