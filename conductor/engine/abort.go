@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -16,7 +17,7 @@ func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
 		return e.conductorStep(ctx, p, s) // stepDone sees to it
 	}
 	if s == nil || !s.InBand || j.PlanID == "" || j.PlanSent.IsZero() || b == nil || b.Ended {
-		return 0, p.fail(ctx, abortReason(j))
+		return 0, p.fail(ctx, record.AbortReason(j))
 	}
 	if b.Connected {
 		err := e.agents().CancelPlan(ctx, p.n.UUID, j.PlanID)
@@ -36,19 +37,7 @@ func (e *Engine) abort(ctx context.Context, p *pass) (time.Duration, error) {
 			return left, nil
 		}
 	}
-	return 0, p.fail(ctx, abortReason(j))
-}
-
-func abortReason(j *node.Job) string {
-	s := j.Current()
-	if s == nil {
-		return "by request, the " + string(j.Phase) + " operation was " + j.Detail
-	}
-	when := "during"
-	if s.Status == node.StepPending {
-		when = "before"
-	}
-	return fmt.Sprintf("by request, the %s operation was %s %s step %s", j.Phase, j.Detail, when, s.Name)
+	return 0, p.fail(ctx, record.AbortReason(j))
 }
 
 // orphan fails a node that is in the middle of something without a job: nothing here makes one, so somebody else did.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -117,7 +118,7 @@ func (e *Engine) step(ctx context.Context, p *pass) (time.Duration, error) {
 	case s == nil:
 		_, err := p.change(ctx, func(n *node.Node, also *node.Also) error { return e.finish(n, also) })
 		return 0, err
-	case p.n.Maintenance && pausable(p.n, s):
+	case p.n.Maintenance && record.Pausable(p.n, s):
 		return e.pause(ctx, p)
 	case s.InBand:
 		return e.plan(ctx, p)
@@ -308,29 +309,15 @@ func (e *Engine) stepDone(n *node.Node, also *node.Also, result json.RawMessage)
 	c.Status, c.EndedAt, c.Result = node.StepDone, time.Now().UTC(), result
 	e.mark(n, also, node.MarkStepDone, c.Name)
 	detail := j.Detail
-	e.toNext(j)
+	record.ToNext(j)
 	if j.Abort && j.Failure == "" { // asked for while the step could not be stopped
 		j.Detail = detail
-		return e.fail(n, also, abortReason(j))
+		return e.fail(n, also, record.AbortReason(j))
 	}
 	if j.Failure != "" || j.Current() == nil {
 		return e.finish(n, also)
 	}
 	return e.resume(n, also)
-}
-
-// toNext moves a job to its first step that is not done, and forgets where in the last one it was.
-func (e *Engine) toNext(j *node.Job) {
-	j.Index = len(j.Steps)
-	for i, s := range j.Steps {
-		if s.Status != node.StepDone {
-			j.Index = i
-			break
-		}
-	}
-	j.Note, j.Attempt, j.Detail = "", 0, ""
-	j.BegunAt, j.NotBefore, j.PlanSent = time.Time{}, time.Time{}, time.Time{}
-	j.PlanID, j.PlanGen, j.PlanFirst = "", 0, 0
 }
 
 // setState moves a node by the one table of states. The reservation follows: filled while the conductor has the next move.

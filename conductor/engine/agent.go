@@ -3,10 +3,10 @@ package engine
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -58,7 +58,7 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 		case j.PlanID == "":
 		case a.PlanID == j.PlanID:
 			e.planSent(n, also)
-		case touched(j):
+		case record.Touched(j):
 			// It began the plan and does not have it any more: another boot, or it broke down. Nothing that the steps left for
 			// each other is there.
 			why := "the agent lost its plan"
@@ -95,20 +95,9 @@ func (e *Engine) planLost(n *node.Node, also *node.Also, why string) error {
 	if s := n.Job.Current(); s != nil && s.RunsAgain.After(n.Job.NotBefore) {
 		n.Job.NotBefore = s.RunsAgain // it wanted to be left alone until then
 	}
-	e.planAnew(n.Job, why)
+	record.PlanAnew(n.Job, why)
 	e.history(n, also, "provisioning", "WARNING", "the steps are run again: "+why, "")
 	return nil
-}
-
-// touched tells whether anything of the present plan has begun.
-func touched(j *node.Job) bool {
-	from, to := planRange(j)
-	for _, s := range j.Steps[from:to] {
-		if s.Status != node.StepPending {
-			return true
-		}
-	}
-	return false
 }
 
 // AgentLost takes in that an agent's session has ended. The agent has a grace period to come back.
@@ -195,7 +184,7 @@ func (e *Engine) lastSign(nodeUUID string, since time.Time) time.Time {
 // acknowledged; results of boots and plans that are over are nobody's any more and are acknowledged, too.
 func (e *Engine) AgentEvent(ctx context.Context, ev node.AgentEvent) error {
 	over := false
-	ctx, err := e.callOut(ctx, ev)
+	ctx, err := e.taker().CallOut(ctx, ev)
 	if err != nil {
 		return err
 	}
@@ -240,7 +229,7 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 		if !mine(r.PlanID) {
 			return nil
 		}
-		s, i := planStep(j, r)
+		s, i := record.PlanStep(j, r)
 		if s == nil {
 			return nil
 		}
@@ -261,7 +250,7 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 		if !mine(r.PlanID) {
 			return nil
 		}
-		s, i := planStep(j, r.StepRef)
+		s, i := record.PlanStep(j, r.StepRef)
 		if s == nil {
 			return nil
 		}
@@ -280,7 +269,7 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 		e.mu.Lock()
 		held := e.holds[n.UUID]
 		e.mu.Unlock()
-		if mine(held) && !j.PlanSent.IsZero() && touched(j) {
+		if mine(held) && !j.PlanSent.IsZero() && record.Touched(j) {
 			return e.planLost(n, also, "the agent broke down and was started again ("+orElse(r.Reason, "no reason given")+")")
 		}
 	}
@@ -324,73 +313,20 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 		case node.OutcomeDone:
 			return e.useResult(ctx, n, also, s)
 		case node.OutcomeRunNext:
-			e.insertAsked(j, i+1, r.Next)
+			record.Insert(j, e.cfg.AgentSteps, i+1, r.Next)
 		case node.OutcomeReboot:
 			return e.rebootThenGoOn(n, also, name)
 		case node.OutcomeHold:
 			if _, _, err := node.Next(n.Provision, n.TargetProvision, node.Hold); err != nil {
 				return e.fail(n, also, fmt.Sprintf("step %s asks to hold the node, which is not possible in phase %s", name, j.Phase))
 			}
-			e.toNext(j)
+			record.ToNext(j)
 			j.Detail = "held by step " + name + "; unhold goes on, abort ends it"
 			return e.leave(n, also, node.Hold)
 		}
 		return nil
 	}
 	return e.fail(n, also, fmt.Sprintf("step %s ended with an outcome that this version of Ingot does not know (%q); use the ramdisk that belongs to it", r.Name, r.Outcome))
-}
-
-// planStep finds the step of a job that a result of the present plan is about: the plan's step of that index, or one that it asked for.
-func planStep(j *node.Job, r node.StepRef) (*node.JobStep, int) {
-	from, to := planRange(j)
-	at, k := -1, -1
-	for i := from; i < to; i++ {
-		if j.Steps[i].Under {
-			continue
-		}
-		if k++; k == r.Index {
-			at = i
-			break
-		}
-	}
-	if at < 0 {
-		return nil, 0
-	}
-	if s := &j.Steps[at]; s.Status != node.StepDone && (r.Name == "" || r.Name == s.Name) {
-		return s, at
-	}
-	last := -1
-	for i := at + 1; i < to && j.Steps[i].Under; i++ {
-		if j.Steps[i].Name != r.Name {
-			continue
-		}
-		if last = i; j.Steps[i].Status != node.StepDone {
-			break
-		}
-	}
-	switch {
-	case last >= 0:
-		return &j.Steps[last], last
-	case r.Name == j.Steps[at].Name:
-		return &j.Steps[at], at // once more
-	}
-	return nil, 0
-}
-
-// insertAsked puts the steps that a step asked for behind it: the agent runs them before it goes on with its plan.
-func (e *Engine) insertAsked(j *node.Job, at int, next []node.PlanStep) {
-	var asked []node.JobStep
-	for _, a := range next {
-		s, _ := e.cfg.AgentSteps.Find(a.Interface, a.Name) // the agent itself refuses what it has not
-		s.Interface, s.Name = a.Interface, a.Name
-		st := catalog.InBand(s, a.Args, j.Steps[at-1].Priority)
-		if a.Stall > 0 {
-			st.Stall = a.Stall
-		}
-		st.Under = true
-		asked = append(asked, st)
-	}
-	j.Steps = slices.Insert(j.Steps, at, asked...)
 }
 
 // rebootThenGoOn boots the agent again for the steps behind one that asked for it.
@@ -404,7 +340,7 @@ func (e *Engine) rebootThenGoOn(n *node.Node, also *node.Also, name string) erro
 	// It was asked for, so it does not count against the limit for boots that went wrong.
 	j.Boots = max(0, j.Boots-1)
 	e.closeBoot(n)
-	e.toNext(j)
+	record.ToNext(j)
 	j.Detail = "step " + name + " asked for a restart"
 	e.mark(n, also, node.MarkBootAgain, j.Detail)
 	return e.resume(n, also)
@@ -414,9 +350,9 @@ func (e *Engine) rebootThenGoOn(n *node.Node, also *node.Also, name string) erro
 func (e *Engine) planResult(n *node.Node, also *node.Also, r *node.PlanResult) error {
 	j := n.Job
 	if j.Abort {
-		return e.fail(n, also, abortReason(j))
+		return e.fail(n, also, record.AbortReason(j))
 	}
-	from, to := planRange(j)
+	from, to := record.PlanRange(j)
 	for _, s := range j.Steps[from:to] {
 		if s.Status != node.StepDone {
 			if r.Cancelled {
@@ -431,7 +367,7 @@ func (e *Engine) planResult(n *node.Node, also *node.Also, r *node.PlanResult) e
 	if s := j.Current(); s != nil && !s.InBand && s.Status == node.StepRunning {
 		return nil // the last result was enough to go on: where in its next step the conductor is must not be forgotten
 	}
-	e.toNext(j)
+	record.ToNext(j)
 	if err := e.resume(n, also); err != nil {
 		return err
 	}

@@ -5,10 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -168,9 +168,6 @@ func (e *Engine) openWindow(n *node.Node, also *node.Also) error {
 	return nil
 }
 
-// bootStages are the marks of a boot that gets on. A machine that goes round in circles makes the same ones again, which is no progress.
-var bootStages = []string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk}
-
 // bootMarks are the marks of the present job, behind those of the job whose boot it took over, oldest first.
 func (e *Engine) bootMarks(ctx context.Context, p *pass) ([]node.Mark, error) {
 	marks, err := e.db.Marks(ctx, p.n.UUID, p.n.Job.ID)
@@ -187,21 +184,7 @@ func (e *Engine) bootProgress(ctx context.Context, p *pass) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
-	b := p.n.Boot
-	last, seen := b.OpenedAt, map[string]bool{}
-	for _, m := range marks { // oldest first
-		if m.At.Before(b.OpenedAt.Truncate(time.Microsecond)) || seen[m.Name] || !slices.Contains(bootStages, m.Name) {
-			continue
-		}
-		seen[m.Name] = true
-		if m.At.After(last) {
-			last = m.At
-		}
-	}
-	if b.EnrolledAt.After(last) {
-		last = b.EnrolledAt
-	}
-	return last.Add(e.cfg.BootTimeout), nil
+	return record.Progress(p.n.Boot, marks).Add(e.cfg.BootTimeout), nil
 }
 
 // whyNoAgent says how far a machine came that did not bring up its agent in time, and what that hints at.
@@ -210,43 +193,19 @@ func (e *Engine) whyNoAgent(ctx context.Context, p *pass) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	b := p.n.Boot
-	seen := map[string]node.Mark{}
-	for _, m := range marks {
-		if !m.At.Before(b.OpenedAt.Truncate(time.Microsecond)) {
-			seen[m.Name] = m
-		}
-	}
 	head := fmt.Sprintf("the agent did not call back within %s; ", e.cfg.BootTimeout)
-	at := func(name string) string { return "at " + seen[name].At.Format("15:04:05") }
-	has := func(name string) bool { _, ok := seen[name]; return ok }
-	switch {
-	case !b.EnrolledAt.IsZero():
-		return head + "it enrolled at " + b.EnrolledAt.Format("15:04:05") + " but opened no session: look at the machine's console and at the port of the agents' service", nil
-	case has(node.MarkEnrolRefused):
-		return head + "its enrolment was refused " + at(node.MarkEnrolRefused) + " (" + seen[node.MarkEnrolRefused].Detail + "): see the node's history", nil
-	case has(node.MarkRamdisk), has(node.MarkKernel):
-		last := node.MarkRamdisk
-		if !has(last) {
-			last = node.MarkKernel
-		}
-		return head + "last seen: " + last + " " + at(last) + ": look at the machine's console for what the kernel or the agent says (too little memory, no driver for its network card?)", nil
-	case has(node.MarkBootScript):
-		return head + "last seen: boot script fetched " + at(node.MarkBootScript) + ", but no kernel: check that the HTTP port is reachable from the machine", nil
-	case has(node.MarkBootProgram):
-		return head + "last seen: boot program fetched " + at(node.MarkBootProgram) + ", but no boot script: check DHCP for iPXE and the HTTP port, and look at the machine's console", nil
-	case has(node.MarkDHCP):
-		return head + "last seen: DHCP request answered " + at(node.MarkDHCP) + ", but nothing fetched: check that TFTP and HTTP are reachable from the machine", nil
+	far, heard := record.HowFar(p.n.Boot, marks)
+	if heard {
+		return head + far, nil
 	}
-	reason := head + "no DHCP request of the machine was seen: check its cabling, that it boots from the network, and the addresses of its ports"
 	st, err := p.power(ctx)
 	switch {
 	case errors.Is(err, errMoved), errors.Is(err, errFenced), ctx.Err() != nil:
 		return "", err
 	case err == nil && st == power.Off:
-		reason = head + "the controller says that the machine is off again: look at its power supplies and at the controller's event log"
+		far = "the controller says that the machine is off again: look at its power supplies and at the controller's event log"
 	}
-	return reason, nil
+	return head + far, nil
 }
 
 // endAgent turns the agent's machine off: the agent is asked first, so that it ends its boot in order, then the power is cut.

@@ -13,9 +13,16 @@
 // the others wait in line. And the conductor owns the node by a lease with a fencing number: whoever held the node before can't
 // write to it any more. Node.Reservation is only what the API shows: filled while the conductor has the next move.
 //
-// What decides and does nothing is in packages below: instance reads what a node says of its system, catalog knows which steps there are,
-// start decides how the installed system is started, program makes of a request the steps of a job, and turn says whose turn it is. They
-// know neither the engine nor the store.
+// What needs neither its locks nor a pass over a node is in packages below, none of which knows the engine:
+//
+//   - turn: which node is looked at next, and who may use a controller
+//   - instance: what a node says of its system: image, disk, traits, rescue keys
+//   - catalog: which steps there are, and what the agent's take
+//   - start: how the installed system is started, and known to have come up
+//   - program: which steps a request comes to, in which order, with which arguments
+//   - record: where a job is in the agent's plan, what stays of it, how far a boot came
+//   - findings: what an inspection found, hooks and rules, and the requests of rules
+//   - watch: the look-out for signs of life
 //
 // Nothing spins: whatever is asked of a machine is asked a bounded number of times, with growing pauses, and within a limit of
 // time, after which the job fails with a sentence that says what happened and what to do.
@@ -30,24 +37,24 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/findings"
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/engine/turn"
+	"github.com/ingot-metal/ingot/conductor/engine/watch"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
 // db is what the engine asks of the store.
 type db interface {
-	Node(ctx context.Context, ident string) (*node.Node, error)
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
 	UUIDs(ctx context.Context, busy bool) ([]string, error)
 	Kept(ctx context.Context) ([]string, error)
 	Idle(ctx context.Context) ([]node.Idle, error)
-	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Leases(ctx context.Context) ([]node.Lease, error)
 	program.Library
-	inspected
+	findings.Store
 }
 
 // AgentLink reaches the agents that are connected.
@@ -105,7 +112,7 @@ type Engine struct {
 	sync   *powerSync
 	began  time.Time // of this engine's life
 
-	watches watches // of systems that are being started
+	watches *watch.Watches // of systems that are being started
 
 	onState func(node.Transition) // tells tests of every change of state, stored or not
 
@@ -125,12 +132,14 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Engine{
+	e := &Engine{
 		db: store, drivers: drivers, link: link, network: network, cfg: cfg.withDefaults(), log: log,
 		queue: turn.NewQueue(), bmcs: turn.NewLocks(),
 		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{}, holds: map[string]string{},
-		asked: map[string]ask{}, watches: watches{of: map[string]*watch{}}, met: map[string]string{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
+		asked: map[string]ask{}, met: map[string]string{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
 	}
+	e.watches = watch.New(store, drivers, e.sign, log)
+	return e
 }
 
 // SetLink tells the engine how to reach agents; for a link that itself needs the engine.
@@ -176,7 +185,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		e.log.Info("going on with unfinished work", "nodes", len(ids))
 	}
 
-	defer e.watches.work.Wait()
+	defer e.watches.Wait()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	if e.cfg.PowerSync > 0 {

@@ -1,16 +1,14 @@
 package engine
 
 import (
-	"encoding/json"
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -32,7 +30,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 		if j.Phase == node.PhaseDeploy || j.Phase == node.PhaseAdopt {
 			n.DeployedBy = j.Requester
 		}
-		remember(n)
+		record.Remember(n)
 		n.Job = nil
 		return nil
 	}
@@ -76,7 +74,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 		e.closeBoot(n)
 		n.InstanceInfo, n.InstanceUUID, n.InstanceName, n.DeployedBy = nil, "", "", ""
 		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took), j.Requester)
-		remember(n)
+		record.Remember(n)
 		n.Job = e.maker().CleanJob(n, j.Requester)
 		if err := e.setState(n, also, node.Clean); err != nil {
 			return err
@@ -128,7 +126,7 @@ func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 		return e.finishFailed(n, also)
 	}
 	j.Steps = append(j.Steps, node.JobStep{Interface: "deploy", Name: stepAfterFail})
-	e.toNext(j)
+	record.ToNext(j)
 	j.Index = len(j.Steps) - 1
 	return e.resume(n, also)
 }
@@ -167,30 +165,9 @@ func (e *Engine) finishFailed(n *node.Node, also *node.Also) error {
 	if err := e.setState(n, also, verb); err != nil {
 		return err
 	}
-	remember(n)
+	record.Remember(n)
 	n.Job = nil
 	return nil
-}
-
-// keptResult is how long the result of a step may be to be kept with the node when its job is over.
-const keptResult = 64 << 10
-
-// remember keeps what came out of a node's job, which is over.
-func remember(n *node.Node) {
-	j := *n.Job
-	j.EndedAt = time.Now().UTC()
-	j.Steps = slices.Clone(j.Steps)
-	for i := range j.Steps {
-		s := &j.Steps[i]
-		s.Args = nil // may hold secrets
-		if len(s.Result) > keptResult {
-			s.Result = json.RawMessage(fmt.Sprintf(`{"omitted_bytes":%d}`, len(s.Result)))
-		}
-	}
-	past := map[node.Phase]*node.Job{}
-	maps.Copy(past, n.Past)
-	past[j.Phase] = &j
-	n.Past = past
 }
 
 // clearFault takes back a fault that has been overcome, if it is that one.

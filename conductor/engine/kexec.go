@@ -165,7 +165,7 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 
 	case "sign", "sign after cold boot":
 		if j.Sign != nil {
-			e.unwatch(p.n.UUID)
+			e.watches.End(p.n.UUID)
 			return verdict{done: true, result: start.Result(hot, j.Note != "sign", j.Sign)}, nil
 		}
 		if err := e.watch(ctx, p, true); err != nil {

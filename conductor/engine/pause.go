@@ -7,20 +7,6 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// pausable tells whether a job waits at the beginning of a step until its node is out of maintenance. A tear-down, and what cleans up
-// behind failed work, goes on: neither leaves a machine on that was off.
-func pausable(n *node.Node, s *node.JobStep) bool {
-	j := n.Job
-	if s.Status != node.StepPending || j.Failure != "" || s.InBand && j.PlanID != "" && !j.PlanSent.IsZero() {
-		return false
-	}
-	switch j.Phase {
-	case node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseService, node.PhaseRescue, node.PhaseWarm:
-		return true
-	}
-	return false
-}
-
 const pausedDetail = "paused: the node is in maintenance mode"
 
 // pause leaves a job waiting, with nothing touched and nothing locked. Nobody tells the engine when maintenance ends, so it looks.

@@ -3,13 +3,13 @@ package engine
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -90,7 +90,7 @@ func (e *Engine) planSent(n *node.Node, also *node.Also) {
 	}
 	j.PlanSent = time.Now().UTC()
 	var names []string
-	for from, to := planRange(j); from < to; from++ {
+	for from, to := record.PlanRange(j); from < to; from++ {
 		if j.Steps[from].Status != node.StepDone {
 			names = append(names, j.Steps[from].Name)
 		}
@@ -98,20 +98,11 @@ func (e *Engine) planSent(n *node.Node, also *node.Also) {
 	e.mark(n, also, node.MarkPlan, strings.Join(names, " "))
 }
 
-// planRange is the range of steps of the job's present plan. Steps of it may be done.
-func planRange(j *node.Job) (from, to int) {
-	to = j.PlanFirst
-	for to < len(j.Steps) && j.Steps[to].InBand {
-		to++
-	}
-	return j.PlanFirst, to
-}
-
 // makePlan is the job's present plan as it goes to the agent. Arguments are made here, so that what is secret in them is stored
 // with the node only, once.
 func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 	j := n.Job
-	from, to := planRange(j)
+	from, to := record.PlanRange(j)
 	plan := node.Plan{ID: j.PlanID, Generation: j.PlanGen, Phase: j.Phase}
 	for _, s := range j.Steps[from:to] {
 		args, err := e.maker().Args(n, j, s)
@@ -121,33 +112,6 @@ func (e *Engine) makePlan(n *node.Node) (node.Plan, error) {
 		plan.Steps = append(plan.Steps, node.PlanStep{Interface: s.Interface, Name: s.Name, Args: args, Stall: s.Stall})
 	}
 	return plan, nil
-}
-
-// planAnew gives up the present plan; the next look makes a new one. What the old one's steps left for each other in the agent is gone with
-// it, so where they leave anything (the image that is written, and not committed yet) all of them run again; else those that are done, which
-// may have taken hours, stay done.
-func (e *Engine) planAnew(j *node.Job, why string) {
-	from, to := planRange(j)
-	all := slices.ContainsFunc(j.Steps[from:to], func(s node.JobStep) bool { return s.Interface == "deploy" && s.Name == "write_image" })
-	kept := slices.Clone(j.Steps[:from])
-	j.Index = -1
-	for _, s := range j.Steps[from:to] {
-		if all && s.Under {
-			continue // who asked for it will ask again
-		}
-		if all || s.Status != node.StepDone {
-			s.Status, s.Result, s.StartedAt, s.EndedAt, s.RunsAgain = node.StepPending, nil, time.Time{}, time.Time{}, time.Time{}
-			if j.Index < 0 {
-				j.Index = len(kept)
-			}
-		}
-		kept = append(kept, s)
-	}
-	if j.Index < 0 {
-		j.Index = len(kept) // only the plan's end was not heard of
-	}
-	j.Steps = append(kept, j.Steps[to:]...)
-	j.PlanID, j.PlanSent, j.Detail = "", time.Time{}, why
 }
 
 // bootAnew restarts the machine with a new boot of the agent, or fails the job when that has been done often enough.
@@ -168,7 +132,7 @@ func (p *pass) bootAnew(ctx context.Context, why string) error {
 			return e.fail(n, also, fmt.Sprintf("%s; the agent was booted %d times for this job, which is the limit: look at the node's console and its power supply", why, j.Boots))
 		}
 		if j.PlanID != "" {
-			e.planAnew(j, why)
+			record.PlanAnew(j, why)
 		}
 		j.Steps[boot].Status = node.StepPending
 		j.Index, j.Note, j.Attempt, j.Detail = boot, "", 0, why

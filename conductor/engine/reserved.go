@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -29,7 +30,7 @@ func hold(ctx context.Context, p *pass) (verdict, error) {
 		c := j.Current()
 		c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
 		p.e.mark(n, also, node.MarkStepDone, c.Name)
-		p.e.toNext(j)
+		record.ToNext(j)
 		j.Detail = "held by step hold; unhold goes on, abort ends it"
 		return p.e.leave(n, also, node.Hold)
 	})

@@ -2,14 +2,13 @@ package engine
 
 import (
 	"context"
-	"encoding/json"
 	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
-	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/engine/record"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
@@ -187,29 +186,12 @@ func (e *Engine) finishAhead(n *node.Node, also *node.Also, took time.Duration) 
 	e.mark(n, also, node.MarkKept, "")
 	for _, s := range j.Steps {
 		if s.InBand && s.Name == "write_image" {
-			n.Boot.Staged = staged(s)
+			n.Boot.Staged = record.Staged(s)
 		}
 	}
 	e.history(n, also, "provisioning", "INFO", "the node is warm after "+took.String()+": its agent waits for work", j.Requester)
-	remember(n)
+	record.Remember(n)
 	n.Job = nil
-}
-
-// staged is what a step that wrote an image ahead left.
-func staged(s node.JobStep) *node.Staged {
-	var args struct {
-		Source string `json:"image_source"`
-	}
-	var r struct {
-		Disk struct {
-			Name string `json:"name"`
-		} `json:"disk"`
-		Digest string `json:"digest"`
-	}
-	// What can't be read is shown empty: the agent alone decides whether an image is the one that it wrote.
-	_ = json.Unmarshal(s.Args, &args)
-	_ = json.Unmarshal(s.Result, &r)
-	return &node.Staged{Source: instance.Redact(args.Source), Digest: r.Digest, Disk: r.Disk.Name, At: time.Now().UTC()}
 }
 
 // failAhead ends a job that was done ahead and failed: the node is as available as before.
@@ -221,6 +203,6 @@ func (e *Engine) failAhead(n *node.Node) {
 	if b := n.Boot; b == nil || !b.Kept {
 		e.closeBoot(n)
 	}
-	remember(n)
+	record.Remember(n)
 	n.Job = nil
 }

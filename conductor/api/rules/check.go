@@ -8,7 +8,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/document"
-	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/engine/findings"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -43,7 +43,7 @@ func (s *Handlers) checkRule(ctx context.Context, c *call.Call) (*call.Reply, er
 	if err != nil {
 		return nil, err
 	}
-	f, err := engine.Found(n, doc)
+	f, err := findings.Found(n, doc)
 	if err != nil {
 		return nil, fmt.Errorf("read stored inventory of node %s: %w", n.UUID, err)
 	}

@@ -1,18 +1,21 @@
-package engine
+package record
 
 import (
 	"encoding/json"
 	"reflect"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// raidSteps are the agent's, of the interface raid; their results say which arrays there are.
+// MakesArrays tells whether a step is one of the agent's whose results say which arrays there are.
+func MakesArrays(s *node.JobStep) bool { return s.Interface == "raid" && raidSteps[s.Name] }
+
 var raidSteps = map[string]bool{"create_configuration": true, "apply_configuration": true, "delete_configuration": true}
 
-// useRAID keeps what arrays a node has, and makes the root volume its root device; the hint of an array that is gone goes, too.
-func useRAID(n *node.Node, s *node.JobStep) error {
+// UseRAID keeps what arrays a node has, and makes the root volume its root device; the hint of an array that is gone goes, too.
+func UseRAID(n *node.Node, s *node.JobStep) error {
 	var r struct {
 		Config struct {
 			LogicalDisks []map[string]any `json:"logical_disks"`
@@ -51,4 +54,21 @@ func rootHint(config map[string]any) any {
 		}
 	}
 	return nil
+}
+
+// Staged is what a step that wrote an image ahead left.
+func Staged(s node.JobStep) *node.Staged {
+	var args struct {
+		Source string `json:"image_source"`
+	}
+	var r struct {
+		Disk struct {
+			Name string `json:"name"`
+		} `json:"disk"`
+		Digest string `json:"digest"`
+	}
+	// What can't be read is shown empty: the agent alone decides whether an image is the one that it wrote.
+	_ = json.Unmarshal(s.Args, &args)
+	_ = json.Unmarshal(s.Result, &r)
+	return &node.Staged{Source: instance.Redact(args.Source), Digest: r.Digest, Disk: r.Disk.Name, At: time.Now().UTC()}
 }

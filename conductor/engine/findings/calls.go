@@ -1,0 +1,137 @@
+package findings
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/inspect"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// Requests of rules are made before the transaction in which the rules are applied: nobody may have to wait for them there. Should the
+// conductor die in between, or the transaction fail, they are made again.
+
+type callsKey struct{}
+
+// calls are the outcomes of requests, in order.
+type calls struct {
+	made []inspect.Call
+	errs []error
+}
+
+// callTime is how long all requests for one inspection may take.
+const callTime = time.Minute
+
+// CallOut makes the requests of the rules that will be applied to the result of an inspection, and keeps their outcomes in the context that
+// it returns.
+func (t Taker) CallOut(ctx context.Context, ev node.AgentEvent) (context.Context, error) {
+	r := ev.StepFinished
+	if r == nil || r.Name != "inspect" || r.Outcome != node.OutcomeDone {
+		return ctx, nil
+	}
+	rules, err := t.Store.Rules(ctx)
+	if err != nil || !inspect.Calls(rules) && !inspect.Calls(t.Options.BuiltIn) {
+		return ctx, err
+	}
+	n, err := t.Store.Node(ctx, ev.NodeUUID)
+	if err != nil || n.Job == nil || n.Job.PlanID != r.PlanID {
+		return ctx, err
+	}
+	f, err := t.found(ctx, n, r.Result)
+	var bad *unreadable
+	if errors.As(err, &bad) {
+		return ctx, nil // which fails the job later
+	}
+	if err != nil {
+		return ctx, err
+	}
+	var c calls
+	o := t.Options
+	limit, cancel := context.WithTimeout(ctx, callTime)
+	defer cancel()
+	o.Call = func(want inspect.Call) error {
+		err := get(limit, want)
+		c.made, c.errs = append(c.made, want), append(c.errs, err)
+		return err
+	}
+	// A rule that fails here fails there as well, and is told there.
+	_ = inspect.Run(f, rules, o)
+	return context.WithValue(ctx, callsKey{}, &c), ctx.Err()
+}
+
+// calledBefore gives the outcomes of requests that were made before, each once.
+func calledBefore(ctx context.Context) func(inspect.Call) error {
+	c, _ := ctx.Value(callsKey{}).(*calls)
+	at := 0
+	return func(want inspect.Call) error {
+		if c == nil || at >= len(c.made) || !reflect.DeepEqual(c.made[at], want) {
+			return errors.New("the node was changed while it was inspected, and the request would be another one now; inspect it again")
+		}
+		at++
+		return c.errs[at-1]
+	}
+}
+
+// get makes a request of a rule, again when that may help.
+func get(ctx context.Context, c inspect.Call) error {
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.DisableKeepAlives = true
+	if len(c.Proxies) > 0 {
+		transport.Proxy = func(r *http.Request) (*url.URL, error) {
+			if p := c.Proxies[r.URL.Scheme]; p != "" {
+				return url.Parse(p)
+			}
+			return nil, nil
+		}
+	}
+	client := &http.Client{Transport: transport, Timeout: c.Timeout}
+	pause := time.Duration(0) // before the first retry there is none, as in Ironic
+	for try := 0; ; try++ {
+		again, err := getOnce(ctx, client, c)
+		if err == nil || !again || try >= c.Retries || ctx.Err() != nil {
+			return err
+		}
+		wait := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return err
+		case <-wait.C:
+		}
+		pause = max(c.Backoff, 2*pause)
+	}
+}
+
+func getOnce(ctx context.Context, client *http.Client, c inspect.Call) (again bool, err error) {
+	shown := instance.Redact(c.URL)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL, nil)
+	if err != nil {
+		return false, fmt.Errorf("request to %s can't be made", shown)
+	}
+	for k, v := range c.Headers {
+		req.Header.Set(k, v)
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		var u *url.Error
+		if errors.As(err, &u) {
+			err = u.Err // without the URL, which may hold a secret
+		}
+		return true, fmt.Errorf("request to %s: %w", shown, err)
+	}
+	defer res.Body.Close()
+	switch {
+	case res.StatusCode < 400:
+		return false, nil
+	case res.StatusCode == http.StatusTooManyRequests || res.StatusCode >= 500:
+		again = true
+	}
+	return again, fmt.Errorf("request to %s: %s", shown, strings.TrimSpace(res.Status))
+}

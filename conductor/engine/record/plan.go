@@ -1,0 +1,109 @@
+package record
+
+import (
+	"slices"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// PlanRange is the range of steps of the job's present plan. Steps of it may be done.
+func PlanRange(j *node.Job) (from, to int) {
+	to = j.PlanFirst
+	for to < len(j.Steps) && j.Steps[to].InBand {
+		to++
+	}
+	return j.PlanFirst, to
+}
+
+// PlanAnew gives up the present plan; the next look makes a new one. What the old one's steps left for each other in the agent is gone with
+// it, so where they leave anything (the image that is written, and not committed yet) all of them run again; else those that are done, which
+// may have taken hours, stay done.
+func PlanAnew(j *node.Job, why string) {
+	from, to := PlanRange(j)
+	all := slices.ContainsFunc(j.Steps[from:to], func(s node.JobStep) bool { return s.Interface == "deploy" && s.Name == "write_image" })
+	kept := slices.Clone(j.Steps[:from])
+	j.Index = -1
+	for _, s := range j.Steps[from:to] {
+		if all && s.Under {
+			continue // who asked for it will ask again
+		}
+		if all || s.Status != node.StepDone {
+			s.Status, s.Result, s.StartedAt, s.EndedAt, s.RunsAgain = node.StepPending, nil, time.Time{}, time.Time{}, time.Time{}
+			if j.Index < 0 {
+				j.Index = len(kept)
+			}
+		}
+		kept = append(kept, s)
+	}
+	if j.Index < 0 {
+		j.Index = len(kept) // only the plan's end was not heard of
+	}
+	j.Steps = append(kept, j.Steps[to:]...)
+	j.PlanID, j.PlanSent, j.Detail = "", time.Time{}, why
+}
+
+// Touched tells whether anything of the present plan has begun.
+func Touched(j *node.Job) bool {
+	from, to := PlanRange(j)
+	for _, s := range j.Steps[from:to] {
+		if s.Status != node.StepPending {
+			return true
+		}
+	}
+	return false
+}
+
+// PlanStep finds the step of a job that a result of the present plan is about: the plan's step of that index, or one that it asked for.
+func PlanStep(j *node.Job, r node.StepRef) (*node.JobStep, int) {
+	from, to := PlanRange(j)
+	at, k := -1, -1
+	for i := from; i < to; i++ {
+		if j.Steps[i].Under {
+			continue
+		}
+		if k++; k == r.Index {
+			at = i
+			break
+		}
+	}
+	if at < 0 {
+		return nil, 0
+	}
+	if s := &j.Steps[at]; s.Status != node.StepDone && (r.Name == "" || r.Name == s.Name) {
+		return s, at
+	}
+	last := -1
+	for i := at + 1; i < to && j.Steps[i].Under; i++ {
+		if j.Steps[i].Name != r.Name {
+			continue
+		}
+		if last = i; j.Steps[i].Status != node.StepDone {
+			break
+		}
+	}
+	switch {
+	case last >= 0:
+		return &j.Steps[last], last
+	case r.Name == j.Steps[at].Name:
+		return &j.Steps[at], at // once more
+	}
+	return nil, 0
+}
+
+// Insert puts the steps that a step asked for behind it: the agent runs them before it goes on with its plan.
+func Insert(j *node.Job, table catalog.Table, at int, next []node.PlanStep) {
+	var asked []node.JobStep
+	for _, a := range next {
+		s, _ := table.Find(a.Interface, a.Name) // the agent itself refuses what it has not
+		s.Interface, s.Name = a.Interface, a.Name
+		st := catalog.InBand(s, a.Args, j.Steps[at-1].Priority)
+		if a.Stall > 0 {
+			st.Stall = a.Stall
+		}
+		st.Under = true
+		asked = append(asked, st)
+	}
+	j.Steps = slices.Insert(j.Steps, at, asked...)
+}

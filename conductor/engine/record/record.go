@@ -1,0 +1,78 @@
+// Package record keeps the record of a job in its node: at which step it is, what of the agent's plan is done, and what stays of it when it is
+// over; and it reads from the marks of a boot how far a machine came.
+//
+// Everything here is done to the copy of a node that its caller stores, or not. Nothing looks at the machine, or at the time of another
+// conductor.
+package record
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// ToNext moves a job to its first step that is not done, and forgets where in the last one it was.
+func ToNext(j *node.Job) {
+	j.Index = len(j.Steps)
+	for i, s := range j.Steps {
+		if s.Status != node.StepDone {
+			j.Index = i
+			break
+		}
+	}
+	j.Note, j.Attempt, j.Detail = "", 0, ""
+	j.BegunAt, j.NotBefore, j.PlanSent = time.Time{}, time.Time{}, time.Time{}
+	j.PlanID, j.PlanGen, j.PlanFirst = "", 0, 0
+}
+
+// AbortReason says how far a job was when it was ended on request.
+func AbortReason(j *node.Job) string {
+	s := j.Current()
+	if s == nil {
+		return "by request, the " + string(j.Phase) + " operation was " + j.Detail
+	}
+	when := "during"
+	if s.Status == node.StepPending {
+		when = "before"
+	}
+	return fmt.Sprintf("by request, the %s operation was %s %s step %s", j.Phase, j.Detail, when, s.Name)
+}
+
+// Pausable tells whether a job waits at the beginning of a step until its node is out of maintenance. A tear-down, and what cleans up
+// behind failed work, goes on: neither leaves a machine on that was off.
+func Pausable(n *node.Node, s *node.JobStep) bool {
+	j := n.Job
+	if s.Status != node.StepPending || j.Failure != "" || s.InBand && j.PlanID != "" && !j.PlanSent.IsZero() {
+		return false
+	}
+	switch j.Phase {
+	case node.PhaseInspect, node.PhaseClean, node.PhaseDeploy, node.PhaseService, node.PhaseRescue, node.PhaseWarm:
+		return true
+	}
+	return false
+}
+
+// keptResult is how long the result of a step may be to be kept with the node when its job is over.
+const keptResult = 64 << 10
+
+// Remember keeps what came out of a node's job, which is over.
+func Remember(n *node.Node) {
+	j := *n.Job
+	j.EndedAt = time.Now().UTC()
+	j.Steps = slices.Clone(j.Steps)
+	for i := range j.Steps {
+		s := &j.Steps[i]
+		s.Args = nil // may hold secrets
+		if len(s.Result) > keptResult {
+			s.Result = json.RawMessage(fmt.Sprintf(`{"omitted_bytes":%d}`, len(s.Result)))
+		}
+	}
+	past := map[node.Phase]*node.Job{}
+	maps.Copy(past, n.Past)
+	past[j.Phase] = &j
+	n.Past = past
+}

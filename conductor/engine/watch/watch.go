@@ -1,0 +1,258 @@
+// Package watch looks out for signs of life of systems that are being started: it reads consoles, tries ports, and hears which machines ask
+// for an address.
+//
+// What it finds it reports, and whoever it reports to says whether anything waits for that. Each watch ends with its job.
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+	"github.com/ingot-metal/ingot/conductor/signoflife"
+)
+
+// Watches are the nodes whose systems are being started, and what is done to notice. It is in memory only: whoever goes on with a node
+// watches anew.
+type Watches struct {
+	store   store
+	drivers drivers
+	found   func(ctx context.Context, nodeUUID, job, kind, detail string) error
+	log     *slog.Logger
+
+	mu   sync.Mutex
+	of   map[string]*one // by node UUID
+	work sync.WaitGroup
+}
+
+// one is one node's.
+type one struct {
+	job    string
+	dhcp   bool
+	knocks bool                        // tries ports
+	begin  func(func(context.Context)) // something that watches, until stop
+	stop   context.CancelFunc
+}
+
+// store is what is asked of the store.
+type store interface {
+	Node(ctx context.Context, ident string) (*node.Node, error)
+	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
+	Leases(ctx context.Context) ([]node.Lease, error)
+}
+
+// drivers give access to consoles.
+type drivers interface {
+	Open(n *node.Node) (power.Driver, error)
+}
+
+// ErrNotAwaited is what found fails with when nothing waits for the sign.
+var ErrNotAwaited = errors.New("nothing waits for this")
+
+// New makes watches, none of which has begun. What they find, the first time and perhaps again, goes to found.
+func New(s store, d drivers, found func(ctx context.Context, nodeUUID, job, kind, detail string) error, log *slog.Logger) *Watches {
+	return &Watches{store: s, drivers: d, found: found, log: log, of: map[string]*one{}}
+}
+
+// Wait waits until all that watches has ended, which it does with the contexts that it was begun with.
+func (ws *Watches) Wait() { ws.work.Wait() }
+
+// Begin begins to listen for the node's system, which is about to be started: a console says a thing once. With knock, which is when it has
+// been started, ports are tried, too. It is called again at each look at the node.
+func (ws *Watches) Begin(ctx context.Context, id, job string, signs []signoflife.Sign, knock bool) error {
+	if len(signs) == 0 {
+		return nil
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	w := ws.of[id]
+	if w != nil && w.job != job {
+		w.stop()
+		w = nil
+	}
+	if w == nil {
+		w = &one{job: job, dhcp: signoflife.Has(signs, signoflife.DHCP)}
+		wctx, stop := context.WithCancel(ctx)
+		w.begin, w.stop = func(f func(context.Context)) { ws.work.Go(func() { f(wctx) }) }, stop
+		ws.of[id] = w
+		w.begin(func(ctx context.Context) { ws.untilOver(ctx, stop, id, job) })
+		for _, s := range signs {
+			if s.Kind == signoflife.Console {
+				w.begin(func(ctx context.Context) { ws.watchConsole(ctx, id, job, s) })
+			}
+		}
+	}
+	if !knock || w.knocks {
+		return nil
+	}
+	w.knocks = true
+	for _, s := range signs {
+		if s.Kind == signoflife.Port {
+			w.begin(func(ctx context.Context) { ws.watchPort(ctx, id, job, s) })
+		}
+	}
+	return nil
+}
+
+// End ends watching a node.
+func (ws *Watches) End(id string) {
+	ws.mu.Lock()
+	defer ws.mu.Unlock()
+	if w := ws.of[id]; w != nil {
+		w.stop()
+	}
+	delete(ws.of, id)
+}
+
+// untilOver ends the watching of a node whose job came to its end in another way.
+func (ws *Watches) untilOver(ctx context.Context, stop context.CancelFunc, id, job string) {
+	defer stop()
+	tick := time.NewTicker(watchPoll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		n, err := ws.store.Node(ctx, id)
+		if errors.Is(err, node.ErrNotFound) || err == nil && (n.Job == nil || n.Job.ID != job || n.Job.Failure != "" || n.Job.Sign != nil) {
+			ws.mu.Lock()
+			if w := ws.of[id]; w != nil && w.job == job {
+				delete(ws.of, id)
+			}
+			ws.mu.Unlock()
+			return
+		}
+	}
+}
+
+// watchPoll is how often it is looked whether watching still makes sense, and how soon a console that broke off is tried again.
+const watchPoll = 5 * time.Second
+
+func (ws *Watches) watchPort(ctx context.Context, id, job string, s signoflife.Sign) {
+	at, err := signoflife.WaitPort(ctx, s.Port, func(ctx context.Context) []netip.Addr { return ws.addresses(ctx, id) })
+	if err != nil {
+		return
+	}
+	ws.noteSign(ctx, id, job, s.String(), at.String())
+}
+
+// addresses are where the node's system may be reached: those that its config drive gives it, and those that were leased to it.
+func (ws *Watches) addresses(ctx context.Context, id string) []netip.Addr {
+	n, err := ws.store.Node(ctx, id)
+	if err != nil {
+		ws.log.Debug("look for the addresses of a deployed system", "node", id, "err", err)
+		return nil
+	}
+	out := signoflife.Addresses(n.InstanceInfo["configdrive"])
+	list, err := ws.store.Leases(ctx)
+	if err != nil {
+		ws.log.Debug("look for the addresses of a deployed system", "node", id, "err", err)
+		return out
+	}
+	now := time.Now()
+	for _, l := range list {
+		if a, err := netip.ParseAddr(l.IP); err == nil && l.NodeUUID == id && l.ExpiresAt.After(now) && signoflife.Reachable(a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// watchConsole reads the node's console until the text is there. It has a session of its own with the controller, so that everything else
+// goes on beside it.
+func (ws *Watches) watchConsole(ctx context.Context, id, job string, s signoflife.Sign) {
+	told := ""
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	f := signoflife.NewFinder(s.Text)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-pause.C:
+		}
+		err := ws.readConsole(ctx, id, f)
+		switch {
+		case errors.Is(err, signoflife.ErrFound):
+			ws.noteSign(ctx, id, job, s.String(), "")
+			return
+		case ctx.Err() != nil:
+			return
+		case err != nil && err.Error() != told:
+			told = err.Error()
+			ws.log.Warn("the console can't be read for a sign of life, it is tried again", "node", id, "err", err)
+		}
+		pause.Reset(watchPoll)
+	}
+}
+
+func (ws *Watches) readConsole(ctx context.Context, id string, f *signoflife.Finder) error {
+	n, err := ws.store.Node(ctx, id)
+	if err != nil {
+		return err
+	}
+	d, err := ws.drivers.Open(n)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err := d.Close(); err != nil {
+			ws.log.Debug("close driver", "node", id, "err", err)
+		}
+	}()
+	w, ok := d.(power.ConsoleWatcher)
+	if !ok {
+		return fmt.Errorf("the node's driver can't read its console")
+	}
+	return w.WatchConsole(ctx, f)
+}
+
+// noteSign records a sign that the conductor found by itself.
+func (ws *Watches) noteSign(ctx context.Context, id, job, kind, detail string) {
+	err := ws.found(ctx, id, job, kind, detail)
+	switch {
+	case err == nil || ctx.Err() != nil:
+	case errors.Is(err, ErrNotAwaited):
+		ws.End(id)
+	default:
+		ws.log.Error("a sign of life can't be recorded", "node", id, "sign", kind, "err", err)
+	}
+}
+
+// DHCPSeen takes in that an operating system with this MAC asks for an address. It is cheap when nobody waits for that.
+func (ws *Watches) DHCPSeen(ctx context.Context, mac string) {
+	wanted := false
+	ws.mu.Lock()
+	for _, w := range ws.of {
+		wanted = wanted || w.dhcp
+	}
+	ws.mu.Unlock()
+	if !wanted {
+		return
+	}
+	port, err := ws.store.PortByMAC(ctx, mac)
+	if err != nil {
+		return // a stranger
+	}
+	ws.mu.Lock()
+	w := ws.of[port.NodeUUID]
+	job := ""
+	if w != nil && w.dhcp {
+		job = w.job
+	}
+	ws.mu.Unlock()
+	if job != "" {
+		ws.noteSign(ctx, port.NodeUUID, job, string(signoflife.DHCP), mac)
+	}
+}

@@ -1,0 +1,104 @@
+package watch
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"testing"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/power"
+	"github.com/ingot-metal/ingot/conductor/signoflife"
+)
+
+// rack is a store and the drivers of one node that is being started.
+type rack struct{ says string }
+
+func (rack) Node(_ context.Context, ident string) (*node.Node, error) {
+	if ident != "u" {
+		return nil, node.ErrNotFound
+	}
+	return &node.Node{UUID: "u", Job: &node.Job{ID: "j"}}, nil
+}
+
+func (rack) PortByMAC(_ context.Context, mac string) (*node.Port, error) {
+	if mac != "52:54:00:00:00:01" {
+		return nil, node.ErrNotFound
+	}
+	return &node.Port{NodeUUID: "u", Address: mac}, nil
+}
+
+func (rack) Leases(context.Context) ([]node.Lease, error) { return nil, nil }
+
+func (r rack) Open(*node.Node) (power.Driver, error) { return &console{says: r.says}, nil }
+
+// console says something once, and is silent then.
+type console struct {
+	power.Driver
+	says string
+}
+
+func (*console) Close() error { return nil }
+
+func (c *console) WatchConsole(ctx context.Context, w io.Writer) error {
+	if _, err := io.WriteString(w, c.says); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func begin(t *testing.T, signs ...string) (ws *Watches, found chan string) {
+	t.Helper()
+	found = make(chan string, 10)
+	r := rack{says: "booting\nwelcome to n1\n"}
+	ws = New(r, r, func(_ context.Context, id, job, kind, detail string) error {
+		found <- id + " " + job + " " + kind + " " + detail
+		return ErrNotAwaited // which ends the watch
+	}, slog.New(slog.DiscardHandler))
+	list, err := signoflife.Parse(signs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := ws.Begin(t.Context(), "u", "j", list, false); err != nil {
+		t.Fatal(err)
+	}
+	return ws, found
+}
+
+// TestConsole: what the console says is found once it is the text that is waited for.
+func TestConsole(t *testing.T) {
+	ws, found := begin(t, "console:welcome to")
+	if got, want := <-found, "u j console:welcome to "; got != want {
+		t.Errorf("found %q, want %q", got, want)
+	}
+	ws.Wait() // nothing waits for it, so all has ended
+}
+
+// TestDHCP: the node's own port counts, while its job is watched, and no other.
+func TestDHCP(t *testing.T) {
+	ws, found := begin(t, "dhcp")
+	ws.DHCPSeen(t.Context(), "52:54:00:00:00:02")
+	ws.DHCPSeen(t.Context(), "52:54:00:00:00:01")
+	if got, want := <-found, "u j dhcp 52:54:00:00:00:01"; got != want {
+		t.Errorf("found %q, want %q", got, want)
+	}
+	ws.Wait()
+	ws.DHCPSeen(t.Context(), "52:54:00:00:00:01")
+	if len(found) != 0 {
+		t.Errorf("found %q after the end", <-found)
+	}
+}
+
+// TestNothing: without signs, and after the end of whoever asked, nothing is begun.
+func TestNothing(t *testing.T) {
+	ws, _ := begin(t)
+	if len(ws.of) != 0 {
+		t.Errorf("watches %v", ws.of)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := ws.Begin(ctx, "u", "j", []signoflife.Sign{{Kind: signoflife.DHCP}}, true); err == nil || len(ws.of) != 0 {
+		t.Errorf("begun after the end: %v, %v", err, ws.of)
+	}
+}
