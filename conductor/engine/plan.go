@@ -131,7 +131,7 @@ func computed(step, arg string) bool {
 	case "write_configdrive":
 		return arg == "configdrive"
 	case "inject_files":
-		return arg == "image_ca"
+		return arg == "image_ca" || arg == "root_device"
 	case "create_configuration":
 		return arg == "target_raid_config"
 	case stepLoadRamdisk:
@@ -211,6 +211,13 @@ func (e *Engine) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error)
 	case "inject_files":
 		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
 			args["image_ca"] = v
+		}
+		hints, err := rootDevice(n)
+		if err != nil {
+			return nil, err
+		}
+		if hints != nil {
+			args["root_device"] = hints
 		}
 	case "erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk":
 		if v := n.Properties["skip_block_devices"]; v != nil {
