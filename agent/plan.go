@@ -69,6 +69,7 @@ func (a *Agent) startLocked(p *agentv1.Plan) {
 		rescue.Offer(a.facts, a.rescue)
 	}
 	a.facts.Set(step.Node{}, a.st.NodeUUID)
+	a.facts.Set(step.During{}, step.Phase(p.Phase))
 	facts := a.facts
 	a.carry, a.phase = false, p.Phase
 	// A plan does not end with the session, so its context comes from none.

@@ -66,7 +66,8 @@ func Steps(bare Machine, bootIF net.HardwareAddr) []step.Step {
 			Priority: step.In{Deploy: 80}, Run: image.WriteStep(m)},
 		{Interface: "deploy", Name: "write_configdrive", Args: configdrive.WriteArgs, Stall: 5 * time.Minute, Abortable: true,
 			Priority: step.In{Deploy: 70}, Run: configdrive.WriteStep(m)},
-		{Interface: "deploy", Name: "inject_files", Args: inject.Args, Stall: 10 * time.Minute, Abortable: true, Run: inject.Step(m)}, // asked for, or given a priority, as in Ironic
+		{Interface: "deploy", Name: "inject_files", Args: inject.Args, Stall: 10 * time.Minute, Abortable: true,
+			Priority: step.In{Service: step.Asked}, Run: inject.Step(m)}, // asked for, or given a priority, as in Ironic
 		{Interface: "deploy", Name: "prepare_instance_boot", Args: boot.PrepareArgs, Stall: 5 * time.Minute,
 			Priority: step.In{Deploy: 60}, Run: boot.PrepareStep(m)},
 		{Interface: "deploy", Name: "load_kernel", Args: kexec.LoadArgs, Stall: kexec.Stall, Abortable: true,

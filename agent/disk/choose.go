@@ -10,12 +10,13 @@ import (
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 
-// Disk is one whole block device, Identity what makes it this one, and Hints are conditions on it. What they mean is shared with the
-// conductor.
+// Disk is one whole block device, Identity what makes it this one, Hints are conditions on it, and Path is one of several ways to it. What
+// they mean is shared with the conductor.
 type (
 	Disk     = rootdevice.Disk
 	Identity = rootdevice.Identity
 	Hints    = rootdevice.Hints
+	Path     = rootdevice.Path
 )
 
 // Choice is the root disk and why it is that one.

@@ -44,13 +44,16 @@ func (p *Pending) reuse(name string, part Partition) Partition {
 }
 
 // logical gives the logical partitions of an MBR.
-func (p *Pending) logical(dev Device) []Partition {
-	m, ok := p.table.(*mbr)
+func (p *Pending) logical(dev Device) []Partition { return logical(dev, p.table, p.head, p.Disk.Size) }
+
+// logical gives those of a table; start is the beginning of the disk, as it is or will be.
+func logical(dev Device, t table, start []byte, size int64) []Partition {
+	m, ok := t.(*mbr)
 	if !ok {
 		return nil
 	}
 	head := make([]byte, 512)
-	copy(head, p.head)
+	copy(head, start)
 	m.apply(head)
 	var all []Partition
 	sector := uint64(m.sector)
@@ -62,7 +65,7 @@ func (p *Pending) logical(dev Device) []Partition {
 	}
 	// What can't be read is not there: it is looked at for labels alone.
 	_ = walkMBR(dev, head, func(kind string, start, n uint64) {
-		if seen++; seen <= primary || (start+n)*sector > uint64(p.Disk.Size) {
+		if seen++; seen <= primary || (start+n)*sector > uint64(size) {
 			return
 		}
 		all = append(all, Partition{Number: 5 + len(all), Type: kind, StartLBA: start, Sectors: n, Start: int64(start * sector), Size: int64(n * sector)})

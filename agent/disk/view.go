@@ -7,29 +7,38 @@ import (
 
 // PartitionsOn is Partitions with the logical ones of an MBR, and without what holds those.
 func (p *Pending) PartitionsOn(dev Device) []Partition {
-	var all []Partition
-	for _, part := range p.table.partitions() {
+	return append(primaries(p.table), p.logical(dev)...)
+}
+
+// primaries gives the partitions of a table, without those that hold logical ones.
+func primaries(t table) (all []Partition) {
+	for _, part := range t.partitions() {
 		if part.Type != "0x05" && part.Type != "0x0f" && part.Type != "0x85" {
 			all = append(all, part)
 		}
 	}
-	return append(all, p.logical(dev)...)
+	return all
 }
 
-// View is a partition of a disk that is written and not committed yet, at any offset and length: what of it is held back is read and
+// View is a partition at any offset and length. Of a disk that is written and not committed yet, what of it is held back is read and
 // changed in memory, and reaches the disk with the commit.
 type View struct {
-	p    *Pending
+	p    *Pending // nil of a disk of which nothing is held back
+	size int64    // the disk's
 	dev  Device
 	part Partition
 }
 
 // View gives a partition for who changes what is in it before the commit.
 func (p *Pending) View(dev Device, part Partition) (*View, error) {
-	if part.Start < 0 || part.Size <= 0 || part.Start+part.Size > p.Disk.Size {
-		return nil, fmt.Errorf("partition %d lies outside of %s", part.Number, p.Disk.Name)
+	return view(p, p.Disk, dev, part)
+}
+
+func view(p *Pending, d Disk, dev Device, part Partition) (*View, error) {
+	if part.Start < 0 || part.Size <= 0 || part.Start > d.Size || part.Size > d.Size-part.Start {
+		return nil, fmt.Errorf("partition %d lies outside of %s", part.Number, d.Name)
 	}
-	return &View{p, dev, part}, nil
+	return &View{p, d.Size, dev, part}, nil
 }
 
 // Size is the partition's.
@@ -49,7 +58,7 @@ func (v *View) ReadAt(b []byte, off int64) (int, error) {
 			copy(b, held)
 			return nil
 		}
-		_, err := Section(v.dev, 0, v.p.Disk.Size).ReadAt(b, at)
+		_, err := Section(v.dev, 0, v.size).ReadAt(b, at)
 		return err
 	})
 	if err == nil && short {
@@ -102,6 +111,9 @@ func (v *View) each(b []byte, off int64, do func(held, b []byte, at int64) error
 // held gives what is held back from a byte of the disk on, or nil, and for how many bytes that is so at least.
 func (v *View) held(at int64) ([]byte, int64) {
 	p := v.p
+	if p == nil {
+		return nil, v.size - at
+	}
 	end := p.tailOff + int64(len(p.tail))
 	switch {
 	case at < HeadSize:

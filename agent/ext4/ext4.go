@@ -87,7 +87,7 @@ func parseSuper(b []byte) (*super, error) {
 		return nil, fmt.Errorf("%w that is known here: features %#x", ErrNot, bad)
 	}
 	if s.incompat&incompatRecover != 0 {
-		return nil, fmt.Errorf("%w that is whole: its journal has not been replayed; run e2fsck on the image", ErrNot)
+		return nil, fmt.Errorf("%w that is whole: its journal has not been replayed (%w); run e2fsck on it", ErrNot, ErrUnclean)
 	}
 	if s.incompat&incompat64 != 0 {
 		s.descSize = int64(le.Uint16(b[0xfe:]))

@@ -16,6 +16,8 @@ import (
 var (
 	ErrFull = errors.New("no room is left in the file system")
 	ErrCant = errors.New("can't be changed here")
+	// ErrUnclean is for a file system that the system on it has not put away: what is on the disk is not all of it.
+	ErrUnclean = errors.New("it was not unmounted cleanly")
 )
 
 // Device is what a file system is on.
@@ -123,10 +125,12 @@ func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 		return cant("it has the feature inline_data")
 	case fs.incompat&incompatMMP != 0:
 		return cant("it has the feature mmp (multiple mount protection)")
-	case state&stateValid == 0 || state&stateError != 0:
-		return cant("it was not unmounted cleanly, or has errors: run e2fsck on the image")
+	case state&stateError != 0:
+		return cant("the kernel has found errors in it: run e2fsck on it")
+	case state&stateValid == 0:
+		return nil, fmt.Errorf("the file system %w: it is not marked as clean (%w); run e2fsck on it", ErrCant, ErrUnclean)
 	case le.Uint32(w.sb[0xe8:]) != 0:
-		return cant("files of it wait to be deleted: run e2fsck on the image")
+		return nil, fmt.Errorf("the file system %w: files of it wait to be deleted (%w); run e2fsck on it", ErrCant, ErrUnclean)
 	}
 	w.csum = w.roCompat&roMetaCsum != 0
 	w.lazy = w.csum || w.roCompat&roGDTCsum != 0
@@ -181,7 +185,7 @@ func (w *Writer) journalEmpty() error {
 		return fmt.Errorf("read the journal: %w", err)
 	}
 	if be := binary.BigEndian; be.Uint32(b) != 0xc03b3998 || be.Uint32(b[28:]) != 0 {
-		return fmt.Errorf("%w that is whole: its journal has not been replayed; run e2fsck on the image", ErrNot)
+		return fmt.Errorf("%w that is whole: its journal has not been replayed (%w); run e2fsck on it", ErrNot, ErrUnclean)
 	}
 	return nil
 }

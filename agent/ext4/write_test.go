@@ -283,7 +283,7 @@ func TestWriteRefuses(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c, err, word)
 		}
 	}
-	for script, word := range map[string]string{"ssv state 0": "cleanly", "ssv state 3": "cleanly", "ssv last_orphan 12": "deleted", "feature needs_recovery": "journal"} {
+	for script, word := range map[string]string{"ssv state 0": "cleanly", "ssv state 3": "found errors", "ssv last_orphan 12": "deleted", "feature needs_recovery": "journal"} {
 		img := kit.TempDisk(t, 16<<20)
 		kit.Run(t, "mke2fs", "-q", "-F", "-t", "ext4", img)
 		kit.Run(t, "debugfs", "-w", "-R", script, img)

@@ -92,6 +92,25 @@ func OpenWriter(dev Device, size int64, now time.Time) (*Writer, error) {
 	return w, nil
 }
 
+// Unclean tells whether the system that had the file system mounted has not put it away, or found errors: what is on the disk may not be
+// all of it. Linux says so in the boot sector, others in the second entry of the FAT.
+func (w *Writer) Unclean() (bool, error) {
+	var b [512]byte
+	if _, err := w.dev.ReadAt(b[:], 0); err != nil {
+		return false, fmt.Errorf("read the FAT file system: %w", err)
+	}
+	const dirty = 1
+	switch w.fs.bits {
+	case 32:
+		const clean, sound = 1 << 27, 1 << 26
+		return b[0x41]&dirty != 0 || w.get(1)&(clean|sound) != clean|sound, nil
+	case 16:
+		const clean, sound = 1 << 15, 1 << 14
+		return b[0x25]&dirty != 0 || w.get(1)&(clean|sound) != clean|sound, nil
+	}
+	return b[0x25]&dirty != 0, nil // 12 bits have no room for more
+}
+
 func (w *Writer) get(c uint32) uint32 {
 	le := binary.LittleEndian
 	switch w.fs.bits {

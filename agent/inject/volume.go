@@ -30,6 +30,7 @@ type volume struct {
 	fs          fileSystem
 	err         error // why nothing can be put into it
 	used        bool
+	installed   bool  // the system on it ran before
 	labelled    *bool // whether the system has SELinux
 }
 
@@ -68,12 +69,23 @@ func (v *volume) open(dev device, now time.Time) {
 	if v.err = err; err != nil {
 		return
 	}
-	v.fs = w
 	if f, err := fat.Open(dev, dev.Size()); err == nil {
 		v.label, _ = f.Label()
 		v.uuid = f.Serial()
 	}
+	if v.installed { // an image's builder may well have left the mark, and nothing else
+		if is, err := w.Unclean(); err != nil || is {
+			if v.err = err; err == nil {
+				v.err = errUnclean
+			}
+			return
+		}
+	}
+	v.fs = w
 }
+
+// errUnclean is said of a FAT file system; ext4 has its own.
+var errUnclean = errors.New("the FAT file system was not unmounted, or has errors; run fsck.fat on it")
 
 func isExt(b []byte) bool { return len(b) > 1082 && b[1080] == 0x53 && b[1081] == 0xef }
 
@@ -186,20 +198,20 @@ func (v *volume) person(w *ext4.Writer, p *person, list string) (*uint32, error)
 	}
 	b, err := w.Read(list, maxText)
 	if err != nil {
-		return nil, fmt.Errorf("look for %s in %s of the image: %w", p.name, list, err)
+		return nil, fmt.Errorf("look for %s in %s: %w", p.name, list, err)
 	}
 	for line := range strings.Lines(string(b)) {
 		fields := strings.Split(strings.TrimSpace(line), ":")
 		if len(fields) > 2 && fields[0] == p.name {
 			n, err := strconv.ParseUint(fields[2], 10, 32)
 			if err != nil {
-				return nil, fmt.Errorf("%s of the image gives %s no number", list, p.name)
+				return nil, fmt.Errorf("%s gives %s no number", list, p.name)
 			}
 			id := uint32(n)
 			return &id, nil
 		}
 	}
-	return nil, fmt.Errorf("%s of the image knows no %s: give the number", list, p.name)
+	return nil, fmt.Errorf("%s knows no %s: give the number", list, p.name)
 }
 
 // selinux tells whether the system on the volume labels files.

@@ -37,6 +37,8 @@ var (
 		"sys/bus/usb/devices": {"idVendor", "idProduct", "product", "manufacturer", "serial", "speed", "bDeviceClass", "busnum", "devnum"},
 		"sys/class/tpm":       {"tpm_version_major", "caps", "device/description", "device/caps", "device/driver", "device/firmware_node/hid"},
 	}
+	// What an array of disks says of itself.
+	captureArray = []string{"level", "raid_disks", "degraded", "array_state", "metadata_version", "chunk_size", "sync_action", "sync_completed", "uuid"}
 	// What of the folders above a disk says how it is reached; a star stands for one name.
 	captureAbove = []string{"ata_port/*/port_no", "sas_device/*/sas_address", "sas_device/*/phy_identifier", "sas_port/*/num_phys",
 		"fc_remote_ports/*/port_name"}
@@ -58,7 +60,8 @@ func Capture(root string, w io.Writer) error {
 		c.dir(dir)
 		for _, e := range entries {
 			link := filepath.Join(dir, e.Name())
-			if dir == "sys/block" && !disk.Candidate(e.Name()) {
+			array := dir == "sys/block" && strings.HasPrefix(e.Name(), "md")
+			if dir == "sys/block" && !array && !disk.Candidate(e.Name()) {
 				continue
 			}
 			real := c.link(link)
@@ -68,7 +71,10 @@ func Capture(root string, w io.Writer) error {
 			for _, n := range names {
 				c.below(real, n)
 			}
-			if dir == "sys/block" {
+			switch {
+			case array:
+				c.array(real)
+			case dir == "sys/block":
 				c.above(real)
 			}
 		}
@@ -212,6 +218,20 @@ func (c *capture) above(dir string) {
 		}
 		for _, p := range c.glob(filepath.Join(dir, "host[0-9]*")) {
 			c.dir(p)
+		}
+	}
+}
+
+// array takes what an array says of itself and of its members.
+func (c *capture) array(dir string) {
+	for _, n := range captureArray {
+		c.file(filepath.Join(dir, "md", n))
+	}
+	for _, m := range c.glob(filepath.Join(dir, "md", "dev-*")) {
+		c.file(filepath.Join(m, "state"))
+		c.file(filepath.Join(m, "slot"))
+		if part := c.link(filepath.Join(m, "block")); part != "" {
+			c.file(filepath.Join(part, "partition"))
 		}
 	}
 }

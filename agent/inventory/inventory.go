@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/raid"
 	"github.com/ingot-metal/ingot/agent/smbios"
 	"github.com/ingot-metal/ingot/proto/lldp"
 )
@@ -125,6 +126,7 @@ type Report struct {
 	TPM          TPM                       `json:"tpm"`
 	Firmware     []FirmwareVersion         `json:"firmware_versions"`
 	DiskHealth   []DiskHealth              `json:"disk_health"`
+	SoftwareRAID []raid.Known              `json:"software_raid"`
 	Errors       []string                  `json:"errors"`
 }
 
@@ -193,6 +195,7 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 	})
 	probe("firmware versions", func() (err error) { r.Firmware, err = firmwareVersions(ctx, m, inv); return err })
 	probe("disk health", func() (err error) { r.DiskHealth, err = diskHealth(ctx, m, inv.Disks, &r.Firmware); return err })
+	probe("software raid", func() error { return arrays(ctx, m, r) })
 	probe("lldp", func() error { return neighbours(ctx, m, o.LLDP, r) })
 	if inv.Interfaces == nil {
 		inv.Interfaces = []Interface{}
@@ -202,6 +205,9 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 	}
 	if r.DiskHealth == nil {
 		r.DiskHealth = []DiskHealth{}
+	}
+	if r.SoftwareRAID == nil {
+		r.SoftwareRAID = []raid.Known{}
 	}
 	r.Accelerators = accelerators(r.PCIDevices)
 	dmi := func(name string) string { return read(root, "sys/class/dmi/id", name) }
@@ -214,6 +220,24 @@ func Collect(ctx context.Context, m machine, o Options) (*Report, error) {
 		SecureBoot: efiFlag(root, "SecureBoot"), SetupMode: efiFlag(root, "SetupMode"), FirmwareBits: firmwareBits(root)}
 	r.BootInterface = bootInterface(inv.Interfaces, bootIF)
 	return r, ctx.Err()
+}
+
+// arraysLimit is all the time that disks get to say whether they are members of arrays.
+const arraysLimit = time.Minute
+
+// arrays lists software arrays, and puts those that stand for their disks among the disks.
+func arrays(ctx context.Context, m machine, r *Report) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, arraysLimit)
+	defer cancel()
+	var raw func(ctx context.Context, path string, p []byte, off int64) error
+	if d, ok := m.(interface {
+		ReadRaw(ctx context.Context, path string, p []byte, off int64) error
+	}); ok {
+		raw = d.ReadRaw
+	}
+	r.SoftwareRAID, err = raid.Survey(ctx, m.Root(), raw)
+	r.Inventory.Disks = raid.AddTo(r.Inventory.Disks, r.SoftwareRAID)
+	return err
 }
 
 // settleLinks waits, in a machine that was just started, until its links have a carrier, or had time to get one.

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"log/slog"
@@ -16,6 +17,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/test/kit"
@@ -152,6 +154,77 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s has %s, want %s", what, n, c.want)
 		}
 	}
+}
+
+// TestArrays holds that an array of ours is a disk, in place of those it is made of, which a deployment would not touch either.
+func TestArrays(t *testing.T) {
+	m := qemu(t)
+	for name, text := range map[string]string{"partition": "1", "start": "2048", "size": "8388608"} {
+		for _, p := range []string{"vda/vda1", "nvme0n1/nvme0n1p1"} {
+			file := filepath.Join(m.Root(), "sys/block", p, name)
+			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	inspect := func(hints string) *Report {
+		t.Helper()
+		c := &step.Call{Facts: &step.Facts{}, Report: func(step.Progress) {}, Log: discard, Args: json.RawMessage(`{"root_device": ` + hints + `}`)}
+		out, err := InspectStep(mirrored{m}, nil)(t.Context(), c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.Result.(*Report)
+	}
+	r := inspect(`null`)
+	if len(r.SoftwareRAID) != 1 || len(r.Inventory.Disks) != 3 || len(r.Inventory.Disks[0].MemberOf) != 1 || len(r.DiskHealth) != 0 {
+		t.Fatalf("arrays %+v, disks %+v", r.SoftwareRAID, r.Inventory.Disks)
+	}
+	a := r.SoftwareRAID[0]
+	if c, ok := r.RootDisk.(disk.Choice); !ok || c.Disk.Name != "/dev/md0" || c.Disk.Serial != a.UUID || a.Volume != "root" || a.Level != "1" || a.Size != 4<<30 || len(a.Members) != 2 {
+		t.Errorf("the root disk is %+v, the array %+v", r.RootDisk, a)
+	}
+	if r := inspect(`{"serial": "DISK-A"}`); r.RootDisk != nil {
+		t.Errorf("a member became the root disk: %+v", r.RootDisk)
+	}
+}
+
+// mirrored is a machine whose partitions are members of a mirror, as raid.create_configuration makes it.
+type mirrored struct{ *fake.Machine }
+
+func (m mirrored) ReadRaw(ctx context.Context, path string, p []byte, off int64) error {
+	number := map[string]byte{"/dev/vda1": 0, "/dev/nvme0n1p1": 1}
+	n, ok := number[path]
+	if !ok {
+		return m.Machine.ReadRaw(ctx, path, p, off)
+	}
+	clear(p)
+	if off != 0 {
+		return nil
+	}
+	s := p[4096:]
+	le := binary.LittleEndian
+	le.PutUint32(s, 0xa92b4efc)
+	le.PutUint32(s[4:], 1)
+	copy(s[16:], "0123456789abcdef") // the array's UUID
+	copy(s[32:], "ingot:root")
+	le.PutUint32(s[72:], 1) // level
+	le.PutUint64(s[80:], 4<<30/512)
+	le.PutUint32(s[92:], 2) // members
+	le.PutUint64(s[128:], 2048)
+	le.PutUint64(s[136:], 4<<30/512)
+	le.PutUint64(s[144:], 8)
+	le.PutUint32(s[160:], uint32(n))
+	s[168] = n + 1 // the member's UUID
+	le.PutUint64(s[200:], 1)
+	le.PutUint32(s[220:], 2) // roles
+	le.PutUint16(s[258:], 1)
+	var sum uint64
+	for i := 0; i < 260; i += 4 {
+		sum += uint64(le.Uint32(s[i:]))
+	}
+	le.PutUint32(s[216:], uint32(sum)+uint32(sum>>32))
+	return nil
 }
 
 func TestEmptyMachine(t *testing.T) {

@@ -30,9 +30,12 @@ func TestSuperblock(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := s
-	want.Role = 1
+	want.Role, want.Roles = 1, got.Roles
 	if d := cmp.Diff(want, got); d != "" {
 		t.Errorf("a superblock comes back different (-want +got):\n%s", d)
+	}
+	if len(got.Roles) != maxMembers || got.roleOf(0) != 0 || got.roleOf(2) != roleSpare || got.roleOf(maxMembers) != roleSpare {
+		t.Errorf("its roles are %v", got.Roles)
 	}
 	b := s.encode()
 	b[80] ^= 1

@@ -55,6 +55,8 @@ type superblock struct {
 	Resync  uint64 // how far members are equal; noResync: nothing to do
 	Events  uint64
 	Role    uint16 // of this member; parsed only
+
+	Roles []uint16 // of all members by their number, as this one knows them; parsed only
 }
 
 // encode gives the bytes for superSector.
@@ -109,9 +111,13 @@ func superSum(b []byte, roles int) uint32 {
 var errNoMember = errors.New("no member of an array of format 1.2")
 
 // parseSuperblock reads what lies at superSector of a member.
-func parseSuperblock(b []byte) (superblock, error) {
+func parseSuperblock(b []byte) (superblock, error) { return parseAt(b, superSector) }
+
+// parseAt reads a superblock that lies at a sector of a member: at superSector for version 1.2, at the member's begin for 1.1, near its end
+// for 1.0.
+func parseAt(b []byte, sector int64) (superblock, error) {
 	le := binary.LittleEndian
-	if len(b) < superSize || le.Uint32(b) != superMagic || le.Uint32(b[4:]) != 1 || le.Uint64(b[144:]) != superSector {
+	if len(b) < superSize || le.Uint32(b) != superMagic || le.Uint32(b[4:]) != 1 || le.Uint64(b[144:]) != uint64(sector) {
 		return superblock{}, errNoMember
 	}
 	roles := le.Uint32(b[220:])
@@ -128,10 +134,19 @@ func parseSuperblock(b []byte) (superblock, error) {
 	}
 	copy(s.UUID[:], b[16:32])
 	copy(s.Device[:], b[168:184])
-	if s.Number < roles {
-		s.Role = le.Uint16(b[256+2*s.Number:])
+	for i := range roles {
+		s.Roles = append(s.Roles, le.Uint16(b[256+2*i:]))
 	}
+	s.Role = s.roleOf(s.Number)
 	return s, nil
+}
+
+// roleOf is what this member knows of another.
+func (s *superblock) roleOf(number uint32) uint16 {
+	if number < uint32(len(s.Roles)) {
+		return s.Roles[number]
+	}
+	return roleSpare
 }
 
 // uuidText writes an array's UUID as the kernel does in sysfs.

@@ -29,6 +29,9 @@ const (
 	Rescue  Phase = "rescue"
 )
 
+// During is the key of the fact in which Phase a plan is carried out.
+type During struct{}
+
 // Asked is the priority of a step that is not part of a phase by itself, but may be asked for in it. In deployment and cleaning every step
 // may be, zero or not; on a machine with an instance (service) only what says so.
 const Asked = -1

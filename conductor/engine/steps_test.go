@@ -231,6 +231,43 @@ func TestInjectFiles(t *testing.T) {
 	}
 }
 
+// TestInjectInService: a service of an instance may put files into it, on the disk that the node's hints name; a runbook's or request's list
+// is refused only for what is wrong with it.
+func TestInjectInService(t *testing.T) {
+	w := newWorld(t)
+	w.start(nil)
+	m := w.add("n1")
+	w.walk(m, node.Active)
+	if _, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error {
+		n.Properties["inject_files"] = []any{map[string]any{"path": "/etc/a", "content": ""}}
+		n.Properties["root_device"] = map[string]any{"serial": "S1"}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(args string) error {
+		return w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Service, ServiceSteps: []node.JobStep{
+			{Interface: "deploy", Name: "inject_files", Args: json.RawMessage(args)}}})
+	}
+	var invalid *InvalidError
+	if err := ask(`{"files":"x"}`); !errors.As(err, &invalid) || !strings.Contains(err.Error(), "files of step") {
+		t.Errorf("files that are no list: %v", err)
+	}
+	before := len(m.plansTaken)
+	if err := ask(`{"files":[{"path":"/etc/b","content":""}]}`); err != nil {
+		t.Fatal(err)
+	}
+	w.untilState(m, node.Active)
+	if len(m.plansTaken) != before+1 {
+		t.Fatalf("the agent took %d plans, want one more than %d", len(m.plansTaken), before)
+	}
+	p := m.plansTaken[before]
+	want := `{"files":[{"content":"","path":"/etc/a"},{"content":"","path":"/etc/b"}],"root_device":{"serial":"S1"}}`
+	if len(p.Steps) != 1 || string(p.Steps[0].Args) != want || p.Phase != node.PhaseService {
+		t.Errorf("the plan is %+v, want one step with %s", p, want)
+	}
+}
+
 // TestAllowMD5: an MD5 sum passes where the configuration says so, and the agent is told that it may.
 func TestAllowMD5(t *testing.T) {
 	w := newWorld(t)

@@ -63,7 +63,7 @@ func (x Explanation) MarshalJSON() ([]byte, error) {
 
 // Explain picks the root disk and says why. Without hints it is the smallest of at least 4 GiB, by name among equals; with hints the
 // first in the order given that fits all of them. A disk that can't be told from another by serial and wwn is not chosen, nor is a
-// read-only one, and a removable one only when hints ask for it.
+// read-only one, nor a member of an array, and a removable one only when hints ask for it.
 func Explain(disks []Disk, hints Hints) Explanation {
 	var x Explanation
 	if len(disks) == 0 {
@@ -165,6 +165,8 @@ func judge(d Disk, hints Hints) Verdict {
 	switch {
 	case d.ReadOnly:
 		v.Why = "it is read-only"
+	case len(d.MemberOf) > 0:
+		v.Why = "it is a member of the array " + strings.Join(d.MemberOf, " and ")
 	case len(why) > 0:
 		v.Why = strings.Join(why, "; ")
 	case len(hints) > 0:

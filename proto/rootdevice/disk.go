@@ -42,6 +42,10 @@ type Disk struct {
 	// that one.
 	Paths []Path
 
+	// MemberOf are the UUIDs of the arrays that the disk, or a partition of it, is a member of and that stand in its place: nothing is
+	// installed on such a disk.
+	MemberOf []string
+
 	// Number is the device's, "254:0": it is of this boot alone, and not in JSON.
 	Number string
 }
@@ -73,6 +77,7 @@ type diskJSON struct {
 	ReadOnly           bool     `json:"read_only,omitempty"`
 	Removable          bool     `json:"removable,omitempty"`
 	Paths              []Path   `json:"paths,omitempty"`
+	MemberOf           []string `json:"member_of,omitempty"`
 }
 
 func (d Disk) json() diskJSON {
@@ -86,7 +91,7 @@ func (d Disk) json() diskJSON {
 		Name: d.Name, Model: null(d.Model), Size: d.Size, Rotational: d.Rotational, WWN: null(d.WWN), Serial: null(d.Serial),
 		Vendor: null(d.Vendor), WWNWithExtension: null(d.WWNWithExtension), WWNVendorExtension: null(d.WWNVendorExtension),
 		HCTL: null(d.HCTL), ByPath: null(d.ByPath), LogicalSectors: d.LogicalSectors, PhysicalSectors: d.PhysicalSectors,
-		Tran: null(d.Tran), ByPathAlso: d.ByPathAlso, ReadOnly: d.ReadOnly, Removable: d.Removable, Paths: d.Paths,
+		Tran: null(d.Tran), ByPathAlso: d.ByPathAlso, ReadOnly: d.ReadOnly, Removable: d.Removable, Paths: d.Paths, MemberOf: d.MemberOf,
 	}
 }
 
@@ -109,7 +114,7 @@ func (d *Disk) UnmarshalJSON(b []byte) error {
 		Name: j.Name, Model: text(j.Model), Size: j.Size, Rotational: j.Rotational, WWN: text(j.WWN), Serial: text(j.Serial),
 		Vendor: text(j.Vendor), WWNWithExtension: text(j.WWNWithExtension), WWNVendorExtension: text(j.WWNVendorExtension),
 		HCTL: text(j.HCTL), ByPath: text(j.ByPath), LogicalSectors: j.LogicalSectors, PhysicalSectors: j.PhysicalSectors,
-		Tran: text(j.Tran), ByPathAlso: j.ByPathAlso, ReadOnly: j.ReadOnly, Removable: j.Removable, Paths: j.Paths,
+		Tran: text(j.Tran), ByPathAlso: j.ByPathAlso, ReadOnly: j.ReadOnly, Removable: j.Removable, Paths: j.Paths, MemberOf: j.MemberOf,
 	}
 	return nil
 }

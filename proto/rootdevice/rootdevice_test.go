@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -263,5 +264,34 @@ func TestWhatIsChosenFits(t *testing.T) {
 	}
 	if chosen < 500 {
 		t.Errorf("only %d of 2000 chose a disk: the test does not test", chosen)
+	}
+}
+
+// A disk in whose place an array stands is not chosen, whatever hints say; the array is.
+func TestMembersAreNotChosen(t *testing.T) {
+	disks := []Disk{
+		{Name: "/dev/sda", Serial: "A", Size: 5 << 30, MemberOf: []string{"1-2"}}, {Name: "/dev/sdb", Serial: "B", Size: 5 << 30, MemberOf: []string{"1-2"}},
+		{Name: "/dev/sdc", Serial: "C", Size: 9 << 30}, {Name: "/dev/md0", Serial: "1-2", Size: 6 << 30},
+	}
+	for raw, want := range map[string]string{``: "/dev/md0", `{"serial": "1-2"}`: "/dev/md0", `{"size": "> 8"}`: "/dev/sdc", `{"serial": "A"}`: ""} {
+		h, err := ParseHints([]byte(raw))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, got := Explain(disks, h), ""
+		if x.Chosen != nil {
+			got = x.Chosen.Name
+		}
+		if got != want || want == "" && !strings.Contains(x.Err.Error(), "it is a member of the array 1-2") {
+			t.Errorf("%s chooses %q, want %q (%v)", raw, got, want, x.Err)
+		}
+	}
+	b, err := json.Marshal(disks[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Disk
+	if err := json.Unmarshal(b, &back); err != nil || !slices.Equal(back.MemberOf, disks[0].MemberOf) {
+		t.Errorf("%s comes back as %+v, %v", b, back, err)
 	}
 }

@@ -48,7 +48,7 @@ var may = map[string][]string{
 	"agent/boot":            {"agent/step", "agent/disk", "agent/fat", "agent/ext4"},
 	"agent/bootentry":       {},
 	"agent/kexec":           {"agent/step", "agent/ram", "agent/disk", "agent/bootentry", "agent/fat", "agent/ext4", "agent/xfs", "agent/btrfs"},
-	"agent/inventory":       {"agent/step", "agent/disk", "agent/passthru", "agent/smbios", "proto/lldp"},
+	"agent/inventory":       {"agent/step", "agent/disk", "agent/raid", "agent/passthru", "agent/smbios", "proto/lldp"},
 	"agent/rescue":          {"agent/step"},
 	"agent/smbios":          {},
 	"agent/lldp":            {"proto/lldp"},

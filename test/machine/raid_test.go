@@ -65,7 +65,7 @@ func TestRAIDBoots(t *testing.T) {
 	if said["FAILED"] != nil {
 		t.Fatalf("%s\nconsole:\n%s", said["FAILED"], console)
 	}
-	if len(said["LEVEL"]) != 4 || len(said["LEFT"]) != 4 || len(said["PREPARED"]) != 1 {
+	if len(said["LEVEL"]) != 4 || len(said["LEFT"]) != 4 || len(said["RUNNING"]) != 4 || len(said["STOPPED"]) != 4 || len(said["PREPARED"]) != 1 {
 		t.Fatalf("the machine said %v", said)
 	}
 	type seen struct {
@@ -104,6 +104,8 @@ func TestRAIDBoots(t *testing.T) {
 		if fmt.Sprint(l.Again) != fmt.Sprint(l.Disks) {
 			t.Errorf("level %s: found again as %+v, was %+v", l.Level, l.Again, l.Disks)
 		}
+		checkInventory(t, l.Level, said["RUNNING"][i], true, made[0].UUID, made[1].UUID)
+		checkInventory(t, l.Level, said["STOPPED"][i], false, made[0].UUID, made[1].UUID)
 		var left []seen
 		if err := json.Unmarshal([]byte(said["LEFT"][i]), &left); err != nil || len(left) != 4 || left[0].Size != size {
 			t.Errorf("level %s: after delete_configuration there is %+v (%v)", l.Level, left, err)
@@ -128,4 +130,64 @@ func TestRAIDBoots(t *testing.T) {
 		// Whichever is the fresher is taken; the other has to be put back by hand.
 		kit.Boot(t, kit.VM{Disks: disks[:2], Timeout: osLimit, Until: `INGOT-TINY .*root=/dev/md0p\d+ .*raid=raid1`})
 	})
+}
+
+// checkInventory compares what an inspection makes of a mirror and an array of some level over four disks with what was made.
+func checkInventory(t *testing.T, level, said string, running bool, uuids ...string) {
+	t.Helper()
+	var got struct {
+		Arrays []struct {
+			Name, UUID, State string
+			Volume            string `json:"volume_name"`
+			Level             string `json:"raid_level"`
+			Size              int64
+			Devices           int `json:"raid_disks"`
+			Degraded          int
+			Metadata          string `json:"metadata_version"`
+			Ingot             bool   `json:"made_by_ingot"`
+			Members           []struct {
+				Name, Disk, State string
+				Slot              *int
+			}
+		}
+		Disks []struct {
+			Name, Serial string
+			Size         int64
+			MemberOf     []string `json:"member_of"`
+		}
+		Root   struct{ Name string }
+		Errors []string
+	}
+	if err := json.Unmarshal([]byte(said), &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got.Arrays) != 2 || len(got.Disks) != 6 {
+		t.Errorf("level %s, running %v: the inventory is %s", level, running, said)
+		return
+	}
+	for i, a := range got.Arrays {
+		if a.UUID != uuids[i] || a.Level != []string{"1", level}[i] || a.Volume != []string{"root", "volume1"}[i] || a.Devices != 4 || a.Degraded != 0 || !a.Ingot || a.Metadata != "1.2" ||
+			running == (a.State == "not started") || len(a.Members) != 4 {
+			t.Errorf("level %s, running %v: array %d is %+v", level, running, i, a)
+			continue
+		}
+		if d := got.Disks[4+i]; d.Name != a.Name || d.Serial != a.UUID || d.Size != a.Size || d.Size == 0 {
+			t.Errorf("level %s, running %v: among the disks the array %+v is %+v", level, running, a, d)
+		}
+		for _, m := range a.Members {
+			state := map[bool]string{true: "in_sync", false: "present"}[running]
+			if m.Name != fmt.Sprintf("%s%d", m.Disk, 2+i) || m.State != state || m.Slot == nil {
+				t.Errorf("level %s, running %v: member %+v of array %d", level, running, m, i)
+			}
+		}
+	}
+	for _, d := range got.Disks[:4] {
+		if fmt.Sprint(d.MemberOf) != fmt.Sprint(uuids) {
+			t.Errorf("level %s, running %v: the disk %+v is not known as a member", level, running, d)
+		}
+	}
+	// The mirror of 1 GiB is too small, and the disks are taken.
+	if got.Root.Name != got.Arrays[1].Name {
+		t.Errorf("level %s, running %v: the root disk is %s", level, running, got.Root.Name)
+	}
 }

@@ -172,6 +172,8 @@ type hardware struct {
 		Rotational bool   `json:"rotational"`
 		Serial     string `json:"serial"`
 		Tran       string `json:"tran"`
+
+		MemberOf []string `json:"member_of"`
 	} `json:"disks"`
 	CPU struct {
 		Model string `json:"model_name"`
@@ -200,7 +202,11 @@ func (p *program) showInventory(inv *client.Inventory) error {
 	var disks, nics []string
 	for _, d := range h.Disks {
 		kind := strings.TrimSpace(d.Tran + map[bool]string{true: " spinning"}[d.Rotational])
-		disks = append(disks, strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s serial %s", d.Name, size(d.Size), kind, d.Model, dash(d.Serial))), " "))
+		line := strings.Join(strings.Fields(fmt.Sprintf("%s %s %s %s serial %s", d.Name, size(d.Size), kind, d.Model, dash(d.Serial))), " ")
+		if len(d.MemberOf) > 0 {
+			line += " member of " + strings.Join(d.MemberOf, " and ")
+		}
+		disks = append(disks, line)
 	}
 	for _, n := range h.Interfaces {
 		link := map[bool]string{true: "up", false: "down"}[n.Carrier]
@@ -215,6 +221,11 @@ func (p *program) showInventory(inv *client.Inventory) error {
 		{"memory", size(uint64(h.Memory.MB) << 20)}, {"boot mode", dash(h.Boot.Mode)}, {"bmc", dash(h.BMC)},
 		{"disks", dash(strings.Join(disks, "\n"))}, {"interfaces", dash(strings.Join(nics, "\n"))},
 	}
+	if raw, ok := inv.PluginData["software_raid"]; ok {
+		if all := arrays(raw); len(all) > 0 {
+			pairs = append(pairs, [2]string{"software RAID", strings.Join(all, "\n")})
+		}
+	}
 	if raw, ok := inv.PluginData["root_disk"]; ok {
 		var root *struct {
 			Name string `json:"name"`
@@ -225,6 +236,42 @@ func (p *program) showInventory(inv *client.Inventory) error {
 		}
 	}
 	return sheet(p.stdout, pairs)
+}
+
+// arrays tells of each software array in a line.
+func arrays(raw json.RawMessage) (out []string) {
+	var all []struct {
+		Name     string `json:"name"`
+		Volume   string `json:"volume_name"`
+		UUID     string `json:"uuid"`
+		Level    string `json:"raid_level"`
+		Size     uint64 `json:"size"`
+		State    string `json:"state"`
+		Devices  int    `json:"raid_disks"`
+		Degraded int    `json:"degraded"`
+		Members  []struct {
+			Name  string `json:"name"`
+			State string `json:"state"`
+		} `json:"members"`
+	}
+	if json.Unmarshal(raw, &all) != nil {
+		return nil // a hook's or a rule's
+	}
+	for _, a := range all {
+		line := fmt.Sprintf("%s level %s %s %s", dash(a.Name), a.Level, size(a.Size), a.State)
+		if a.Degraded > 0 {
+			line += fmt.Sprintf(", %d of %d missing", a.Degraded, a.Devices)
+		}
+		if a.Volume != "" {
+			line += ", name " + a.Volume
+		}
+		line += ", uuid " + dash(a.UUID)
+		for _, m := range a.Members {
+			line += ", " + strings.TrimPrefix(m.Name, "/dev/") + " " + m.State
+		}
+		out = append(out, line)
+	}
+	return out
 }
 
 func (p *program) nodeLogs() *cobra.Command {

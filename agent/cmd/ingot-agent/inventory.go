@@ -129,7 +129,21 @@ func table(w io.Writer, r *inventory.Report) error {
 			}
 		}
 		row("disk "+d.Name, strings.TrimSpace(d.Vendor+" "+d.Model), rootdevice.HumanSize(d.Size), labelled("serial", d.Serial), labelled("wwn", d.WWN), d.Tran, sectors,
-			labelled("firmware", versions["disk "+d.Name]), how)
+			labelled("firmware", versions["disk "+d.Name]), how, labelled("member of", strings.Join(d.MemberOf, " and ")))
+	}
+	for _, a := range r.SoftwareRAID {
+		var members []string
+		for _, m := range a.Members {
+			members = append(members, strings.TrimPrefix(m.Name, "/dev/")+" "+strings.ReplaceAll(m.State, ",", " "))
+		}
+		size, lost := "", ""
+		if a.Size > 0 {
+			size = rootdevice.HumanSize(a.Size)
+		}
+		if a.Degraded > 0 {
+			lost = fmt.Sprintf("%d of %d missing", a.Degraded, a.Devices)
+		}
+		row("raid "+firstOf(a.Name, a.Volume, a.UUID), "level "+a.Level, size, a.State, lost, labelled("name", a.Volume), labelled("uuid", a.UUID), strings.Join(members, ", "))
 	}
 	for _, n := range i.Interfaces {
 		link := "no carrier"

@@ -14,6 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/inventory"
+	"github.com/ingot-metal/ingot/agent/raid"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 
@@ -103,6 +106,27 @@ func TestInventoryJSON(t *testing.T) {
 	}
 	if err := json.Unmarshal(out.Bytes(), &r); err != nil || r.Inventory.CPU.Count == 0 {
 		t.Errorf("inventory of this machine: %v, %s", err, &out)
+	}
+}
+
+// The table names arrays with their members, and disks that are members.
+func TestInventoryTable(t *testing.T) {
+	r := &inventory.Report{SoftwareRAID: []raid.Known{{Name: "/dev/md127", Volume: "box:root", UUID: "u-1", Level: "1", Size: 4 << 30, State: "active", Devices: 2, Degraded: 1,
+		Members: []raid.Part{{Name: "/dev/sda2", State: "in_sync,write_mostly"}, {Name: "/dev/sdb2", State: "stale"}}}, {Level: "5", UUID: "u-2", State: raid.NotStarted}}}
+	r.Inventory.Disks = []disk.Disk{{Name: "/dev/sda", Size: 5 << 30, LogicalSectors: 512, PhysicalSectors: 512, MemberOf: []string{"u-1"}}}
+	var out bytes.Buffer
+	if err := table(&out, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"raid /dev/md127 level 1, 4.0 GiB, active, 1 of 2 missing, name box:root, uuid u-1, sda2 in_sync write_mostly, sdb2 stale\n",
+		"raid u-2 level 5, not started, uuid u-2\n", "disk /dev/sda 5.0 GiB, sectors of 512, member of u-1\n"} {
+		got := ""
+		for line := range strings.Lines(out.String()) {
+			got += strings.Join(strings.Fields(line), " ") + "\n"
+		}
+		if !strings.Contains(got, want) {
+			t.Errorf("the table has no %q:\n%s", want, &out)
+		}
 	}
 }
 

@@ -135,7 +135,7 @@ func computed(step, arg string) bool {
 	case "write_configdrive":
 		return arg == "configdrive"
 	case "inject_files":
-		return arg == "image_ca"
+		return arg == "image_ca" || arg == "root_device"
 	case "create_configuration":
 		return arg == "target_raid_config"
 	case StepLoadRamdisk:

@@ -26,7 +26,7 @@ func (s Site) CheckImage(n *node.Node) error {
 	if _, err := s.mirrors(n); err != nil {
 		return err
 	}
-	if _, err := rootDevice(n); err != nil {
+	if _, err := RootDevice(n); err != nil {
 		return err
 	}
 	if _, err := s.layout(n); err != nil {
@@ -85,7 +85,7 @@ func (s Site) ImageArgs(n *node.Node, args map[string]any) error {
 	} else if len(trusted) > 0 {
 		args["image_keys"] = trusted
 	}
-	hints, err := rootDevice(n)
+	hints, err := RootDevice(n)
 	if err != nil {
 		return err
 	}

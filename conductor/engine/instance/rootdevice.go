@@ -30,8 +30,8 @@ func RootDeviceHints(v any) (map[string]any, error) {
 	return m, nil
 }
 
-// rootDevice gives the hints that choose a node's root disk: those of instance_info, else those of properties.
-func rootDevice(n *node.Node) (map[string]any, error) {
+// RootDevice gives the hints that choose a node's root disk: those of instance_info, else those of properties.
+func RootDevice(n *node.Node) (map[string]any, error) {
 	for _, from := range []map[string]any{n.InstanceInfo, n.Properties} {
 		if hints, err := RootDeviceHints(from["root_device"]); hints != nil || err != nil {
 			return hints, err

@@ -30,7 +30,7 @@ func TestRootDevice(t *testing.T) {
 		{"operator that does not fit", nil, map[string]any{"size": "<in> 10"}, nil, "<in> does not fit"},
 	} {
 		n := &node.Node{InstanceInfo: map[string]any{"root_device": c.instance}, Properties: map[string]any{"root_device": c.prop}}
-		got, err := rootDevice(n)
+		got, err := RootDevice(n)
 		if (err == nil) != (c.err == "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%s: %v, want %q", c.name, err, c.err)
 		}

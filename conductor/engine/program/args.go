@@ -50,6 +50,13 @@ func (m Maker) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
 		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
 			args["image_ca"] = v
 		}
+		hints, err := instance.RootDevice(n)
+		if err != nil {
+			return nil, err
+		}
+		if hints != nil {
+			args["root_device"] = hints
+		}
 	case "erase_devices_metadata", "erase_devices", "erase_devices_express", "burnin_disk":
 		if v := n.Properties["skip_block_devices"]; v != nil {
 			args["skip_block_devices"] = v

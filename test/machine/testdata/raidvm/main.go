@@ -14,6 +14,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/linux"
 	"github.com/ingot-metal/ingot/agent/raid"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -59,11 +60,20 @@ func work(ctx context.Context, m linux.Machine) error {
 		if err := use(ctx, m, disks); err != nil {
 			return fmt.Errorf("level %s: %w", level, err)
 		}
+		if err := report(ctx, m, "RUNNING", level); err != nil {
+			return err
+		}
 		if _, err := run(facts, "raid", "create_configuration", object{"target_raid_config": config}); err == nil {
 			return errors.New("arrays in use were replaced unasked")
 		}
 		// As after a restart: what the disks say of themselves is enough.
-		stopped, err := restart(ctx, m)
+		if err := stop(); err != nil {
+			return fmt.Errorf("level %s: %w", level, err)
+		}
+		if err := report(ctx, m, "STOPPED", level); err != nil {
+			return err
+		}
+		stopped, err := raid.Disks(ctx, m)
 		if err != nil {
 			return fmt.Errorf("level %s: %w", level, err)
 		}
@@ -132,16 +142,30 @@ func use(ctx context.Context, m linux.Machine, disks []disk.Disk) error {
 	return nil
 }
 
-// restart stops all arrays and has them found again.
-func restart(ctx context.Context, m linux.Machine) ([]disk.Disk, error) {
+// stop stops all arrays; what the disks say of themselves is left.
+func stop() error {
 	states, err := filepath.Glob("/sys/block/md*/md/array_state")
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, f := range states {
 		if err := os.WriteFile(f, []byte("clear"), 0); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return raid.Disks(ctx, m)
+	return nil
+}
+
+// report says what an inspection makes of the arrays.
+func report(ctx context.Context, m linux.Machine, what, level string) error {
+	r, err := inventory.Collect(ctx, m, inventory.Options{})
+	if err != nil {
+		return err
+	}
+	root, err := disk.Choose(r.Inventory.Disks, nil)
+	if err != nil {
+		return err
+	}
+	standin.Say(what, object{"level": level, "arrays": r.SoftwareRAID, "disks": r.Inventory.Disks, "root": root, "errors": r.Errors})
+	return nil
 }
