@@ -156,6 +156,26 @@ func TestCancelAndPower(t *testing.T) {
 	}
 }
 
+// TestPowerAtThePlansEnd: a request that comes between the result of a plan's last step and the plan's end is carried out when that has come.
+func TestPowerAtThePlansEnd(t *testing.T) {
+	c := newConductor(t)
+	b := newBench(t, c)
+	b.run()
+	c.plan("p1", 3, "wait")
+	<-b.ran
+	c.say(&agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_Power{Power: &agentv1.Power{Action: agentv1.PowerAction_POWER_ACTION_OFF}}})
+	poll(t, "the agent has the request", func() bool { return c.logged("power action waits for the end of the plan") })
+	close(b.release)
+	poll(t, "the end of the boot", func() bool { return b.box.how() == "off" })
+	if f := c.finished("p1"); f == nil || !f.Done {
+		t.Errorf("the plan ended with %v, want done, and told before the boot's end", f)
+	}
+	poll(t, "the agent's end", b.ended)
+	if err := b.stop(); !errors.Is(err, errEnded) {
+		t.Errorf("Run = %v", err)
+	}
+}
+
 // TestFailedEndKeepsSession holds that an agent whose machine would not reboot is still there to say so.
 func TestFailedEndKeepsSession(t *testing.T) {
 	c := newConductor(t)

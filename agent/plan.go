@@ -161,14 +161,14 @@ func (a *Agent) cancelPlan(id string) {
 	}
 }
 
-// busy gives the id of the running plan, or nothing.
-func (a *Agent) busy() string {
+// busy gives the id of the running plan and what is closed at its end, or nothing.
+func (a *Agent) busy() (plan string, ended <-chan struct{}) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.running == nil {
-		return ""
+		return "", nil
 	}
-	return a.st.Plan.ID
+	return a.st.Plan.ID, a.ended
 }
 
 // planReporter turns what the runner says into events.

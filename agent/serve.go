@@ -116,8 +116,9 @@ func (s *serving) power(p *agentv1.Power) {
 		s.a.log.Warn("power action refused: this agent can reboot, power off and jump into a loaded kernel", "action", p.Action.String())
 		return
 	}
-	if plan := s.a.busy(); plan != "" {
-		s.a.log.Warn("power action refused: a plan is running", "action", how, "plan", plan)
+	if plan, ended := s.a.busy(); plan != "" {
+		s.a.log.Info("power action waits for the end of the plan", "action", how, "plan", plan)
+		s.a.plans.Go(func() { s.powerAfter(p, how, plan, ended) })
 		return
 	}
 	if how == "kexec" && !s.a.o.System.KernelLoaded() {
@@ -129,6 +130,25 @@ func (s *serving) power(p *agentv1.Power) {
 	s.how, s.by, s.delay = how, time.Now().Add(endGrace), min(max(0, p.Delay.AsDuration()), maxDelay)
 	s.mu.Unlock()
 	s.a.q.rouse()
+}
+
+// planGrace is how long a request to end the boot waits for the end of a plan.
+const planGrace = 5 * time.Second
+
+// powerAfter obeys a request that has come while a plan runs: the conductor asks as soon as it has the last step's result, when the plan is
+// just about to end. A plan that goes on is not disturbed.
+func (s *serving) powerAfter(p *agentv1.Power, how, plan string, ended <-chan struct{}) {
+	select {
+	case <-ended:
+		if next, _ := s.a.busy(); next == "" {
+			s.power(p)
+			return
+		}
+	case <-time.After(planGrace):
+	case <-s.stream.Context().Done():
+		return
+	}
+	s.a.log.Warn("power action refused: a plan is running", "action", how, "plan", plan)
 }
 
 // leave ends the boot. When that fails the agent says so and stays, so that the conductor can take other means.
