@@ -21,6 +21,8 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/ingot-metal/ingot/agent/openfs"
 )
 
 // ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not there.
@@ -127,6 +129,7 @@ type chunk struct{ logical, n, physical uint64 }
 // FS is a file system that is open for reading, by one reader at a time.
 type FS struct {
 	super
+	openfs.Tree[*inode]
 	r      io.ReaderAt
 	places []chunk // in order
 	// top is the tree that all subvolumes hang in; root is the default one.
@@ -156,6 +159,7 @@ func open(r io.ReaderAt, size int64, blind bool) (*FS, error) {
 		return nil, err
 	}
 	f := &FS{super: *s, r: r, kept: map[uint64]*node{}, budget: maxRead, blind: blind}
+	f.Tree = f.tree()
 	if !f.sum(b) {
 		return nil, fmt.Errorf("%w: its superblock is damaged: wrong checksum", ErrNot)
 	}

@@ -12,80 +12,21 @@ import (
 
 // FS is an io/fs.FS of files that are read as they come. Symbolic links are followed inside it.
 
-// Open opens a file or folder.
-func (f *FS) Open(name string) (fs.File, error) {
-	i, err := f.at("open", name, true)
-	if err != nil {
-		return nil, err
-	}
-	switch i.mode & typeMask {
-	case typeDir:
-		return f.folder(name, i), nil
-	case typeFile:
-		runs, err := f.runs(i)
-		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
-		}
-		return openfs.NewFile(f.info(name, i), (&file{fs: f, runs: runs}).part), nil
-	}
-	return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("neither a file nor a folder")}
-}
-
-// Stat describes a file or folder.
-func (f *FS) Stat(name string) (fs.FileInfo, error) { return f.stat("stat", name, true) }
-
-// Lstat describes a file, folder or symbolic link.
-func (f *FS) Lstat(name string) (fs.FileInfo, error) { return f.stat("lstat", name, false) }
-
-func (f *FS) stat(op, name string, follow bool) (fs.FileInfo, error) {
-	i, err := f.at(op, name, follow)
-	if err != nil {
-		return nil, err
-	}
-	return f.info(name, i), nil
-}
-
-// ReadLink gives what a symbolic link says.
-func (f *FS) ReadLink(name string) (string, error) {
-	i, err := f.at("readlink", name, false)
-	if err != nil {
-		return "", err
-	}
-	if i.mode&typeMask != typeSymlink {
-		return "", &fs.PathError{Op: "readlink", Path: name, Err: fs.ErrInvalid}
-	}
-	s, err := f.link(i)
-	if err != nil {
-		return "", &fs.PathError{Op: "readlink", Path: name, Err: err}
-	}
-	return s, nil
-}
-
-// ReadDir gives what is in a folder; links as links.
-func (f *FS) ReadDir(name string) ([]fs.DirEntry, error) {
-	i, err := f.at("readdir", name, true)
-	if err != nil {
-		return nil, err
-	}
-	return f.folder(name, i).ReadDir(-1)
-}
-
-func (f *FS) folder(name string, i *inode) *openfs.Dir {
-	return openfs.NewDir(f.info(name, i), func() ([]fs.DirEntry, error) { return f.entries(i) })
-}
-
-func (f *FS) at(op, name string, follow bool) (*inode, error) {
-	if !fs.ValidPath(name) {
-		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
-	}
-	i, err := f.find(name, follow)
-	if errors.Is(err, ErrNone) {
-		err = fs.ErrNotExist
-	}
-	if err != nil {
-		return nil, &fs.PathError{Op: op, Path: name, Err: err}
-	}
-	return i, nil
+func (f *FS) tree() openfs.Tree[*inode] {
+	return openfs.NewTree(openfs.Inodes[*inode]{
+		Find: func(name string, follow bool) (*inode, error) {
+			i, err := f.find(name, follow)
+			if errors.Is(err, ErrNone) {
+				err = fs.ErrNotExist
+			}
+			return i, err
+		},
+		Info: f.info, Folder: f.entries, Link: f.link,
+		File: func(i *inode) (func([]byte, int64) (int, error), error) {
+			runs, err := f.runs(i)
+			return (&file{fs: f, runs: runs}).part, err
+		},
+	})
 }
 
 func (f *FS) info(name string, i *inode) openfs.Info {

@@ -15,6 +15,8 @@ import (
 	"io"
 	"math/bits"
 	"strings"
+
+	"github.com/ingot-metal/ingot/agent/openfs"
 )
 
 // ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not there.
@@ -126,6 +128,7 @@ func parseSuper(b []byte) (*super, error) {
 // FS is a file system that is open for reading, by one reader at a time.
 type FS struct {
 	super
+	openfs.Tree[*inode]
 	r io.ReaderAt
 	// budget is how many bytes may still be read: it ends what hostile structures would make endless.
 	budget int64
@@ -149,6 +152,7 @@ func open(r io.ReaderAt, size int64, blind bool) (*FS, error) {
 		return nil, fmt.Errorf("%w: it claims %d bytes of %d", ErrNot, s.Size, size)
 	}
 	f := &FS{super: *s, r: r, budget: maxRead, blind: blind}
+	f.Tree = f.tree()
 	if s.crc {
 		b = b[:be.Uint16(b[102:])] // of the size that was checked above
 		if err := f.read(b, 0); err != nil {
