@@ -2,7 +2,8 @@
 # Runs all tests. A skipped test is a failure: everything is meant to run.
 #
 # Two groups: first everything under the race detector but for what starts no goroutine; then that, and packages that do little else than boot
-# machines, without it, two at a time: test/e2e takes about as long as all the others together. Three are tested twice, because the race
+# machines, without it, one more at a time than there are processors: machines that boot also wait. test/e2e takes about as long as all the others
+# together, test/machine half of that, so they begin. Three are tested twice, because the race
 # detector is too slow for all of them: the engine, with a conductor that dies at every single write of a deployment, the reader of qcow2,
 # with its corpus of hundreds of images, and the eraser of metadata, with ten thousand random disks.
 set -eu
@@ -12,8 +13,8 @@ if [ "$(id -u)" != 0 ]; then
 fi
 export INGOT_MUST_RUN=1
 plain='/agent/(ext4|fat|kexec)$|/images/(qcow2/inflate|vhd)$|/proto/drive$'
-most='/test/(machine|compat)$|/tools/(lab|cli)$|/(images|initramfs)/build$'
+most='/test/compat$|/tools/(lab|cli)$|/(images|initramfs)/build$'
 {
-	go test -json -race -timeout 25m $(go list ./... | grep -Ev "$plain|$most|/test/e2e\$") || true
-	CGO_ENABLED=0 go test -json -p 2 -timeout 50m ./test/e2e ./conductor/engine ./images/qcow2 ./agent/erase $(go list ./... | grep -E "$plain|$most") || true
+	go test -json -race -timeout 25m $(go list ./... | grep -Ev "$plain|$most|/test/(e2e|machine)\$") || true
+	CGO_ENABLED=0 go test -json -p $(($(nproc) + 1)) -timeout 50m ./test/e2e ./test/machine ./conductor/engine ./images/qcow2 ./agent/erase $(go list ./... | grep -E "$plain|$most") || true
 } | go run ./test/count
