@@ -2,10 +2,9 @@
 # Runs all tests. A skipped test is a failure: everything is meant to run.
 #
 # Two groups: first everything under the race detector but for what starts no goroutine; then that, and packages that do little else than boot
-# machines, without it, one more at a time than there are processors: machines that boot also wait. test/e2e takes about as long as all the others
-# together, test/machine half of that, so they begin. Three are tested twice, because the race
-# detector is too slow for all of them: the engine, with a conductor that dies at every single write of a deployment, the reader of qcow2,
-# with its corpus of hundreds of images, and the eraser of metadata, with ten thousand random disks.
+# machines, without it: the longest first, and one more at a time than there are processors, because machines that boot also wait. Three are
+# tested twice, because the race detector is too slow for all of them: the engine, with a conductor that dies at every single write of a
+# deployment, the reader of qcow2, with its corpus of hundreds of images, and the eraser of metadata, with ten thousand random disks.
 set -eu
 if [ "$(id -u)" != 0 ]; then
 	echo "make test needs root: it makes network namespaces, loop devices and virtual machines. (make test-fast does not.)" >&2
@@ -15,6 +14,6 @@ export INGOT_MUST_RUN=1
 plain='/agent/(ext4|fat|kexec)$|/images/(qcow2/inflate|vhd)$|/proto/drive$'
 most='/test/compat$|/tools/(lab|cli)$|/(images|initramfs)/build$'
 {
-	go test -json -race -timeout 25m $(go list ./... | grep -Ev "$plain|$most|/test/(e2e|machine)\$") || true
-	CGO_ENABLED=0 go test -json -p $(($(nproc) + 1)) -timeout 50m ./test/e2e ./test/machine ./conductor/engine ./images/qcow2 ./agent/erase $(go list ./... | grep -E "$plain|$most") || true
+	go test -json -race -timeout 25m $(go list ./... | grep -Ev "$plain|$most|/test/(e2e|machine)\$|/tools/demo\$") || true
+	CGO_ENABLED=0 go test -json -p $(($(nproc) + 1)) -timeout 50m ./test/e2e ./test/machine ./tools/demo ./conductor/engine ./images/qcow2 ./agent/erase $(go list ./... | grep -E "$plain|$most") || true
 } | go run ./test/count

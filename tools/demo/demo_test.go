@@ -1,4 +1,4 @@
-package e2e
+package demo_test
 
 import (
 	"bytes"
@@ -27,20 +27,18 @@ const demoLimit = 30 * time.Minute
 func TestDemo(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "qemu-system-x86_64", "ip", "mmdebstrap")
-	if _, err := shared(); err != nil { // builds ingotd
-		t.Fatal(err)
-	}
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	ingot := filepath.Join(root, "build", "e2e", "ingot") // beside ingotd, where it looks for it
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", ingot, "./tools/cmd/ingot")
+	bin := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin+"/", "./tools/cmd/ingot", "./conductor/cmd/ingotd") // it looks for ingotd beside it
 	build.Dir = root
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build ingot: %v\n%s", err, out)
+		t.Fatalf("build ingot and ingotd: %v\n%s", err, out)
 	}
+	ingot := filepath.Join(bin, "ingot")
 
 	firmwares := []string{"bios"}
 	if os.Getenv("INGOT_FULL") != "" {
@@ -144,7 +142,7 @@ func startDemo(t *testing.T, ingot, firmware string) *demoRun {
 		}
 		_ = d.cmd.Process.Kill() // it may have ended just now
 		<-d.done
-		ctx, cancel := context.WithTimeout(context.Background(), stateLimit)
+		ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
 		defer cancel()
 		if err := demo.Down(ctx); err != nil {
 			t.Errorf("take the demo's rack down: %v", err)
