@@ -238,15 +238,24 @@ func TestNoCallBack(t *testing.T) {
 			if err := w.store.AddMark(t.Context(), node.Mark{NodeUUID: m.id, JobID: "earlier", Name: node.MarkEnrolled}); err != nil {
 				t.Fatal(err)
 			}
-			w.must(m, node.Inspect)
-			n := w.until(m, "inspect wait", func(n *node.Node) bool { return n.Provision == node.InspectWait })
-			if n.Reservation != "" {
-				t.Errorf("reserved by %q while the agent has the next move", n.Reservation)
-			}
-			for _, name := range c.marks {
-				if err := w.store.AddMark(t.Context(), node.Mark{NodeUUID: m.id, JobID: n.Job.ID, Name: name}); err != nil {
-					t.Fatal(err)
+			m.mu.Lock()
+			m.turnedOn = func() {
+				n, err := w.store.Node(t.Context(), m.id)
+				if err != nil {
+					t.Error(err)
+					return
 				}
+				for _, name := range c.marks {
+					if err := w.store.AddMark(t.Context(), node.Mark{NodeUUID: m.id, JobID: n.Job.ID, Name: name}); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+			m.mu.Unlock()
+			w.must(m, node.Inspect)
+			n := w.until(m, "inspect wait", func(n *node.Node) bool { return n.Provision == node.InspectWait || n.Provision == node.InspectFailed })
+			if n.Reservation != "" && n.Provision == node.InspectWait {
+				t.Errorf("reserved by %q while the agent has the next move", n.Reservation)
 			}
 			n = w.untilState(m, node.InspectFailed)
 			wantError(t, n, append(c.words, "did not call back within 2s")...)
@@ -256,8 +265,9 @@ func TestNoCallBack(t *testing.T) {
 		})
 	}
 	t.Run("powered off", func(t *testing.T) {
+		t.Parallel()
 		w := newWorld(t)
-		w.cfg.BootTimeout = time.Second
+		w.cfg.BootTimeout = 10 * time.Second // in which it must be turned off
 		w.start(nil)
 		m := w.add("n1")
 		w.must(m, node.Manage)

@@ -208,7 +208,7 @@ func TestHangingKernel(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			w.cfg = kexecConfig(start.Kexec, "phone_home")
-			w.cfg.SignTimeout = 3 * time.Second // in which the second start has to show itself
+			w.cfg.SignTimeout = 10 * time.Second // in which the second start has to show itself
 			w.start(nil)
 			m := available(t, w, "n1")
 			m.os = onlyCold(phoneHome)

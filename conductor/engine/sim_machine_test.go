@@ -71,6 +71,7 @@ type machine struct {
 	callErr    func(op string) error  // of the controller
 	staysOff   bool
 	noNetBoot  bool
+	turnedOn   func()      // called after each turning on, with the lock
 	deaf       int         // so many plans don't reach its agent
 	away       atomic.Bool // its agent opens no session
 	digest     string      // of the agent's steps
@@ -237,6 +238,9 @@ func (m *machine) turnOn() {
 	pxe := m.boot.Device == power.BootPXE
 	if !m.boot.Persistent {
 		m.boot = power.Boot{}
+	}
+	if m.turnedOn != nil {
+		m.turnedOn()
 	}
 	if pxe && m.netboot != nil && m.netboot() {
 		m.workloads++
