@@ -3,6 +3,7 @@ package e2e
 import (
 	"crypto/ed25519"
 	"crypto/rand"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -206,9 +207,14 @@ func TestLife(t *testing.T) {
 	}
 
 	from = m.ConsoleSize()
-	r.provision("life", "service", object{"service_steps": []object{{"interface": "deploy", "step": "burnin_cpu", "args": object{"runtime": 0, "min_core_percent": 0}}}})
+	r.provision("life", "service", object{"service_steps": []object{
+		{"interface": "deploy", "step": "burnin_cpu", "args": object{"runtime": 0, "min_core_percent": 0}},
+		{"interface": "deploy", "step": "inject_files", "args": object{"files": []object{{"path": "/boots", "partition": "tinyroot", "content": base64.StdEncoding.EncodeToString([]byte("41\n"))}}}},
+	}})
 	r.wait("life", "active", bootLimit)
 	r.boots(m, from, "life-2")
+	// The file that counts the starts is the one that was put into the installed system.
+	kit.Eventually(t, osLimit, "the system's 42nd start", func() bool { return strings.Contains(console(t, m, from), "boots=42") })
 	var served bool
 	for _, j := range r.must("GET", "/ingot/v1/nodes/life/steps", nil)["past"].([]any) {
 		served = served || j.(map[string]any)["phase"] == "service" && strings.Contains(fmt.Sprint(j), "burnin_cpu")
