@@ -28,6 +28,7 @@ type pass struct {
 	pending  *disk.Pending
 	division *disk.Division // for a partition image
 	wrong    error          // what the last attempt's digest was refused with
+	short    bool           // memory is, for the decoder keeps much
 }
 
 // untilDone runs the pass, from the beginning whenever the server can't go on where it stopped. Nothing is kept from one attempt to the
@@ -48,27 +49,53 @@ func (p *pass) untilDone(ctx context.Context) (*Result, error) {
 	}
 }
 
-func (p *pass) once(outer context.Context) (*Result, error) {
+func (p *pass) once(ctx context.Context) (*Result, error) {
+	began := time.Now()
+	s, got, r, err := p.stream(ctx)
+	if p.short {
+		// The decoder is garbage now, and its window would stay in memory beside what the rest needs: reading back, the commit, or another attempt.
+		debug.FreeOSMemory()
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.PhasesMS.Write = time.Since(began).Milliseconds()
+	if err := p.finish(ctx, s, got, r); err != nil {
+		return nil, told(ctx, ctx, err)
+	}
+	return r, nil
+}
+
+// stream puts the image onto the disk, but for what is held back, and gives the digest of what was fetched.
+func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error) {
 	began := time.Now()
 	ctx, cancel := context.WithCancelCause(outer)
 	defer cancel(nil)
+	fail := func(err error) (*sink.Sink, []byte, *Result, error) { return nil, nil, nil, told(outer, ctx, err) }
 	f := startFlow(ctx, p.src, p.args.digest.New())
 	defer f.close()
 	e, info, err := images.Open(p.input(ctx, f), images.Limits{Size: p.disk.Size})
 	if info.Format == images.Published && info.Compression == images.Plain {
-		return nil, errPublished
+		return nil, nil, nil, errPublished
 	}
 	if err != nil {
-		return nil, told(outer, ctx, err)
+		return fail(err)
 	}
 	defer e.Close()
+	p.short = info.Keeps > largeWindow
+	if p.short {
+		// What was needed up to here is garbage: of a qcow2 in zstd a second decoder with a window of its own, which looked for the tables. The
+		// first one has its window, too, but hardly any of it is in memory yet. It fills it without asking for memory, so that the garbage would
+		// not be given back in time.
+		debug.FreeOSMemory()
+	}
 	p.src.Widen(ahead(info, e.Size()))
 	if err := p.args.onlySigned(); err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	dev, err := p.place(info)
 	if err != nil {
-		return nil, err
+		return nil, nil, nil, err
 	}
 	if want := strings.ToLower(p.args.DiskFormat); want != "" && want != string(info.Format) {
 		p.c.Log.Info("image is not in the format it is said to be in; its content decides", "said", want, "format", string(info.Format))
@@ -78,43 +105,30 @@ func (p *pass) once(outer context.Context) (*Result, error) {
 
 	s := sink.New(dev, p.disk, sink.Options{Verify: p.args.Verify, Partition: info.Partition})
 	if err := p.begin(ctx, s, info.Start, e.Size()); err != nil {
-		return nil, told(outer, ctx, err)
+		return fail(err)
 	}
 	info.Start = nil // a MiB that is not needed any more
-	short := info.Keeps > largeWindow
-	if short {
-		// What was needed up to here is garbage: of a qcow2 in zstd a second decoder with a window of its own, which looked for the tables. The
-		// first one has its window, too, but hardly any of it is in memory yet. It fills it without asking for memory, so that the garbage would
-		// not be given back in time.
-		debug.FreeOSMemory()
-	}
 	var reported time.Time
 	report := func() {
 		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)), Skipped: uint64(s.Skipped())})
 	}
-	po := &pour{e: e, s: s, small: short}
+	po := &pour{e: e, s: s, small: p.short}
 	if err := po.run(ctx, cancel, func() {
 		if now := time.Now(); now.Sub(reported) >= reportEvery {
 			reported = now
 			report()
 		}
 	}); err != nil {
-		return nil, told(outer, ctx, err)
+		return fail(err)
 	}
 	got, err := f.finish()
 	if err != nil {
-		return nil, told(outer, ctx, err)
+		return fail(err)
 	}
 	report()
-	r, err := p.finish(ctx, s, got)
-	if err != nil {
-		return nil, told(outer, ctx, err)
-	}
-	r.BytesFetched, r.Format, r.Compression = f.fetched.Load(), string(info.Format), string(info.Compression)
-	r.PhasesMS.Write = time.Since(began).Milliseconds() - r.PhasesMS.Flush - r.PhasesMS.Verify
-	r.Busy = busy(f, po, s, time.Duration(r.PhasesMS.Write)*time.Millisecond)
+	r := &Result{BytesFetched: f.fetched.Load(), Format: string(info.Format), Compression: string(info.Compression), Busy: busy(f, po, s, time.Since(began))}
 	r.Limit = r.Busy.limit()
-	return r, nil
+	return s, got, r, nil
 }
 
 // largeWindow is how much a decoder keeps for memory to be short.
@@ -141,9 +155,9 @@ func (p *pass) input(ctx context.Context, f *flow) images.Input {
 }
 
 // finish makes what was written durable, and only then believes in it.
-func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte) (*Result, error) {
+func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte, r *Result) error {
 	d := p.args.digest
-	r, err := p.settle(ctx, s, func() error {
+	err := p.settle(ctx, s, r, func() error {
 		if d.Algo == "" || d.Matches(got) {
 			return nil
 		}
@@ -153,7 +167,7 @@ func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte) (*Result, e
 		return fetch.ErrRestart
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	algo := d.Algo
 	if algo == "" {
@@ -163,41 +177,41 @@ func (p *pass) finish(ctx context.Context, s *sink.Sink, got []byte) (*Result, e
 	if algo == "sha256" {
 		r.SHA256 = hex.EncodeToString(got)
 	}
-	return r, nil
+	return nil
 }
 
 // settle makes what was written durable, asks whether it is right, and leaves what is held back for the commit.
-func (p *pass) settle(ctx context.Context, s *sink.Sink, right func() error) (*Result, error) {
-	r := &Result{VirtualSize: s.Size(), Verified: p.args.Verify}
+func (p *pass) settle(ctx context.Context, s *sink.Sink, r *Result, right func() error) error {
+	r.VirtualSize, r.Verified = s.Size(), p.args.Verify
 	p.c.Report(step.Progress{Phase: "flush"})
 	began := time.Now()
 	if err := s.Finish(ctx); err != nil {
-		return nil, err
+		return err
 	}
 	r.PhasesMS.Flush = time.Since(began).Milliseconds()
 	if err := right(); err != nil {
-		return nil, err
+		return err
 	}
 	if tail := s.Tail(); bytes.HasPrefix(tail[max(0, len(tail)-512):], []byte("conectix")) {
-		return nil, step.Failf("convert it: qemu-img convert -f vpc -O raw", "images in vhd format are not supported")
+		return step.Failf("convert it: qemu-img convert -f vpc -O raw", "images in vhd format are not supported")
 	}
 	pending, err := p.held(s)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if p.args.Verify {
 		began = time.Now()
 		if err := s.ReadBack(ctx, func(done, total int64) {
 			p.c.Report(step.Progress{Phase: "verify", Bytes: uint64(done), Total: uint64(total)})
 		}); err != nil {
-			return nil, err
+			return err
 		}
 		r.PhasesMS.Verify = time.Since(began).Milliseconds()
 	}
 	p.pending = pending
 	c := s.Counts()
 	r.BytesWritten, r.BytesZero, r.BytesSkipped = c.Written, c.Zero, c.Skipped
-	return r, nil
+	return nil
 }
 
 // told picks the error that matters: the end of the step's own context, then what went wrong first, then err.

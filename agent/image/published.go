@@ -114,8 +114,8 @@ func (p *pass) published(ctx context.Context, wait fetch.Patience) (*Result, err
 		return nil, err
 	}
 	wrote := time.Since(began)
-	r, err := p.settle(ctx, s, func() error { return nil }) // each chunk was right
-	if err != nil {
+	r := &Result{}
+	if err := p.settle(ctx, s, r, func() error { return nil }); err != nil { // each chunk was right
 		return nil, err
 	}
 	written = true
