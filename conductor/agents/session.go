@@ -110,7 +110,7 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	defer func() {
 		work.Wait()
 		if ss.swarm.joined {
-			s.swarms.Leave(id.node)
+			s.swarms.Lost(id.node)
 		}
 	}()
 	defer end(nil)

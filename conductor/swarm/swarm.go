@@ -1,7 +1,7 @@
 // Package swarm knows which agents write the same published image now, and which of its chunks each of them has.
 //
 // It moves no chunk: agents fetch from each other, and this package only introduces them. All of it is in memory. What an agent told is
-// forgotten when its session ends, and an agent that connects again tells all anew, so a restart of the conductor costs nothing but
+// forgotten a while after its session ended, and an agent that connects again tells all anew, so a restart of the conductor costs nothing but
 // that. Everything an agent tells is taken for a claim: a false one costs others a question to the liar.
 //
 // A swarm is one image in one network. Its members form a random graph of bounded degree, in which being neighbours is mutual, so that
@@ -34,6 +34,9 @@ const (
 	seeds     = 4
 	stuck     = 15 * time.Second // without progress, after which a seed is none
 	reseed    = 500 * time.Millisecond
+	// grace is how long a member is kept whose session ended. A swarm fills the links that sessions go over: a session that is lost in it
+	// says nothing about the machine, which is back in a moment. Its neighbours notice themselves when it does not answer.
+	grace = 15 * time.Second
 
 	cheerEvery = time.Second
 )
@@ -91,6 +94,7 @@ type Registry struct {
 	members map[string]*member // by node
 	swarms  map[key]*swarm
 	memory  int64
+	lost    []*member        // whose sessions ended, the first first
 	now     func() time.Time // nil: time.Now
 }
 
@@ -124,6 +128,7 @@ type member struct {
 	rev      uint64 // rises with each change of the rest
 	done     bool
 	moved    time.Time // when it last got further
+	lost     time.Time // when its session ended; zero: it has one
 	near     map[*member]*view
 	gone     []string
 	fresh    bool     // nothing has been told yet
@@ -149,7 +154,11 @@ func (r *Registry) clock() time.Time {
 func (r *Registry) Update(who Member, st State) (accused, barred []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.expire()
 	m := r.members[who.Node]
+	if m != nil {
+		r.found(m)
+	}
 	if m != nil && (st.Left || m.s.key != (key{st.Image, who.Network}) || m.Generation != who.Generation || st.Chunks != m.s.chunks) {
 		r.drop(m)
 		m = nil
@@ -188,11 +197,7 @@ func (r *Registry) join(m *member, who Member, st State) *member {
 		return nil
 	}
 	if m != nil {
-		for i := range uint32(st.Chunks) {
-			if m.has(i) {
-				m.s.release(i)
-			}
-		}
+		m.hold(false)
 		clear(m.have)
 		// Neighbours that have heard of more must hear all again.
 		for n := range m.near {
@@ -249,9 +254,21 @@ func (m *member) add(i uint32) bool {
 	return true
 }
 
-func (s *swarm) release(i uint32) {
-	if s.holders[i]--; s.holders[i] == 0 {
-		s.missing++
+// hold counts a member's chunks among those that are there, or not any more.
+func (m *member) hold(on bool) {
+	s := m.s
+	for i := range uint32(s.chunks) {
+		switch {
+		case !m.has(i):
+		case on:
+			if s.holders[i]++; s.holders[i] == 1 {
+				s.missing--
+			}
+		default:
+			if s.holders[i]--; s.holders[i] == 0 {
+				s.missing++
+			}
+		}
 	}
 }
 
@@ -306,7 +323,7 @@ func (r *Registry) link(m *member) {
 	}
 	var free []*member
 	for _, o := range m.s.members {
-		if o != m && m.near[o] == nil && len(o.near) < maxDegree {
+		if o != m && o.lost.IsZero() && m.near[o] == nil && len(o.near) < maxDegree {
 			free = append(free, o)
 		}
 	}
@@ -329,7 +346,7 @@ func (r *Registry) choose(s *swarm, now bool) {
 	if s.missing > 0 {
 		for _, m := range s.members {
 			switch {
-			case m.done:
+			case m.done, !m.lost.IsZero():
 			case s.seeded.Sub(m.moved) > stuck:
 				slow = append(slow, m.Node)
 			case len(next) < seeds:
@@ -363,22 +380,42 @@ func (r *Registry) cheer(s *swarm) {
 	}
 }
 
-// Leave forgets what a node's agent told.
-func (r *Registry) Leave(node string) {
+// Lost says that the session with a node's agent has ended. What it told is forgotten after a while, unless it comes back.
+func (r *Registry) Lost(node string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if m := r.members[node]; m != nil {
-		r.drop(m)
+	r.expire()
+	m := r.members[node]
+	if m == nil {
+		return
+	}
+	r.found(m)
+	m.lost, m.News = r.clock(), func() {}
+	r.lost = append(r.lost, m)
+	m.hold(false) // nobody should wait for what only this one has
+	r.choose(m.s, true)
+}
+
+// found says that a member is not lost, or not any more.
+func (r *Registry) found(m *member) {
+	if !m.lost.IsZero() {
+		m.lost = time.Time{}
+		m.hold(true)
+		r.lost = slices.DeleteFunc(r.lost, func(o *member) bool { return o == m })
+	}
+}
+
+// expire forgets who has been lost too long.
+func (r *Registry) expire() {
+	for len(r.lost) > 0 && r.clock().Sub(r.lost[0].lost) >= grace {
+		r.drop(r.lost[0])
 	}
 }
 
 func (r *Registry) drop(m *member) {
+	r.found(m)
 	s := m.s
-	for i := range uint32(s.chunks) {
-		if m.has(i) {
-			s.release(i)
-		}
-	}
+	m.hold(false)
 	for n := range m.near {
 		delete(n.near, m)
 		n.gone = append(n.gone, m.Node)

@@ -39,6 +39,8 @@ func (c *crowd) join(i, chunks int, have ...uint32) {
 	c.r.Update(c.member(i), State{Image: Image{1}, Port: 7, Chunks: chunks, Whole: true, Have: b})
 }
 
+func (c *crowd) leave(i int) { c.r.Update(c.member(i), State{Left: true}) }
+
 func (c *crowd) add(i, chunks int, added ...uint32) {
 	c.r.Update(c.member(i), State{Image: Image{1}, Port: 7, Chunks: chunks, Added: added})
 }
@@ -95,7 +97,7 @@ func TestEverybodyHears(t *testing.T) {
 		i := rand.IntN(70)
 		switch rand.IntN(12) {
 		case 0:
-			c.r.Leave(name(i))
+			c.leave(i)
 			delete(truth, name(i))
 			delete(c.told, name(i))
 			delete(c.woken, name(i))
@@ -131,7 +133,7 @@ func TestEverybodyHears(t *testing.T) {
 		}
 	}
 	for i := range 70 {
-		c.r.Leave(name(i))
+		c.leave(i)
 	}
 	if len(c.r.members)+len(c.r.swarms) != 0 || c.r.memory != 0 {
 		t.Errorf("of nobody the registry keeps %d members, %d swarms, %d bytes", len(c.r.members), len(c.r.swarms), c.r.memory)
@@ -160,7 +162,7 @@ func TestSeeds(t *testing.T) {
 		t.Fatalf("seeds = %v, want all but node-2, which is stuck", got)
 	}
 	// One that leaves too, at once.
-	c.r.Leave(name(0))
+	c.leave(0)
 	c.deliver()
 	if got := c.seeds[name(1)]; !slices.Equal(got, []string{name(1), name(3), name(4), name(5)}) {
 		t.Fatalf("seeds = %v after node-0 left", got)
@@ -171,10 +173,59 @@ func TestSeeds(t *testing.T) {
 	if got := c.seeds[name(1)]; len(got) != 0 {
 		t.Fatalf("seeds = %v though every chunk is in the swarm", got)
 	}
-	c.r.Leave(name(5))
+	c.leave(5)
 	c.deliver()
 	if got := c.seeds[name(1)]; len(got) == 0 {
 		t.Fatal("no seeds though chunks are missing again")
+	}
+}
+
+// TestLostSession: who comes back soon was never gone for its neighbours; but meanwhile nobody counts on it.
+func TestLostSession(t *testing.T) {
+	c := newCrowd(t)
+	for i := range 3 {
+		c.join(i, 4, 0)
+	}
+	c.add(2, 4, 1, 2, 3)
+	c.deliver()
+	if len(c.seeds[name(0)]) != 0 {
+		t.Fatalf("seeds = %v though every chunk is in the swarm", c.seeds[name(0)])
+	}
+	known := func() int { return len(c.told[name(0)][name(2)]) }
+
+	c.r.Lost(name(2))
+	c.deliver()
+	if got := c.seeds[name(0)]; !slices.Equal(got, []string{name(0), name(1)}) {
+		t.Errorf("seeds = %v for chunks that only a lost member has", got)
+	}
+	if known() != 4 {
+		t.Errorf("a lost member is known for %d chunks, want 4", known())
+	}
+	c.clock = c.clock.Add(grace - time.Second)
+	c.join(2, 4, 0, 1, 2, 3)
+	c.clock = c.clock.Add(2 * time.Second)
+	c.join(0, 4, 0) // what was too long ago is looked for
+	c.deliver()
+	if got := c.seeds[name(0)]; len(got) != 0 || known() != 4 {
+		t.Errorf("seeds = %v, %d chunks known, after the member was back", got, known())
+	}
+
+	c.r.Lost(name(2))
+	c.r.Lost(name(2))
+	c.clock = c.clock.Add(grace)
+	c.add(1, 4)
+	c.deliver()
+	if known() != 0 {
+		t.Errorf("a member that was lost for %v is known for %d chunks", grace, known())
+	}
+	if got := c.seeds[name(0)]; !slices.Equal(got, []string{name(0), name(1)}) {
+		t.Errorf("seeds = %v after a member was given up", got)
+	}
+	for i := range 2 {
+		c.leave(i)
+	}
+	if len(c.r.members)+len(c.r.swarms)+len(c.r.lost) != 0 || c.r.memory != 0 {
+		t.Errorf("%d members, %d swarms, %d lost ones and %d bytes are left of nobody", len(c.r.members), len(c.r.swarms), len(c.r.lost), c.r.memory)
 	}
 }
 
