@@ -40,6 +40,8 @@ type Sink interface {
 
 // Member is this agent among neighbours that write the same image; package swarm has one. Any number of goroutines may use it.
 type Member interface {
+	// First fetches a chunk, as Chunk does, before any is wanted.
+	First(ctx context.Context, i int, dst []byte) error
 	// Want names chunks that must be fetched, Complete says that there will be no more.
 	Want(chunks ...int)
 	Complete()

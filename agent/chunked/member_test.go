@@ -29,6 +29,8 @@ type peer struct {
 	checks   sync.WaitGroup
 }
 
+func (p *peer) First(ctx context.Context, i int, dst []byte) error { return p.Chunk(ctx, i, dst) }
+
 func (p *peer) Want(chunks ...int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

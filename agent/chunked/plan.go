@@ -39,7 +39,7 @@ type Plan struct {
 	Objects    Objects
 	Disk       disk.Device
 	Difference Difference
-	// Join makes this agent a member of a swarm; it may return nil. Nil: there is none. Read is good until Run returns.
+	// Join makes this agent a member of a swarm, in Start; it may return nil. Nil: there is none. Read is good until Run returns.
 	Join func(o Objects, read Read) Member
 	Log  *slog.Logger
 	// Progress is told how many bytes of data are on the disk, of how many. Phase is "write", or "zero" when only zeros are left to be
@@ -53,6 +53,7 @@ type Plan struct {
 	first     []byte // chunk 0, unpacked
 	compare   compare
 	member    Member
+	running   atomic.Bool
 	sink      Sink
 	order     order
 	fetched   atomic.Int64
@@ -104,6 +105,9 @@ func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 	p.lists = newLists(p.Index, p.objects, p.room)
 	p.total = p.Index.Data()
 	p.first = disk.Aligned(int(p.Index.ChunkLen(0)))
+	if p.Join != nil {
+		p.member = p.Join(p.objects, func(i int, dst []byte) error { return p.read(ctx, i, dst) })
+	}
 	if err := p.getFirst(ctx); err != nil {
 		return nil, err
 	}
@@ -113,6 +117,12 @@ func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 func (p *Plan) getFirst(ctx context.Context) error {
 	if p.Index.Chunks[0].Len == 0 {
 		return nil // zeros: there is no table in it, which the sink will say
+	}
+	if p.member != nil {
+		if err := p.member.First(ctx, 0, p.first); err != nil {
+			return fmt.Errorf("chunk 0 of the image: %w", err)
+		}
+		return nil
 	}
 	c, err := p.fetch(ctx, 0)
 	if err != nil {
@@ -211,9 +221,7 @@ func (p *Plan) Run(outer context.Context, s Sink) error {
 	w := &workers{fail: cancel}
 	p.sink = s
 	p.order = order{x: p.Index, at: 1} // chunk 0 is here
-	if p.Join != nil {
-		p.member = p.Join(p.objects, func(i int, dst []byte) error { return p.read(ctx, i, dst) })
-	}
+	p.running.Store(true)
 	w.run(1, func() error { return p.makeHoles(ctx) })
 	w.run(1, func() error { return p.takeFirst(ctx) })
 	if p.member == nil {
@@ -512,6 +520,9 @@ func (p *Plan) makeHoles(ctx context.Context) error {
 
 // read is the Read of a member.
 func (p *Plan) read(ctx context.Context, i int, dst []byte) error {
+	if !p.running.Load() {
+		return fmt.Errorf("chunk %d of the image is not on the disk yet", i)
+	}
 	sums, err := p.lists.of(ctx, i)
 	if err != nil {
 		return err

@@ -28,7 +28,7 @@ func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 		if p = m.fromOrigin(ctx, i); p.err != nil {
 			return p.err
 		}
-		defer m.memory.give(len(p.data))
+		defer m.release(p)
 		return index.DecodeChunk(p.data, dst)
 	}
 	defer func() { <-m.places }()
@@ -52,8 +52,14 @@ func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 	if again.err != nil {
 		return again.err
 	}
-	defer m.memory.give(len(again.data))
+	defer m.release(again)
 	return index.DecodeChunk(again.data, dst)
+}
+
+// release gives a parcel's memory back.
+func (m *Member) release(p *parcel) {
+	m.memory.give(len(p.data))
+	m.ours.free(p.data)
 }
 
 // compare checks a chunk that a neighbour packed anew block by block. An errNonsense is the neighbour's fault.
@@ -81,29 +87,41 @@ func wrongBlock(sums index.Blocks, data []byte) int {
 	return -1
 }
 
-// fromOrigin fetches a chunk from the image's own server.
+// fromOrigin fetches a chunk from the image's own server, and lets the others know that it does.
 func (m *Member) fromOrigin(ctx context.Context, i int) *parcel {
+	m.claim(i, true)
+	defer m.claim(i, false)
+	return m.object(ctx, i)
+}
+
+// claim tells the others that this agent fetches a chunk from the origin, or does no more.
+func (m *Member) claim(i int, on bool) {
 	m.mu.Lock()
-	m.origin[i], m.newer = true, true
-	m.mu.Unlock()
-	m.n.notify()
-	o := m.x.Chunks[i]
-	p := &parcel{encoding: published}
-	if p.err = m.memory.take(ctx, int(o.Len)); p.err == nil {
-		began := time.Now()
-		p.data = make([]byte, o.Len)
-		if p.err = m.from.Object(ctx, o, p.data); p.err != nil {
-			m.memory.give(len(p.data))
-		} else {
-			m.fetched(o.Len, time.Since(began))
-		}
+	if on {
+		m.origin[i] = true
+	} else {
+		delete(m.origin, i)
 	}
-	m.mu.Lock()
-	delete(m.origin, i)
 	m.newer = true
 	m.rouseLocked()
 	m.mu.Unlock()
 	m.n.notify()
+}
+
+// object fetches a chunk from the image's own server. When its err is nil the memory of its data is taken.
+func (m *Member) object(ctx context.Context, i int) *parcel {
+	o := m.x.Chunks[i]
+	p := &parcel{encoding: published}
+	if p.err = m.memory.take(ctx, int(o.Len)); p.err != nil {
+		return p
+	}
+	began := time.Now()
+	p.data = m.ours.room(int(o.Len))
+	if p.err = m.from.Object(ctx, o, p.data); p.err != nil {
+		m.release(p)
+		return p
+	}
+	m.fetched(o.Len, time.Since(began))
 	return p
 }
 
@@ -113,23 +131,32 @@ func (m *Member) fetched(n int64, took time.Duration) {
 	defer m.mu.Unlock()
 	m.bytes += n
 	m.stats.FromOrigin += n
-	m.gained(took)
+	if !m.gained(int(n), took) {
+		return
+	}
 	// So many streams that a chunk takes about a second: a slow link is not cut into pieces, a fast one is kept busy.
 	m.streams = int(min(max(goal/max(took, 1), 1), seedStreams))
 }
 
-// gained notes that a chunk has come, and sets how long to wait for the next one.
-func (m *Member) gained(took time.Duration) {
+// telling tells whether the time that a transfer takes says something about others: that of a small chunk, as the first often is, does not.
+func (m *Member) telling(bytes int) bool { return int64(bytes) >= m.usual/2 }
+
+// gained notes that a chunk of n bytes has come, and sets how long to wait for the next one. It tells whether the time says something.
+func (m *Member) gained(n int, took time.Duration) bool {
 	m.gain = time.Now()
+	if !m.telling(n) {
+		return false
+	}
 	if m.took == 0 {
 		m.took = took
 	}
 	m.took = (3*m.took + took) / 4
 	m.patience = min(max(20*m.took, 2*m.times.minPatience), m.times.maxPatience)
+	return true
 }
 
-// fromPeer fetches a chunk from a neighbour, whose active count the caller has raised, and tells how long it took; nil when that did not
-// work, which is held against the neighbour.
+// fromPeer fetches a chunk from a neighbour, whose active count the caller has raised, and tells how long it took if that says something; nil
+// when that did not work, which is held against the neighbour.
 func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel, took time.Duration) {
 	mem := int(m.x.Chunks[i].Len)
 	if err := m.memory.take(ctx, mem); err != nil {
@@ -153,7 +180,7 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel,
 		m.memory.give(mem - n)
 	}
 	began := time.Now()
-	data := make([]byte, a.length)
+	data := m.ours.room(int(a.length))
 	err = l.body(ctx, data)
 	if err == nil && a.encoding == published {
 		if wrong := m.x.Chunks[i].Verify(data); wrong != nil {
@@ -162,7 +189,7 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel,
 	}
 	if err != nil {
 		_ = l.Close()
-		m.memory.give(len(data))
+		m.release(&parcel{data: data})
 		m.settle(nb, nil, err)
 		m.accuse(nb, i, err)
 		return nil, 0
@@ -171,8 +198,9 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel,
 	m.mu.Lock()
 	m.stats.FromPeers += int64(len(data))
 	m.sign = time.Now()
-	took = time.Since(began)
-	m.gained(took)
+	if took = time.Since(began); !m.gained(len(data), took) {
+		took = 0
+	}
 	m.mu.Unlock()
 	return &parcel{encoding: a.encoding, data: data, nb: nb}, took
 }

@@ -85,6 +85,53 @@ func TestSlots(t *testing.T) {
 	}
 }
 
+// TestSmallChunksTellNothing holds that a chunk that comes quickly because it is small changes no expectation: how many transfers fit onto the
+// link, and after how long an agent stops waiting for its neighbours.
+func TestSmallChunksTellNothing(t *testing.T) {
+	m := &Member{usual: 1 << 20, times: patient, patience: patient.maxPatience, streams: 1}
+	if m.gained(100<<10, time.Millisecond) || m.patience != patient.maxPatience || m.gain.IsZero() {
+		t.Errorf("after a small chunk the patience is %v", m.patience)
+	}
+	m.fetched(100<<10, time.Millisecond)
+	if m.streams != 1 || m.bytes != 100<<10 {
+		t.Errorf("after a small chunk from the origin: %d streams, %d bytes", m.streams, m.bytes)
+	}
+	if !m.gained(1<<20, time.Second) || m.patience != 20*time.Second {
+		t.Errorf("after a usual one that took a second the patience is %v", m.patience)
+	}
+	m.fetched(1<<20, 100*time.Millisecond)
+	if m.streams != seedStreams {
+		t.Errorf("%d streams from a quick server", m.streams)
+	}
+}
+
+// TestRoom holds that memory of chunks that are thrown out is used again, that of about the right size, and that little of it is kept.
+func TestRoom(t *testing.T) {
+	var c cache
+	first := c.room(1 << 20)
+	c.put(1, published, first)
+	sending := c.pin(1)
+	c.put(2, published, make([]byte, cacheSize))
+	if got := c.room(1 << 20); &got[0] == &first[0] {
+		t.Error("memory that is being sent was used again")
+	}
+	c.unpin(sending)
+	c.put(2, published, make([]byte, cacheSize))
+	if got := c.room(1<<20 - 1000); &got[0] != &first[0] || len(got) != 1<<20-1000 {
+		t.Error("memory was not used again")
+	}
+	c = cache{}
+	large := c.room(spareSize)
+	c.free(large)
+	if got := c.room(1000); &got[0] == &large[0] {
+		t.Error("all of a large piece for a small one")
+	}
+	c.free(make([]byte, spareSize))
+	if len(c.spare) != 1 {
+		t.Errorf("%d pieces are kept", len(c.spare))
+	}
+}
+
 // TestCache holds that memory is bounded, and that what is being sent stays.
 func TestCache(t *testing.T) {
 	var c cache

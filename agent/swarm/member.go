@@ -82,13 +82,14 @@ type Member struct {
 	ours   cache
 	memory *budget
 
-	ctx    context.Context // ends with the membership
-	cancel context.CancelFunc
-	work   sync.WaitGroup
-	up     *slots
-	down   *slots        // from neighbours
-	places chan struct{} // one for each chunk that is on its way to Chunk
-	ready  chan int      // for Next
+	ctx      context.Context // ends with the membership
+	cancel   context.CancelFunc
+	work     sync.WaitGroup
+	up       *slots
+	down     *slots        // from neighbours
+	places   chan struct{} // one for each chunk that is on its way to Chunk
+	ready    chan int      // for Next
+	choosing chan struct{} // held by who looks for the next one to fetch
 
 	disk   sync.Mutex // held while one chunk is read back and packed
 	read   Read       // nil: not any more
@@ -116,7 +117,8 @@ type Member struct {
 	sign     time.Time       // of life of the others
 	moved    time.Time       // when a neighbour last came by a chunk
 	gain     time.Time       // when this agent last came by a chunk
-	took     time.Duration
+	took     time.Duration   // of late, for a chunk that is not small
+	usual    int64           // bytes of a chunk as published, on average
 	patience time.Duration
 	moves    uint64   // what the conductor told of the whole swarm's progress
 	added    []uint32 // not told yet
@@ -154,16 +156,21 @@ func newMember(n *Node, x *index.Index, image Image, from Origin, read Read) *Me
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
 	m := &Member{n: n, x: x, image: image, from: from, read: read, log: n.log, id: n.id, limit: n.limit, times: n.times, ctx: ctx, cancel: cancel,
-		lists: lists{x: x, from: from}, memory: newBudget(inFlight), up: newSlots(3, 8), down: newSlots(3, open), places: make(chan struct{}, open), ready: make(chan int, open),
+		lists: lists{x: x, from: from}, memory: newBudget(inFlight), up: newSlots(2, 8), down: newSlots(2, open), places: make(chan struct{}, open), ready: make(chan int, open), choosing: make(chan struct{}, 1),
 		changed: make(chan struct{}), joined: now, state: make([]chunkState, len(x.Chunks)), have: newBits(len(x.Chunks)),
 		avail: make([]uint16, len(x.Chunks)), near: map[string]*neighbour{}, barred: map[string]bool{}, parcels: map[int]*parcel{},
 		origin: map[int]bool{}, streams: 1, sign: now, gain: now, patience: n.times.maxPatience, conns: map[net.Conn]string{}}
+	chunks := int64(0)
 	for i, c := range x.Chunks {
 		if c.Len == 0 { // zeros: nobody needs to fetch them
 			m.state[i] = had
 			m.have.set(i)
+			continue
 		}
+		m.usual += c.Len
+		chunks++
 	}
+	m.usual /= max(chunks, 1)
 	for range open {
 		m.work.Go(m.fetch)
 	}

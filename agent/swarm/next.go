@@ -34,8 +34,6 @@ func (m *Member) exhausted() bool { return m.complete && m.left == 0 && m.busy =
 // fetch brings chunks into memory, from wherever it is best, and lets Next have them. It does so ahead of the writer, so that a neighbour
 // that is slow to answer, or does not answer at all, holds up nobody.
 func (m *Member) fetch() {
-	t := time.NewTicker(tick)
-	defer t.Stop()
 	for {
 		select {
 		case m.places <- struct{}{}:
@@ -43,65 +41,90 @@ func (m *Member) fetch() {
 			return
 		}
 		for {
-			m.mu.Lock()
-			if m.ctx.Err() != nil || m.exhausted() {
-				m.mu.Unlock()
+			i, nb := m.choose()
+			if i < 0 {
 				<-m.places
 				return
 			}
-			changed := m.changed
-			now := time.Now()
-			i, nb := m.choosePeer(now)
-			if nb != nil {
-				nb.active++
-				m.down.take()
-			} else if i = m.chooseOrigin(now); i >= 0 {
-				m.origin[i], m.newer = true, true
-			}
-			if i >= 0 {
-				m.state[i] = taken
-				m.left--
-				m.busy++
-			}
-			m.mu.Unlock()
-			if i < 0 {
-				select {
-				case <-changed:
-				case <-t.C:
-				case <-m.ctx.Done():
-				}
-				continue
-			}
-			var p *parcel
-			source := "origin"
-			if nb != nil {
-				source = nb.node
-				var took time.Duration
-				p, took = m.fromPeer(m.ctx, nb, i)
-				m.down.give(took)
-			} else {
-				p = m.fromOrigin(m.ctx, i)
-			}
-			if p != nil {
-				m.log.Debug("a chunk has come", "chunk", i, "from", source, "bytes", len(p.data), "took", time.Since(now))
-			}
-			m.mu.Lock()
-			m.busy--
-			if p == nil && m.state[i] == taken {
-				m.state[i] = wanted
-				m.left++
-			}
-			if p != nil {
-				m.parcels[i] = p
-				m.ready <- i // never blocks: it has a place
-			}
-			m.rouseLocked()
-			m.mu.Unlock()
-			if p != nil {
+			if m.bring(i, nb) {
 				break
 			}
 		}
 	}
+}
+
+// choose waits for something to fetch, and from whom: nil is the origin. It gives -1 when there is nothing more, now or later. One at a time looks;
+// the others would see the same.
+func (m *Member) choose() (int, *neighbour) {
+	select {
+	case m.choosing <- struct{}{}:
+		defer func() { <-m.choosing }()
+	case <-m.ctx.Done():
+		return -1, nil
+	}
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		m.mu.Lock()
+		if m.ctx.Err() != nil || m.exhausted() {
+			m.mu.Unlock()
+			return -1, nil
+		}
+		changed := m.changed
+		now := time.Now()
+		i, nb := m.choosePeer(now)
+		if nb != nil {
+			nb.active++
+			m.down.take()
+		} else if i = m.chooseOrigin(now); i >= 0 {
+			m.origin[i], m.newer = true, true
+		}
+		if i >= 0 {
+			m.state[i] = taken
+			m.left--
+			m.busy++
+		}
+		m.mu.Unlock()
+		if i >= 0 {
+			return i, nb
+		}
+		select {
+		case <-changed:
+		case <-t.C:
+		case <-m.ctx.Done():
+		}
+	}
+}
+
+// bring fetches a chunk that was chosen. When a neighbour fails it is to be chosen again.
+func (m *Member) bring(i int, nb *neighbour) bool {
+	began := time.Now()
+	var p *parcel
+	source := "origin"
+	if nb != nil {
+		source = nb.node
+		var took time.Duration
+		p, took = m.fromPeer(m.ctx, nb, i)
+		m.down.give(took)
+	} else {
+		p = m.fromOrigin(m.ctx, i)
+	}
+	if p != nil {
+		m.log.Debug("a chunk has come", "chunk", i, "from", source, "bytes", len(p.data), "took", time.Since(began))
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.busy--
+	if p == nil && m.state[i] == taken {
+		m.state[i] = wanted
+		m.left++
+	}
+	if p != nil {
+		m.parcels[i] = p
+		m.ready <- i // never blocks: it has a place
+	}
+	m.rouseLocked()
+	return p != nil
 }
 
 // choosePeer picks the rarest wanted chunk that a neighbour can be asked for now.

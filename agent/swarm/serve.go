@@ -202,7 +202,9 @@ func (m *Member) answer(t *tls.Conn, r request) error {
 	defer m.ours.unpin(p)
 	began := time.Now()
 	err = m.send(t, p.encoding, p.data)
-	took = time.Since(began)
+	if m.telling(len(p.data)) {
+		took = time.Since(began)
+	}
 	return err
 }
 
@@ -240,7 +242,7 @@ func (m *Member) pack(i int) (*packed, error) {
 			return nil, err
 		}
 	}
-	out := m.packer.EncodeAll(data, make([]byte, 0, m.x.Chunks[i].Len+int64(len(data)/8)))
+	out := m.packer.EncodeAll(data, m.ours.room(int(m.x.Chunks[i].Len) + len(data)/8)[:0])
 	if len(out) > maxPacked {
 		return nil, fmt.Errorf("packed anew it takes %d bytes", len(out))
 	}

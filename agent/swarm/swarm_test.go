@@ -41,6 +41,9 @@ type picture struct {
 	egress  atomic.Int64
 	broken  atomic.Bool   // the server is away
 	latency time.Duration // of each object
+	hold    chan struct{} // objects are given when it is closed; nil: at once
+	asked   atomic.Int64  // objects
+	waiting atomic.Int64  // who was not given theirs yet
 }
 
 // newPicture makes an image of some chunks, of which the last is short and one is zeros.
@@ -86,6 +89,16 @@ func newPicture(t testing.TB, chunks int) *picture {
 var errAway = errors.New("the image server is away")
 
 func (p *picture) Object(ctx context.Context, o index.Object, dst []byte) error {
+	p.asked.Add(1)
+	p.waiting.Add(1)
+	defer p.waiting.Add(-1)
+	if p.hold != nil {
+		select {
+		case <-p.hold:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 	select {
 	case <-time.After(p.latency):
 	case <-ctx.Done():
@@ -304,7 +317,15 @@ func (h *hub) tell(w *writer, st *State) {
 // seeds are the first two that are there and miss something.
 func (h *hub) seeds() (out []string) {
 	for _, w := range h.all {
-		if w.have != nil && len(out) < 2 && slices.ContainsFunc(w.have[:len(w.have)-1], func(b byte) bool { return b != 0xff }) {
+		misses := func() bool {
+			for i := range h.pic.x.Chunks {
+				if !w.have.has(i) {
+					return true
+				}
+			}
+			return false
+		}
+		if w.have != nil && len(out) < 2 && misses() {
 			out = append(out, w.name)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/pprof"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -45,7 +46,12 @@ func (box) Summary() string                   { return "a namespace" }
 
 // runAgent is an agent's process.
 func runAgent(ctx context.Context, args []string) error {
-	addr, ca, token, logFile := args[0], args[1], args[2], args[3]
+	addr, ca, token, logFile := args[0], args[1], args[2], args[4]
+	size, err := strconv.ParseInt(args[3], 10, 64)
+	if err != nil {
+		return err
+	}
+	drive = blank(size)
 	pin, err := hex.DecodeString(ca)
 	if err != nil || len(pin) != sha256.Size {
 		return fmt.Errorf("%s is no fingerprint", ca)
@@ -126,6 +132,17 @@ func (o origin) Object(ctx context.Context, x index.Object, dst []byte) error {
 	return x.Verify(dst)
 }
 
+// drive is the node's disk, which is memory. It is there before anything is measured: that the kernel finds the memory is no part of it.
+var drive []byte
+
+func blank(size int64) []byte {
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = 0xa5
+	}
+	return b
+}
+
 // write is the step under measurement: an image onto a disk that is memory, as package chunked does it.
 func write(ctx context.Context, c *step.Call) (step.Outcome, error) {
 	var args stepArgs
@@ -146,19 +163,17 @@ func write(ctx context.Context, c *step.Call) (step.Outcome, error) {
 	if err != nil {
 		return step.Outcome{}, err
 	}
-	d := &disk{x: x, mem: make([]byte, x.Size)}
-	// The first chunk is looked at before the disk is touched, and so comes from the origin.
-	first := make([]byte, x.Chunks[0].Len)
-	if err := from.Object(ctx, x.Chunks[0], first); err != nil {
-		return step.Outcome{}, err
+	if x.Size != int64(len(drive)) {
+		return step.Outcome{}, fmt.Errorf("the image has %d bytes, the disk %d", x.Size, len(drive))
 	}
-	if err := index.DecodeChunk(first, d.mem[:x.ChunkLen(0)]); err != nil {
-		return step.Outcome{}, err
-	}
+	d := &disk{x: x, mem: drive}
 	var chunks source = &alone{x: x, from: from}
-	m := swarm.Of(c.Facts).Join(x, sha256.Sum256(packed), from, d.read)
-	if m != nil {
+	if m := swarm.Of(c.Facts).Join(x, sha256.Sum256(packed), from, d.read); m != nil {
 		chunks = m
+	}
+	// The first chunk is looked at before the disk is touched.
+	if err := chunks.First(ctx, 0, d.mem[:x.ChunkLen(0)]); err != nil {
+		return step.Outcome{}, err
 	}
 	chunks.Have(0)
 	for i := 1; i < len(x.Chunks); i++ {
@@ -170,7 +185,7 @@ func write(ctx context.Context, c *step.Call) (step.Outcome, error) {
 	}
 	c.Facts.Set(ram{}, d)
 	var st swarm.Stats
-	if m != nil {
+	if m, ok := chunks.(*swarm.Member); ok {
 		st = m.Stats()
 	}
 	c.Log.Info("written", "stats", fmt.Sprintf("%+v", st))
@@ -192,6 +207,7 @@ func rest(ctx context.Context, c *step.Call) (step.Outcome, error) {
 }
 
 type source interface {
+	First(ctx context.Context, i int, dst []byte) error
 	Want(chunks ...int)
 	Complete()
 	Next(ctx context.Context) (int, bool)
@@ -248,6 +264,14 @@ type alone struct {
 	once sync.Once
 }
 
+func (a *alone) First(ctx context.Context, i int, dst []byte) error {
+	b := make([]byte, a.x.Chunks[i].Len)
+	if err := a.from.Object(ctx, a.x.Chunks[i], b); err != nil {
+		return err
+	}
+	return index.DecodeChunk(b, dst)
+}
+
 func (a *alone) Want(c ...int) { a.todo = append(a.todo, c...) }
 func (a *alone) Complete()     {}
 func (a *alone) Have(int)      {}
@@ -299,14 +323,26 @@ func (a *alone) Chunk(_ context.Context, i int, dst []byte) error {
 }
 
 func storedSize(www string) (int64, error) {
-	b, err := os.ReadFile(filepath.Join(www, imageName))
-	if err != nil {
-		return 0, err
-	}
-	x, err := index.Parse(b)
+	x, err := published(www)
 	if err != nil {
 		return 0, err
 	}
 	n, _ := x.Stored()
 	return n, nil
+}
+
+func diskSize(www string) (int64, error) {
+	x, err := published(www)
+	if err != nil {
+		return 0, err
+	}
+	return x.Size, nil
+}
+
+func published(www string) (*index.Index, error) {
+	b, err := os.ReadFile(filepath.Join(www, imageName))
+	if err != nil {
+		return nil, err
+	}
+	return index.Parse(b)
 }

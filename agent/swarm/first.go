@@ -1,0 +1,92 @@
+package swarm
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/ingot-metal/ingot/images/index"
+)
+
+// hurry is how long the first chunk is fetched from the origin before neighbours are thought of.
+const hurry = 250 * time.Millisecond
+
+// First fetches a chunk before any other is wanted, into dst, which has its length: what an image begins with has to be known before the
+// disk is touched. Everybody who begins at the same time needs it, and a server behind a slow link would for long do nothing but send it
+// to each of them. So who does not get it at once has it from neighbours, if there are any; and as soon as it is verified it is given to
+// others, from memory. Only the origin's errors, and the end of ctx, are errors.
+func (m *Member) First(ctx context.Context, i int, dst []byte) error {
+	p := m.direct(ctx, i)
+	if p == nil {
+		m.Want(i)
+		_, _ = m.Next(ctx) // when it gives none, Chunk goes to the origin
+		if err := m.Chunk(ctx, i, dst); err != nil {
+			return err
+		}
+		m.verified(i)
+		return nil
+	}
+	if p.err != nil {
+		return p.err
+	}
+	defer m.memory.give(len(p.data))
+	if err := index.DecodeChunk(p.data, dst); err != nil {
+		return err
+	}
+	m.ours.put(i, p.encoding, p.data)
+	m.verified(i)
+	return nil
+}
+
+// verified says that a chunk was checked, so that others may have it.
+func (m *Member) verified(i int) {
+	if p := m.ours.pin(i); p != nil {
+		m.ours.unpin(p)
+		m.Have(i)
+	}
+}
+
+// direct fetches a chunk from the origin; nil when it takes long and there are others to have it from.
+func (m *Member) direct(ctx context.Context, i int) *parcel {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	got := make(chan *parcel, 1)
+	go func() { got <- m.object(ctx, i) }()
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	claimed := false
+	defer func() {
+		if claimed {
+			m.claim(i, false)
+		}
+	}()
+	for began := time.Now(); ; {
+		select {
+		case p := <-got:
+			return p
+		case now := <-t.C:
+			stay, ours := m.duty(i, claimed, now, now.Sub(began))
+			if ours && !claimed {
+				claimed = true
+				m.claim(i, true)
+			}
+			if stay {
+				continue
+			}
+			cancel()
+			if p := <-got; p.err == nil { // in the last moment
+				return p
+			}
+			return nil
+		}
+	}
+}
+
+// duty tells whether to go on with a chunk from the origin, and whether the others count on this agent for it.
+func (m *Member) duty(i int, claimed bool, now time.Time, since time.Duration) (stay, ours bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	ours = slices.Contains(m.seeds, m.id.Node) && owes(m.seeds, i) == m.id.Node
+	unheard := !m.heard && since < joinWait
+	return ours || claimed && !m.inFlight(i) || since < hurry || unheard || m.alone(now), ours
+}

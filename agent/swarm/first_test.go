@@ -1,0 +1,117 @@
+package swarm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/images/index"
+)
+
+// begin has all writers fetch the first chunk; what is given back waits until they have.
+func (h *hub) begin(ctx context.Context, ws []*writer) (wait func() []error) {
+	errs := make([]error, len(ws))
+	var g sync.WaitGroup
+	for k, w := range ws {
+		w.join()
+		g.Go(func() {
+			dst := make([]byte, h.pic.x.ChunkLen(0))
+			if errs[k] = w.m.First(ctx, 0, dst); errs[k] == nil && !bytes.Equal(dst, h.pic.raw[:len(dst)]) {
+				errs[k] = errors.New("it is not what the image begins with")
+			}
+		})
+	}
+	return func() []error { g.Wait(); return errs }
+}
+
+// TestFirst holds that a server that is slow sends what all begin with to few of them, and that nobody has to have written it before others
+// get it.
+func TestFirst(t *testing.T) {
+	h := newHub(t, 6)
+	h.pic.hold = make(chan struct{})
+	var ws []*writer
+	for range 6 {
+		ws = append(ws, h.add(0))
+	}
+	all := h.begin(t.Context(), ws)
+	wait(t, "most leaving the server alone", func() bool { return h.pic.asked.Load() >= 6 && h.pic.waiting.Load() <= 3 })
+	close(h.pic.hold)
+	for k, err := range all() {
+		if err != nil {
+			t.Errorf("%s: %v", ws[k].name, err)
+		}
+	}
+	if n := h.pic.served[h.pic.x.Chunks[0].Sum]; n > 4 {
+		t.Errorf("the server sent the first chunk %d times to 6 agents", n)
+	}
+	for _, w := range ws {
+		w.m.mu.Lock()
+		if w.m.state[0] != had || w.m.origin[0] || len(w.m.origin) > 0 {
+			t.Errorf("%s: the first chunk is in state %d; from the origin are coming %v", w.name, w.m.state[0], w.m.origin)
+		}
+		w.m.mu.Unlock()
+	}
+	// It is the first of a whole image.
+	for _, w := range ws {
+		copy(w.disk[:index.ChunkSize], h.pic.raw)
+	}
+	h.together(ws...)
+}
+
+// TestFirstAtOnce holds that nobody waits for neighbours when the server is quick: each asks it once.
+func TestFirstAtOnce(t *testing.T) {
+	h := newHub(t, 6)
+	h.pic.latency = 0
+	ws := []*writer{h.add(0), h.add(0), h.add(0)}
+	for k, err := range h.begin(t.Context(), ws)() {
+		if st := ws[k].m.Stats(); err != nil || st.FromOrigin+st.FromPeers != h.pic.x.Chunks[0].Len {
+			t.Errorf("%s: %v, %+v", ws[k].name, err, st)
+		}
+	}
+}
+
+// TestFirstAlone holds that who has no neighbours waits for a slow server, and asks it but once.
+func TestFirstAlone(t *testing.T) {
+	for _, session := range []bool{true, false} {
+		h := newHub(t, 6)
+		h.pic.hold = make(chan struct{})
+		w := h.add(0)
+		if !session {
+			w.n.SessionLost()
+		}
+		all := h.begin(t.Context(), []*writer{w})
+		time.Sleep(joinWait + 4*tick) // longer than it waits for the conductor's word
+		close(h.pic.hold)
+		if err := all()[0]; err != nil {
+			t.Error(err)
+		}
+		if n := h.pic.asked.Load(); n != 1 {
+			t.Errorf("with a session %v: asked %d times", session, n)
+		}
+	}
+}
+
+// TestFirstFails holds that the server's error is told, and that the end of the step is the end of the wait.
+func TestFirstFails(t *testing.T) {
+	h := newHub(t, 6)
+	h.pic.broken.Store(true)
+	w := h.add(0)
+	if err := h.begin(t.Context(), []*writer{w})()[0]; !errors.Is(err, errAway) {
+		t.Errorf("from a server that is away: %v", err)
+	}
+	h = newHub(t, 6)
+	h.pic.hold = make(chan struct{})
+	ws := []*writer{h.add(0), h.add(0), h.add(0)}
+	ctx, cancel := context.WithCancel(t.Context())
+	all := h.begin(ctx, ws)
+	wait(t, "some going to their neighbours", func() bool { return h.pic.asked.Load() >= 3 && h.pic.waiting.Load() < 3 })
+	cancel()
+	for k, err := range all() {
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%s, after the end: %v", ws[k].name, err)
+		}
+	}
+}
