@@ -54,6 +54,6 @@ type Member interface {
 	Have(i int)
 }
 
-// Read reads a chunk back that a Member was told it has, into dst, which has exactly its length and is memory such as direct I/O takes. What
-// the disk gives back is not checked.
-type Read func(i int, dst []byte) error
+// Read reads of a chunk that a Member was told it has, from byte off of it on, a multiple of index.BlockSize. Dst, memory such as direct I/O
+// takes, is as long as so many blocks, or ends with the chunk. What the disk gives back is not checked.
+type Read func(i int, off int64, dst []byte) error

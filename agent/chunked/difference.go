@@ -92,6 +92,12 @@ func (c *compare) learn(equal, total int) {
 // equal blocks everywhere. The disk is only read.
 func (p *Plan) Survey(ctx context.Context) error {
 	c := &p.compare
+	defer func() {
+		if !c.on {
+			p.lists.forget()
+			p.room.empty()
+		}
+	}()
 	if p.Index.Size > p.Disk.Size() { // a part of the disk, which whoever writes refuses
 		return nil
 	}
@@ -168,7 +174,7 @@ func (p *Plan) places(ctx context.Context) ([]place, error) {
 	slices.Sort(chunks)
 	var places []place
 	for _, i := range chunks {
-		sums, err := p.lists.of(ctx, i)
+		sums, done, err := p.lists.of(ctx, i)
 		if err != nil {
 			return nil, err
 		}
@@ -182,6 +188,7 @@ func (p *Plan) places(ctx context.Context) ([]place, error) {
 			b := data[rand.IntN(len(data))]
 			places = append(places, place{chunk: i, block: b, want: sums.Sum(0, b)})
 		}
+		done()
 	}
 	return places, nil
 }
@@ -236,10 +243,11 @@ func (l *looker) look(ctx context.Context, i int) (task, error) {
 	if !p.compare.worth() {
 		return task{i: i, blocks: allBlocks}, nil
 	}
-	sums, err := p.lists.of(ctx, i)
+	sums, done, err := p.lists.of(ctx, i)
 	if err != nil {
 		return task{}, err
 	}
+	defer done()
 	if l.mem == nil {
 		l.mem = disk.Aligned(lookSize)
 	}
@@ -260,6 +268,8 @@ func (l *looker) look(ctx context.Context, i int) (task, error) {
 			want := sums.Sum(0, number)
 			if want != zeroSum {
 				total++
+			} else {
+				t.zeros |= 1 << number
 			}
 			switch known := err == nil && same(data[b:b+n], want); {
 			case known:
@@ -280,9 +290,7 @@ func (l *looker) look(ctx context.Context, i int) (task, error) {
 		}
 	}
 	p.compare.learn(equal, total)
-	if t.blocks != 0 {
-		t.sums = slices.Clone(sums) // the list itself is far larger, and need not stay
-	}
+	t.listed, t.sum = true, t.summed(func(b int) [sha256.Size]byte { return sums.Sum(0, b) })
 	return t, nil
 }
 

@@ -15,42 +15,58 @@ type lists struct {
 	x       *index.Index
 	objects Objects
 	room    *room
-	keep    int
+	keep    int // how many, of up to 2 MiB each
 
 	mu   sync.Mutex
-	kept []*list // the one used last is first
+	kept []*list      // the one used last is first
+	free index.Blocks // memory of one that is not kept any more
 }
 
 type list struct {
 	i      int
-	mu     sync.Mutex // held while it is fetched
+	mu     sync.RWMutex // held while it is fetched, and by readers while they use it
 	blocks index.Blocks
 }
 
-// newLists makes a store that keeps two lists, of 2 MiB each.
-func newLists(x *index.Index, o Objects, room *room) *lists {
-	return &lists{x: x, objects: o, room: room, keep: 2}
+func newLists(x *index.Index, o Objects, room *room, keep int) *lists {
+	return &lists{x: x, objects: o, room: room, keep: keep}
 }
 
-func (l *lists) widen(keep int) {
+// forget ends the keeping, when no more will be asked for.
+func (l *lists) forget() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.keep = keep
+	l.kept, l.free = nil, nil
 }
 
-// of gives the digests of the blocks of a chunk.
-func (l *lists) of(ctx context.Context, chunk int) (index.Blocks, error) {
-	e := l.entry(chunk / index.ListChunks)
+// of gives the digests of the blocks of a chunk, which are good until done is called.
+func (l *lists) of(ctx context.Context, chunk int) (sums index.Blocks, done func(), err error) {
+	for {
+		e := l.entry(chunk / index.ListChunks)
+		if err := l.fill(ctx, e); err != nil {
+			return nil, nil, err
+		}
+		e.mu.RLock()
+		if e.blocks != nil {
+			return e.blocks.Chunk(chunk % index.ListChunks), e.mu.RUnlock, nil
+		}
+		e.mu.RUnlock() // its memory was taken for another one in between
+	}
+}
+
+// fill fetches a list that is not there yet.
+func (l *lists) fill(ctx context.Context, e *list) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.blocks == nil {
-		b, err := l.fetch(ctx, e.i)
-		if err != nil {
-			return nil, err
-		}
-		e.blocks = b
+	if e.blocks != nil {
+		return nil
 	}
-	return e.blocks.Chunk(chunk % index.ListChunks), nil
+	b, err := l.fetch(ctx, e.i)
+	if err != nil {
+		return err
+	}
+	e.blocks = b
+	return nil
 }
 
 func (l *lists) entry(i int) *list {
@@ -63,7 +79,14 @@ func (l *lists) entry(i int) *list {
 		l.kept = slices.Delete(l.kept, at, at+1)
 	}
 	l.kept = slices.Insert(l.kept, 0, e)
-	l.kept = l.kept[:min(len(l.kept), l.keep)]
+	for len(l.kept) > max(l.keep, 1) {
+		last := len(l.kept) - 1
+		if old := l.kept[last]; old.mu.TryLock() { // nobody uses it
+			l.free, old.blocks = old.blocks, nil
+			old.mu.Unlock()
+		}
+		l.kept = l.kept[:last]
+	}
 	return e
 }
 
@@ -80,7 +103,11 @@ func (l *lists) fetch(ctx context.Context, i int) (index.Blocks, error) {
 	if err := l.objects.Object(ctx, o, stored); err != nil {
 		return nil, fmt.Errorf("block list %d of the image: %w", i, err)
 	}
-	b, err := index.ParseBlocks(stored, l.x.ListBytes(i))
+	l.mu.Lock()
+	free := l.free
+	l.free = nil
+	l.mu.Unlock()
+	b, err := index.ParseBlocksInto(free, stored, l.x.ListBytes(i))
 	if err != nil {
 		return nil, fmt.Errorf("block list %d of the image: %w", i, err)
 	}

@@ -80,7 +80,7 @@ func (p *peer) Have(i int) {
 	p.mu.Unlock()
 	p.checks.Go(func() {
 		dst := disk.Aligned(int(p.x.ChunkLen(i)))
-		if err := p.read(i, dst); err != nil {
+		if err := p.read(i, 0, dst); err != nil {
 			// Of the last ones: the plan may be over.
 			p.t.Logf("chunk %d: %v", i, err)
 			return

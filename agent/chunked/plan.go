@@ -2,6 +2,7 @@ package chunked
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -24,12 +25,17 @@ const (
 	reportEvery = 200 * time.Millisecond
 )
 
-// sizes of what takes memory. An index of a very large disk takes so much itself that less is left for the rest.
-func sizes(x *index.Index) (room, unpackers int) {
-	if len(x.Chunks) > 1<<17 { // 512 GiB: 5 MiB of index
-		return 2 * index.MaxStored, 2
+// sizes of what takes memory. An index of a very large disk takes so much itself that less is left for the rest. A member of a swarm has
+// memory of its own for packed chunks: what is left here is for block lists.
+func sizes(x *index.Index, swarm bool) (s struct{ room, unpackers, lists, lookers int }) {
+	s.room, s.unpackers, s.lists, s.lookers = 10<<20, min(4, 1+runtime.GOMAXPROCS(0)), 2, min(8, 2*runtime.GOMAXPROCS(0))
+	switch {
+	case swarm:
+		s.room, s.unpackers, s.lists, s.lookers = index.MaxStored, 2, 1, 1
+	case len(x.Chunks) > 1<<17: // 512 GiB: 5 MiB of index
+		s.room, s.unpackers = 2*index.MaxStored, 2
 	}
-	return 10 << 20, min(4, 1+runtime.GOMAXPROCS(0))
+	return s
 }
 
 // Plan is one published image and one disk. Start is called first, then Survey, then Run, once each.
@@ -48,12 +54,12 @@ type Plan struct {
 
 	room      *room
 	unpackers int
+	looking   int     // goroutines that compare with the disk
 	objects   Objects // which are counted
 	lists     *lists
 	first     []byte // chunk 0, unpacked
 	compare   compare
 	member    Member
-	running   atomic.Bool
 	sink      Sink
 	order     order
 	fetched   atomic.Int64
@@ -63,6 +69,7 @@ type Plan struct {
 	total     int64
 
 	mu       sync.Mutex
+	there    []uint64 // blocks of chunks that are on the disk and not zeros, by bits; kept for a member
 	done     int64
 	zeroed   int64
 	zeros    int64
@@ -99,15 +106,15 @@ func (p *Plan) Start(ctx context.Context) ([]byte, error) {
 	if p.Index.Size > p.Disk.Size() {
 		return nil, step.Failf("use a smaller image or a larger disk", "the image is larger than the disk: %d bytes, the disk has %d", p.Index.Size, p.Disk.Size())
 	}
-	n, unpackers := sizes(p.Index)
-	p.room, p.unpackers = newRoom(n), unpackers
 	p.objects = counting{p}
-	p.lists = newLists(p.Index, p.objects, p.room)
 	p.total = p.Index.Data()
 	p.first = disk.Aligned(int(p.Index.ChunkLen(0)))
 	if p.Join != nil {
-		p.member = p.Join(p.objects, func(i int, dst []byte) error { return p.read(ctx, i, dst) })
+		p.member = p.Join(p.objects, p.read)
 	}
+	n := sizes(p.Index, p.member != nil)
+	p.room, p.unpackers, p.looking = newRoom(n.room), n.unpackers, n.lookers
+	p.lists = newLists(p.Index, p.objects, p.room, n.lists)
 	if err := p.getFirst(ctx); err != nil {
 		return nil, err
 	}
@@ -204,12 +211,14 @@ func (c packed) unpack(dst []byte) error {
 	return nil
 }
 
-// task is a chunk that is to be fetched. Bits of blocks say which of its blocks are to be written. Sums are what the block list says of
-// them; nil when it was not asked.
+// task is a chunk that is to be fetched. Bits of blocks say which of its blocks are to be written. Sum is of what the block list says of
+// them, if it was asked: the list itself is far larger, and need not stay.
 type task struct {
 	i      int
 	blocks uint64
-	sums   index.Blocks
+	zeros  uint64 // likewise, which are zeros, if the block list was asked
+	listed bool
+	sum    [sha256.Size]byte
 }
 
 const allBlocks = ^uint64(0)
@@ -221,7 +230,6 @@ func (p *Plan) Run(outer context.Context, s Sink) error {
 	w := &workers{fail: cancel}
 	p.sink = s
 	p.order = order{x: p.Index, at: 1} // chunk 0 is here
-	p.running.Store(true)
 	w.run(1, func() error { return p.makeHoles(ctx) })
 	w.run(1, func() error { return p.takeFirst(ctx) })
 	if p.member == nil {
@@ -320,7 +328,6 @@ func (p *Plan) runAlone(ctx context.Context, w *workers) {
 
 // runAmong has a member of a swarm choose what to fetch next, and from whom.
 func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
-	p.lists.widen(4)
 	var mu sync.Mutex
 	tasks := map[int]task{}
 	looking := w.run(p.lookers(), func() error {
@@ -350,7 +357,11 @@ func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
 		}
 		return task{}, false
 	}
-	w.run(p.unpackers, func() error {
+	unpackers := p.unpackers
+	if p.compare.on { // which takes memory, too
+		unpackers = 1
+	}
+	w.run(unpackers, func() error {
 		mem := buffer{}
 		for {
 			t, ok := next()
@@ -380,7 +391,7 @@ func (b *buffer) of(n int64) []byte {
 
 func (p *Plan) lookers() int {
 	if p.compare.on {
-		return min(8, 2*runtime.GOMAXPROCS(0))
+		return p.looking
 	}
 	return 1
 }
@@ -398,7 +409,7 @@ func (p *Plan) look(ctx context.Context, want func(task)) error {
 			return err
 		}
 		if t.blocks == 0 {
-			p.finished(i)
+			p.finished(i, t.zeros)
 		} else {
 			want(t)
 		}
@@ -426,6 +437,7 @@ func (p *Plan) put(ctx context.Context, t task, raw []byte) error {
 	if err := t.fits(raw); err != nil {
 		return err
 	}
+	zeros := zeros(raw)
 	base := int64(t.i) * index.ChunkSize
 	for at := 0; at < len(raw); {
 		n := 0
@@ -442,27 +454,60 @@ func (p *Plan) put(ctx context.Context, t task, raw []byte) error {
 		}
 		at = end
 	}
-	p.finished(t.i)
+	p.finished(t.i, zeros)
 	return nil
 }
 
 // fits checks that the blocks of a chunk have the digests that the block list gives: a list of another image would have had them compared
 // with what nobody wants.
 func (t task) fits(raw []byte) error {
-	for b := 0; t.sums != nil && b*index.BlockSize < len(raw); b++ {
-		if t.blocks>>b&1 == 1 && index.SumBlock(raw[b*index.BlockSize:min((b+1)*index.BlockSize, len(raw))]) != t.sums.Sum(0, b) {
-			return &images.Error{
-				Err:    fmt.Errorf("the block list of the image does not fit its chunk %d, at byte %d of the disk", t.i, int64(t.i)*index.ChunkSize+int64(b)*index.BlockSize),
-				Remedy: "publish the image again, or set image_difference to never",
-			}
-		}
+	if !t.listed {
+		return nil
 	}
-	return nil
+	sum := t.summed(func(b int) [sha256.Size]byte {
+		return index.SumBlock(raw[b*index.BlockSize : min((b+1)*index.BlockSize, len(raw))])
+	})
+	if sum == t.sum {
+		return nil
+	}
+	return &images.Error{
+		Err:    fmt.Errorf("the block list of the image does not fit its chunk %d, at byte %d of the disk", t.i, int64(t.i)*index.ChunkSize),
+		Remedy: "publish the image again, or set image_difference to never",
+	}
 }
 
-// finished notes that a chunk is on the disk.
-func (p *Plan) finished(i int) {
+// summed is the digest of the digests of the blocks that are to be written.
+func (t task) summed(of func(block int) [sha256.Size]byte) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	for b := range index.ChunkSize / index.BlockSize {
+		if t.blocks>>b&1 == 1 {
+			s := of(b)
+			h.Write(s[:])
+		}
+	}
+	h.Sum(sum[:0])
+	return sum
+}
+
+// zeros says by bits which blocks of a chunk are nothing but zeros.
+func zeros(raw []byte) (bits uint64) {
+	for b := 0; b*index.BlockSize < len(raw); b++ {
+		if index.IsZero(raw[b*index.BlockSize : min((b+1)*index.BlockSize, len(raw))]) {
+			bits |= 1 << b
+		}
+	}
+	return bits
+}
+
+// finished notes that a chunk is on the disk, but for blocks of zeros, of which holes are made later.
+func (p *Plan) finished(i int, zeros uint64) {
 	if p.member != nil {
+		p.mu.Lock()
+		if p.there == nil {
+			p.there = make([]uint64, len(p.Index.Chunks))
+		}
+		p.there[i] = ^zeros
+		p.mu.Unlock()
 		p.member.Have(i)
 	}
 	p.mu.Lock()
@@ -519,22 +564,24 @@ func (p *Plan) makeHoles(ctx context.Context) error {
 }
 
 // read is the Read of a member.
-func (p *Plan) read(ctx context.Context, i int, dst []byte) error {
-	if !p.running.Load() {
+func (p *Plan) read(i int, off int64, dst []byte) error {
+	p.mu.Lock()
+	data := uint64(0)
+	if p.there != nil {
+		data = p.there[i]
+	}
+	p.mu.Unlock()
+	if data == 0 {
 		return fmt.Errorf("chunk %d of the image is not on the disk yet", i)
 	}
-	sums, err := p.lists.of(ctx, i)
-	if err != nil {
-		return err
-	}
-	base := int64(i) * index.ChunkSize
+	base := int64(i)*index.ChunkSize + off
 	sector := int64(p.Disk.SectorSize())
 	if _, err := p.Disk.ReadAt(dst[:int64(len(dst))/sector*sector], base); err != nil {
 		return fmt.Errorf("read back chunk %d of the image: %w", i, err)
 	}
 	p.sink.Held(base, dst)
 	for b := 0; b*index.BlockSize < len(dst); b++ {
-		if sums.Sum(0, b) == zeroSum { // holes are made later
+		if data>>(off/index.BlockSize+int64(b))&1 == 0 { // a hole is made later
 			clear(dst[b*index.BlockSize : min((b+1)*index.BlockSize, len(dst))])
 		}
 	}

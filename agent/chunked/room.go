@@ -10,7 +10,8 @@ import (
 // A room is a fixed amount of memory that is lent in pieces of any size. Who asks waits until there is a piece, in the order of asking, so that
 // large pieces are not starved by small ones. Whoever holds a piece must not wait for another.
 type room struct {
-	mem []byte
+	size int
+	mem  []byte // nil: nobody has asked yet
 
 	mu      sync.Mutex
 	lent    []extent // in ascending order
@@ -26,15 +27,18 @@ type waiter struct {
 }
 
 // newRoom makes a room of n bytes.
-func newRoom(n int) *room { return &room{mem: make([]byte, n)} }
+func newRoom(n int) *room { return &room{size: n} }
 
 // take lends n bytes, which hold whatever they held before.
 func (r *room) take(ctx context.Context, n int) ([]byte, error) {
-	if n <= 0 || n > len(r.mem) {
-		return nil, fmt.Errorf("%d bytes of memory are asked for where there are %d", n, len(r.mem))
+	if n <= 0 || n > r.size {
+		return nil, fmt.Errorf("%d bytes of memory are asked for where there are %d", n, r.size)
 	}
 	w := &waiter{n: n, done: make(chan struct{})}
 	r.mu.Lock()
+	if r.mem == nil {
+		r.mem = make([]byte, r.size)
+	}
 	r.waiting = append(r.waiting, w)
 	r.serve()
 	r.mu.Unlock()
@@ -69,6 +73,15 @@ func (r *room) back(b []byte) {
 	r.lent = slices.Delete(r.lent, i, i+1)
 }
 
+// empty gives the memory back for as long as nobody asks for any, if all is there.
+func (r *room) empty() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.lent) == 0 && len(r.waiting) == 0 {
+		r.mem = nil
+	}
+}
+
 // serve lends to those who wait for as long as there is room for the first of them.
 func (r *room) serve() {
 	for len(r.waiting) > 0 {
@@ -92,7 +105,7 @@ func (r *room) find(n int) (at, i int) {
 		}
 		at = e.off + e.n
 	}
-	if len(r.mem)-at >= n {
+	if r.size-at >= n {
 		return at, len(r.lent)
 	}
 	return 0, -1

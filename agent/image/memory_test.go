@@ -5,13 +5,11 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -21,41 +19,11 @@ import (
 
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/pubimage"
 )
 
 // memoryLimitOfTest is what the whole agent may take, with its program, the kernel's memory for it, and whatever of the page cache is its own.
 const memoryLimitOfTest = 64 * mib
-
-// cgroup makes a control group with a limit of memory, of either version, and gives the file that a process joins it by.
-func cgroup(t *testing.T, limit int) string {
-	t.Helper()
-	kit.NeedRoot(t)
-	name := fmt.Sprintf("ingot-test-%d-%d", os.Getpid(), time.Now().UnixNano())
-	for _, v := range []struct{ root, limit, swap string }{
-		{"/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.memsw.limit_in_bytes"},
-		{"/sys/fs/cgroup", "memory.max", "memory.swap.max"},
-	} {
-		if v.limit == "memory.max" {
-			// The controller may have to be handed on to groups below the root first.
-			os.WriteFile(filepath.Join(v.root, "cgroup.subtree_control"), []byte("+memory"), 0o644)
-		}
-		dir := filepath.Join(v.root, name)
-		if os.Mkdir(dir, 0o755) != nil {
-			continue
-		}
-		if os.WriteFile(filepath.Join(dir, v.limit), []byte(fmt.Sprint(limit)), 0o644) != nil {
-			os.Remove(dir)
-			continue
-		}
-		os.WriteFile(filepath.Join(dir, v.swap), []byte(map[bool]string{true: fmt.Sprint(limit), false: "0"}[v.limit == "memory.limit_in_bytes"]), 0o644)
-		t.Cleanup(func() {
-			kit.Eventually(t, 10*time.Second, "the control group is empty", func() bool { return os.Remove(dir) == nil })
-		})
-		return filepath.Join(dir, "cgroup.procs")
-	}
-	t.Fatal("no control group of memory can be made here, neither of version 1 nor of version 2")
-	return ""
-}
 
 // sparseSource is the contents of a large disk, of which most is zeros: data in a few places.
 type sparseSource struct {
@@ -186,47 +154,16 @@ func packWide(t *testing.T, from, to string) {
 // 100 GiB of zeros and which no agent looks at.
 func (s *sparseSource) publish(t *testing.T, dir, name string) {
 	t.Helper()
-	w, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false), zstd.WithSingleSegment(true))
+	_, err := pubimage.Write(dir, name, s.size, func(chunk int) []byte {
+		off := int64(chunk) * index.ChunkSize
+		for i, at := range s.parts {
+			if at <= off && off < at+partSize {
+				return s.at(i)[off-at:][:index.ChunkSize]
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		t.Fatal(err)
-	}
-	put := func(raw []byte) index.Object {
-		stored := w.EncodeAll(raw, nil)
-		o := index.Of(stored)
-		path := filepath.Join(dir, filepath.FromSlash(o.Path()))
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, stored, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		return o
-	}
-	x := &index.Index{Size: s.size, Chunks: make([]index.Object, s.size/index.ChunkSize)}
-	x.Lists = make([]index.Object, (len(x.Chunks)+index.ListChunks-1)/index.ListChunks)
-	lists := map[int64][]byte{}
-	for i, off := range s.parts {
-		data := s.at(i)
-		for at := int64(0); at < partSize; at += index.ChunkSize {
-			n := (off + at) / index.ChunkSize
-			chunk := data[at : at+index.ChunkSize]
-			x.Chunks[n] = put(chunk)
-			list := lists[n/index.ListChunks]
-			if list == nil {
-				chunks := min(int64(len(x.Chunks))-n/index.ListChunks*index.ListChunks, index.ListChunks)
-				list = make([]byte, chunks*index.ChunkSize/index.BlockSize*32)
-				lists[n/index.ListChunks] = list
-			}
-			for b := int64(0); b < index.ChunkSize; b += index.BlockSize {
-				sum := index.SumBlock(chunk[b : b+index.BlockSize])
-				copy(list[(n%index.ListChunks*index.ChunkSize+b)/index.BlockSize*32:], sum[:])
-			}
-		}
-	}
-	for i, list := range lists {
-		x.Lists[i] = put(list)
-	}
-	if err := os.WriteFile(filepath.Join(dir, name+index.Suffix), x.Marshal(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -235,7 +172,7 @@ func (s *sparseSource) publish(t *testing.T, dir, name string) {
 // 100 GiB in the forms that take most memory.
 func TestTheAgentFitsIn64MiB(t *testing.T) {
 	kit.NeedPrograms(t, "go", "qemu-img", "xz")
-	group := cgroup(t, memoryLimitOfTest)
+	group := kit.MemoryGroup(t, memoryLimitOfTest)
 	dir := t.TempDir()
 	agent := filepath.Join(dir, "ingot-agent")
 	t.Setenv("CGO_ENABLED", "0")
@@ -292,7 +229,7 @@ func TestTheAgentFitsIn64MiB(t *testing.T) {
 				disk := kit.TempDisk(t, c.size+64*mib)
 				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 				defer cancel()
-				cmd := exec.CommandContext(ctx, "sh", "-c", `echo $$ > "$0" && exec "$@"`, group, agent, "write", "--image", s.URL+"/"+c.name+form,
+				cmd := group.Command(ctx, agent, "write", "--image", s.URL+"/"+c.name+form,
 					"--disk", disk, "--allow-unverified", "--yes", "--quiet", "--json")
 				var out, errs bytes.Buffer
 				cmd.Stdout, cmd.Stderr = &out, &errs
@@ -309,7 +246,7 @@ func TestTheAgentFitsIn64MiB(t *testing.T) {
 					case err = <-ended:
 						running = false
 					case <-time.After(10 * time.Millisecond):
-						peak = max(peak, highWater(cmd.Process.Pid, agent))
+						peak = max(peak, kit.HighWater(cmd.Process.Pid, agent))
 					}
 				}
 				if err != nil {
@@ -329,21 +266,6 @@ func TestTheAgentFitsIn64MiB(t *testing.T) {
 			})
 		}
 	}
-}
-
-// highWater is the peak of a process's resident memory in KiB, once it runs the program.
-func highWater(pid int, program string) int {
-	if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid)); err != nil || exe != program {
-		return 0
-	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0
-	}
-	_, rest, _ := bytes.Cut(status, []byte("VmHWM:"))
-	peak := 0
-	fmt.Sscan(string(rest), &peak)
-	return peak
 }
 
 // mustBeOn compares what was written, and looks at how much of a disk that was all holes is data now.

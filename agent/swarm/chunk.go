@@ -3,7 +3,6 @@ package swarm
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ingot-metal/ingot/images/index"
@@ -35,15 +34,15 @@ func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 	if p.err != nil {
 		return p.err
 	}
-	defer m.memory.give(len(p.data))
 	err := index.DecodeChunk(p.data, dst)
 	if p.encoding == repacked {
 		err = m.compare(ctx, i, dst, err)
 	}
 	if err == nil {
-		m.ours.put(i, p.encoding, p.data)
+		m.pool.keep(i, p.encoding, p.data, len(p.data), false)
 		return nil
 	}
+	m.release(p)
 	if p.nb == nil || p.encoding == published {
 		return err // whose digest was right: the image itself is broken
 	}
@@ -58,33 +57,20 @@ func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 
 // release gives a parcel's memory back.
 func (m *Member) release(p *parcel) {
-	m.memory.give(len(p.data))
-	m.ours.free(p.data)
+	m.pool.free(p.data)
+	m.pool.release(len(p.data))
 }
 
-// compare checks a chunk that a neighbour packed anew block by block. An errNonsense is the neighbour's fault.
+// compare checks a chunk that a neighbour packed anew, by its content. An errNonsense is the neighbour's fault.
 func (m *Member) compare(ctx context.Context, i int, data []byte, unpacked error) error {
 	if unpacked != nil {
 		return errNonsense{unpacked.Error()}
 	}
-	sums, err := m.lists.of(ctx, i)
-	if err != nil {
-		return err // without the list nobody can be believed
+	err := m.sums.check(ctx, i, data)
+	if errors.Is(err, errContent) {
+		return errNonsense{err.Error()}
 	}
-	if b := wrongBlock(sums, data); b >= 0 {
-		return errNonsense{fmt.Sprintf("block %d of the chunk is not the image's", b)}
-	}
-	return nil
-}
-
-// wrongBlock finds a block that is not what the block list says, or -1.
-func wrongBlock(sums index.Blocks, data []byte) int {
-	for b := 0; b*index.BlockSize < len(data); b++ {
-		if index.SumBlock(data[b*index.BlockSize:min(len(data), (b+1)*index.BlockSize)]) != sums.Sum(0, b) {
-			return b
-		}
-	}
-	return -1
+	return err // without the list nobody can be believed
 }
 
 // fromOrigin fetches a chunk from the image's own server, and lets the others know that it does.
@@ -112,11 +98,11 @@ func (m *Member) claim(i int, on bool) {
 func (m *Member) object(ctx context.Context, i int) *parcel {
 	o := m.x.Chunks[i]
 	p := &parcel{encoding: published}
-	if p.err = m.memory.take(ctx, int(o.Len)); p.err != nil {
+	if p.err = m.pool.reserve(ctx, int(o.Len)); p.err != nil {
 		return p
 	}
 	began := time.Now()
-	p.data = m.ours.room(int(o.Len))
+	p.data = m.pool.room(int(o.Len))
 	if p.err = m.from.Object(ctx, o, p.data); p.err != nil {
 		m.release(p)
 		return p
@@ -159,28 +145,28 @@ func (m *Member) gained(n int, took time.Duration) bool {
 // when that did not work, which is held against the neighbour.
 func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel, took time.Duration) {
 	mem := int(m.x.Chunks[i].Len)
-	if err := m.memory.take(ctx, mem); err != nil {
+	if err := m.pool.reserve(ctx, mem); err != nil {
 		m.settle(nb, nil, nil)
 		return nil, 0
 	}
 	l, a, err := m.ask(ctx, nb, i)
 	if err != nil {
-		m.memory.give(mem)
+		m.pool.release(mem)
 		return nil, 0
 	}
 	if n := int(a.length); n > mem {
 		// Packed anew it is larger. Who waits for memory must hold none.
-		m.memory.give(mem)
-		if err := m.memory.take(ctx, n); err != nil {
+		m.pool.release(mem)
+		if err := m.pool.reserve(ctx, n); err != nil {
 			_ = l.Close()
 			m.settle(nb, nil, nil)
 			return nil, 0
 		}
 	} else {
-		m.memory.give(mem - n)
+		m.pool.release(mem - n)
 	}
 	began := time.Now()
-	data := m.ours.room(int(a.length))
+	data := m.pool.room(int(a.length))
 	err = l.body(ctx, data)
 	if err == nil && a.encoding == published {
 		if wrong := m.x.Chunks[i].Verify(data); wrong != nil {

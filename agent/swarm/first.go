@@ -29,19 +29,19 @@ func (m *Member) First(ctx context.Context, i int, dst []byte) error {
 	if p.err != nil {
 		return p.err
 	}
-	defer m.memory.give(len(p.data))
 	if err := index.DecodeChunk(p.data, dst); err != nil {
+		m.release(p)
 		return err
 	}
-	m.ours.put(i, p.encoding, p.data)
+	m.pool.keep(i, p.encoding, p.data, len(p.data), false)
 	m.verified(i)
 	return nil
 }
 
 // verified says that a chunk was checked, so that others may have it.
 func (m *Member) verified(i int) {
-	if p := m.ours.pin(i); p != nil {
-		m.ours.unpin(p)
+	if p := m.pool.pin(i); p != nil {
+		m.pool.unpin(p)
 		m.Have(i)
 	}
 }

@@ -89,39 +89,3 @@ func (s *slots) give(d time.Duration) {
 		s.limit = min(s.most, s.limit+1)
 	}
 }
-
-// budget is memory that is lent by size alone.
-type budget struct {
-	mu    sync.Mutex
-	free  int
-	freed chan struct{}
-}
-
-func newBudget(n int) *budget { return &budget{free: n, freed: make(chan struct{})} }
-
-// take waits until there are n bytes. Whoever holds some must not wait for more.
-func (b *budget) take(ctx context.Context, n int) error {
-	for {
-		b.mu.Lock()
-		if n <= b.free {
-			b.free -= n
-			b.mu.Unlock()
-			return nil
-		}
-		freed := b.freed
-		b.mu.Unlock()
-		select {
-		case <-freed:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
-}
-
-func (b *budget) give(n int) {
-	b.mu.Lock()
-	b.free += n
-	close(b.freed)
-	b.freed = make(chan struct{})
-	b.mu.Unlock()
-}

@@ -11,11 +11,10 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/images/index"
-	"github.com/klauspost/compress/zstd"
 )
 
 const (
-	maxChunks = 1 << 18 // of an image that has a swarm: 1 TiB
+	maxChunks = 1 << 17 // of an image that has a swarm: 512 GiB
 
 	leastInWindow = 64 << 10 // bytes that a neighbour must send in times.window, or all
 
@@ -26,8 +25,7 @@ const (
 	meetWait  = 300 * time.Millisecond // for others who begin at the same time
 	helpAfter = 500 * time.Millisecond // without anything new from anybody
 
-	open     = 8                   // chunks that are being fetched, or wait to be unpacked
-	inFlight = 3 * index.MaxStored // and the memory that they may take
+	open = 8 // chunks that are being fetched, or wait to be unpacked
 
 	aloneStreams = open // chunks from the origin at once, for who has no neighbours
 	seedStreams  = 4    // for all seeds together, and for each when a chunk takes but a moment
@@ -39,9 +37,9 @@ type Origin interface {
 	Object(ctx context.Context, o index.Object, dst []byte) error
 }
 
-// Read reads a chunk back that Have named, what is held back in memory included, into dst, which has exactly its length. What the disk gives
-// back is checked here.
-type Read = func(i int, dst []byte) error
+// Read reads of a chunk that Have named, what is held back in memory included, from byte off of it on, a multiple of index.BlockSize. Dst is as
+// long as so many blocks, or ends with the chunk. What the disk gives back is checked here.
+type Read = func(i int, off int64, dst []byte) error
 
 // times is how long to put up with others.
 type times struct {
@@ -70,17 +68,16 @@ const (
 
 // Member is this agent in the swarm of one image. It is a chunked.Member.
 type Member struct {
-	n      *Node
-	x      *index.Index
-	image  Image
-	from   Origin
-	log    *slog.Logger
-	id     Identity
-	limit  *limiter
-	times  times
-	lists  lists
-	ours   cache
-	memory *budget
+	n     *Node
+	x     *index.Index
+	image Image
+	from  Origin
+	log   *slog.Logger
+	id    Identity
+	limit *limiter
+	times times
+	sums  *sums
+	pool  *pool
 
 	ctx      context.Context // ends with the membership
 	cancel   context.CancelFunc
@@ -93,7 +90,7 @@ type Member struct {
 
 	disk   sync.Mutex // held while one chunk is read back and packed
 	read   Read       // nil: not any more
-	packer *zstd.Encoder
+	packer *packer
 
 	// Nothing is logged while mu is held: a log line goes to the conductor through the same queue whose lock is held when Tell is called.
 	mu       sync.Mutex
@@ -156,8 +153,9 @@ func newMember(n *Node, x *index.Index, image Image, from Origin, read Read) *Me
 	ctx, cancel := context.WithCancel(context.Background())
 	now := time.Now()
 	m := &Member{n: n, x: x, image: image, from: from, read: read, log: n.log, id: n.id, limit: n.limit, times: n.times, ctx: ctx, cancel: cancel,
-		lists: lists{x: x, from: from}, memory: newBudget(inFlight), up: newSlots(2, 8), down: newSlots(2, open), places: make(chan struct{}, open), ready: make(chan int, open), choosing: make(chan struct{}, 1),
-		changed: make(chan struct{}), joined: now, state: make([]chunkState, len(x.Chunks)), have: newBits(len(x.Chunks)),
+		sums: newSums(x, from), pool: newPool(len(x.Chunks)), up: newSlots(2, 8), down: newSlots(2, open), places: make(chan struct{}, open), ready: make(chan int, open),
+		choosing: make(chan struct{}, 1),
+		changed:  make(chan struct{}), joined: now, state: make([]chunkState, len(x.Chunks)), have: newBits(len(x.Chunks)),
 		avail: make([]uint16, len(x.Chunks)), near: map[string]*neighbour{}, barred: map[string]bool{}, parcels: map[int]*parcel{},
 		origin: map[int]bool{}, streams: 1, sign: now, gain: now, patience: n.times.maxPatience, conns: map[net.Conn]string{}}
 	chunks := int64(0)
@@ -225,7 +223,7 @@ func (m *Member) Have(i int) {
 // until Leave.
 func (m *Member) Rest() {
 	m.disk.Lock()
-	m.read = nil
+	m.read, m.packer = nil, nil
 	m.disk.Unlock()
 	m.mu.Lock()
 	m.complete, m.resting = true, true
@@ -237,14 +235,14 @@ func (m *Member) Rest() {
 	m.left = 0
 	st := m.stats
 	clear(m.have)
-	for _, i := range m.ours.chunks() {
+	for _, i := range m.pool.chunks() {
 		if m.state[i] == had {
 			m.have.set(i)
 		}
 	}
 	m.rouseLocked()
 	m.mu.Unlock()
-	m.log.Info("image complete", "from_origin", st.FromOrigin, "from_neighbours", st.FromPeers, "sent", st.Sent)
+	m.log.Info("image complete", "from_origin", st.FromOrigin, "from_neighbours", st.FromPeers, "sent", st.Sent, "repacked", st.Repacked)
 	m.n.anew(m)
 }
 

@@ -4,14 +4,9 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
-
-	"github.com/ingot-metal/ingot/images/index"
-	"github.com/klauspost/compress/zstd"
 )
 
 const (
@@ -199,7 +194,7 @@ func (m *Member) answer(t *tls.Conn, r request) error {
 	if p == nil {
 		return say(statusBusy)
 	}
-	defer m.ours.unpin(p)
+	defer m.pool.unpin(p)
 	began := time.Now()
 	err = m.send(t, p.encoding, p.data)
 	if m.telling(len(p.data)) {
@@ -210,50 +205,49 @@ func (m *Member) answer(t *tls.Conn, r request) error {
 
 // pack finds a chunk in memory, or reads it back and packs it; nil when there is no room for it now.
 func (m *Member) pack(i int) (*packed, error) {
-	if p := m.ours.pin(i); p != nil {
+	if p := m.pool.pin(i); p != nil {
 		return p, nil
 	}
 	m.disk.Lock()
 	defer m.disk.Unlock()
-	if p := m.ours.pin(i); p != nil { // packed while we waited
+	if p := m.pool.pin(i); p != nil { // packed while we waited
 		return p, nil
 	}
 	if m.read == nil {
 		return nil, errNotKept
 	}
-	// The block lists come first: without them nothing is given that was read back.
-	sums, err := m.lists.of(m.ctx, i)
-	if err != nil {
-		return nil, err
-	}
-	raw := scratch.Get().(*[index.ChunkSize]byte)
-	defer scratch.Put(raw)
-	data := raw[:m.x.ChunkLen(i)]
-	if err := m.read(i, data); err != nil {
-		return nil, err
-	}
-	if b := wrongBlock(sums, data); b >= 0 {
-		return nil, errors.New("the disk does not give back what was written")
-	}
 	if m.packer == nil {
-		m.packer, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithLowerEncoderMem(true),
-			zstd.WithWindowSize(1<<20), zstd.WithEncoderCRC(false))
-		if err != nil {
+		var err error
+		if m.packer, err = newPacker(); err != nil {
 			return nil, err
 		}
 	}
-	out := m.packer.EncodeAll(data, m.ours.room(int(m.x.Chunks[i].Len) + len(data)/8)[:0])
-	if len(out) > maxPacked {
-		return nil, fmt.Errorf("packed anew it takes %d bytes", len(out))
+	want, err := m.sums.of(m.ctx, i)
+	if err != nil {
+		return nil, err // without the list nothing is given that was read back
 	}
-	m.mu.Lock()
-	m.stats.Repacked++
-	m.mu.Unlock()
-	return m.ours.putPinned(i, repacked, out), nil
+	size := m.x.ChunkLen(i)
+	// Packed in haste it is larger than as published, a little most of the time.
+	for _, most := range []int{min(maxPacked, int(m.x.Chunks[i].Len+size/8)), maxPacked} {
+		if !m.pool.reserveNow(most) {
+			return nil, nil
+		}
+		room := m.pool.room(most)
+		n, err := m.packer.pack(room[:most], size, want, func(off int64, dst []byte) error { return m.read(i, off, dst) })
+		if err == nil {
+			m.mu.Lock()
+			m.stats.Repacked++
+			m.mu.Unlock()
+			return m.pool.keep(i, repacked, room[:n], most, true), nil
+		}
+		m.pool.free(room)
+		m.pool.release(most)
+		if !errors.Is(err, errFull) {
+			return nil, err
+		}
+	}
+	return nil, errFull
 }
-
-// scratch is what chunks are read back into: so large that Go begins it on a page, as direct reads want it.
-var scratch = sync.Pool{New: func() any { return new([index.ChunkSize]byte) }}
 
 // send sends an object within the limit, to a receiver that must not be too slow.
 func (m *Member) send(t *tls.Conn, e encoding, data []byte) error {

@@ -3,7 +3,7 @@
 //
 // Nothing here has to work: whatever goes wrong with neighbours, a chunk comes from the image's own server (the origin). A chunk that a
 // neighbour sent is checked before anybody sees it, either against the digest that the index has of its packed form or, when the
-// neighbour packed it anew from its disk, block by block against the image's block lists. A chunk is given to others only after it was
+// neighbour packed it anew from its disk, its content against the image's block lists. A chunk is given to others only after it was
 // checked and, but for the first one, written.
 //
 // Who has what is told by the conductor over the session. An agent talks, either way, only to nodes that the conductor told it of, over TLS

@@ -332,10 +332,10 @@ func (h *hub) seeds() (out []string) {
 	return out
 }
 
-func (w *writer) read(i int, dst []byte) error {
+func (w *writer) read(i int, off int64, dst []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	copy(dst, w.disk[i*index.ChunkSize:])
+	copy(dst, w.disk[int64(i)*index.ChunkSize+off:])
 	return nil
 }
 
@@ -449,9 +449,7 @@ func TestLate(t *testing.T) {
 	h := newHub(t, 40)
 	first := h.add(0)
 	h.together(first)
-	first.m.ours.mu.Lock()
-	first.m.ours.all, first.m.ours.bytes = nil, 0
-	first.m.ours.mu.Unlock()
+	first.m.pool.clear()
 	h.hears(first)
 	before := h.pic.egress.Load()
 	second := h.add(0)
@@ -797,9 +795,7 @@ func TestUnverified(t *testing.T) {
 	h := newHub(t, 6)
 	w := h.add(0)
 	h.together(w)
-	w.m.ours.mu.Lock()
-	w.m.ours.all, w.m.ours.bytes = nil, 0
-	w.m.ours.mu.Unlock()
+	w.m.pool.clear()
 	w.mu.Lock()
 	for i := range w.disk {
 		w.disk[i] ^= 0x55 // something else wrote to it

@@ -20,11 +20,21 @@ func (x *Index) ListBytes(i int) int64 {
 // ParseBlocks unpacks the stored bytes of a block list that covers n bytes of the disk (see ListBytes). An object with Len 0 has no
 // stored bytes: give nil, and every block is zeros.
 func ParseBlocks(stored []byte, n int64) (Blocks, error) {
+	return ParseBlocksInto(nil, stored, n)
+}
+
+// ParseBlocksInto is ParseBlocks in the memory of a list that nobody needs any more, if that is large enough.
+func ParseBlocksInto(old Blocks, stored []byte, n int64) (Blocks, error) {
 	if n <= 0 || n > ListChunks*ChunkSize {
 		panic("index: ParseBlocks of an impossible part of a disk")
 	}
-	b := make(Blocks, BlocksOf(n)*sha256.Size)
+	size := BlocksOf(n) * sha256.Size
+	if cap(old) < size {
+		old = make(Blocks, size)
+	}
+	b := old[:size]
 	if stored == nil {
+		clear(b)
 		return b, nil
 	}
 	if err := DecodeChunk(stored, b); err != nil {

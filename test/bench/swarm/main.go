@@ -131,10 +131,7 @@ func measure(ctx context.Context, dir string, nodes int, rate string, swarm, ver
 		return nil, err
 	}
 	dec := json.NewDecoder(from)
-	var rack struct {
-		CA     string
-		Tokens []string
-	}
+	var rack rackSays
 	if err := dec.Decode(&rack); err != nil {
 		return nil, fmt.Errorf("the server did not start: %w", err)
 	}

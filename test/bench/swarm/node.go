@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -20,29 +19,15 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent"
-	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/agent/swarm"
 	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/test/kit/box"
 )
 
 type stepArgs struct {
 	URL string `json:"url"`
 }
-
-// box is a machine that can do nothing, on a net that is up.
-type box struct{}
-
-func (box) SetClock(time.Time) error          { return nil }
-func (box) KernelLog() ([]byte, error)        { return nil, nil }
-func (box) End(context.Context, string) error { return errors.New("there is no machine") }
-func (box) KernelLoaded() bool                { return false }
-func (box) Settle(context.Context) error      { return nil }
-func (box) Wait(context.Context) error        { return nil }
-func (box) Rotate()                           {}
-func (box) Leave(context.Context) error       { return nil }
-func (box) Reset(context.Context) error       { return nil }
-func (box) Summary() string                   { return "a namespace" }
 
 // runAgent is an agent's process.
 func runAgent(ctx context.Context, args []string) error {
@@ -59,8 +44,8 @@ func runAgent(ctx context.Context, args []string) error {
 	o := agent.Options{
 		Config:   agent.Config{Conductor: stdnet.JoinHostPort(addr, agentPort), CA: [32]byte(pin), Token: agent.Secret(token)},
 		Version:  "bench",
-		Identity: inventory.Identity{BootID: bootID(), MACs: []string{"52:54:00:00:00:01"}, BootMode: "bios"},
-		System:   box{}, Network: box{},
+		Identity: box.Identity(),
+		System:   box.Box{}, Network: box.Box{},
 		Steps: []step.Step{{Interface: "deploy", Name: "write", Args: []step.Arg{{Name: "url", Type: "string", Description: "of the index"}}, Run: write},
 			{Interface: "deploy", Name: "rest", Run: rest}},
 	}
@@ -90,12 +75,6 @@ func runAgent(ctx context.Context, args []string) error {
 		return err
 	}
 	return nil
-}
-
-func bootID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:])
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 // origin is the image's web server.
@@ -224,8 +203,8 @@ type disk struct {
 	mem []byte
 }
 
-func (d *disk) read(i int, dst []byte) error {
-	copy(dst, d.mem[i*index.ChunkSize:])
+func (d *disk) read(i int, off int64, dst []byte) error {
+	copy(dst, d.mem[int64(i)*index.ChunkSize+off:])
 	return nil
 }
 

@@ -2,11 +2,8 @@ package main
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	stdnet "net"
@@ -21,7 +18,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/agents"
 	"github.com/ingot-metal/ingot/conductor/node"
-	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/test/kit/rack"
 )
 
 const (
@@ -29,66 +26,46 @@ const (
 	imagePort = "8080"
 )
 
-// rack is the conductor's mind, as far as it is needed: it waits until all agents are there, gives all the same plan, and waits for the ends.
-type rack struct {
+// watch waits until all agents have the image, and for the ends of their plans.
+type watch struct {
 	want int
 
 	mu    sync.Mutex
-	up    map[string]node.AgentState
 	ended map[string]time.Time
 	rep   int64
 	plans int
 	after ticks // when the last had the image
-	ready chan struct{}
 	done  chan error
 }
 
-func (*rack) Enrolled(context.Context, string)          {}
-func (*rack) AgentProgress(string, node.Progress)       {}
-func (*rack) AgentLost(context.Context, string, string) {}
-
-// AgentStale does nothing: a rack has no boots that are over.
-func (*rack) AgentStale(context.Context, string, string) {}
-func (r *rack) AgentUp(_ context.Context, s node.AgentState) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	_, again := r.up[s.NodeUUID]
-	r.up[s.NodeUUID] = s
-	if len(r.up) == r.want && !again {
-		close(r.ready)
-	}
-	return nil
-}
-
-func (r *rack) AgentEvent(_ context.Context, e node.AgentEvent) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+func (w *watch) event(e node.AgentEvent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	switch {
 	case e.StepFinished != nil && e.StepFinished.Error != "":
-		r.end(errors.New(e.StepFinished.Error))
+		w.end(errors.New(e.StepFinished.Error))
 	case e.PlanFinished != nil:
-		if r.plans++; r.plans == r.want {
-			r.end(nil)
+		if w.plans++; w.plans == w.want {
+			w.end(nil)
 		}
 	case e.StepFinished != nil && e.StepFinished.Name == "write":
-		r.ended[e.NodeUUID] = time.Now()
-		if len(r.ended) == r.want {
+		w.ended[e.NodeUUID] = time.Now()
+		if len(w.ended) == w.want {
 			var err error
-			if r.after, err = cpu(); err != nil {
-				return err
+			if w.after, err = cpu(); err != nil {
+				w.end(err)
 			}
 		}
 		var res struct{ Repacked int64 }
 		if err := json.Unmarshal(e.StepFinished.Result, &res); err == nil {
-			r.rep += res.Repacked
+			w.rep += res.Repacked
 		}
 	}
-	return nil
 }
 
-func (r *rack) end(err error) {
+func (w *watch) end(err error) {
 	select {
-	case r.done <- err:
+	case w.done <- err:
 	default:
 	}
 }
@@ -110,64 +87,26 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 	defer web.Close()
 	go web.Serve(l)
 
-	st, err := store.Open(ctx, store.Options{Dir: dir})
-	if err != nil {
-		return err
-	}
-	defer st.Close()
-	ca, err := agents.OpenCA(dir)
-	if err != nil {
-		return err
-	}
-	r := &rack{want: nodes, up: map[string]node.AgentState{}, ended: map[string]time.Time{}, ready: make(chan struct{}), done: make(chan error, 1)}
-	cfg := agents.Config{Dir: dir, Names: []string{addr}, Hostname: "bench", NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) }}
+	w := &watch{want: nodes, ended: map[string]time.Time{}, done: make(chan error, 1)}
+	o := rack.Options{Dir: dir, Nodes: nodes, Event: w.event, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 	if args[4] == "true" {
-		cfg.Swarm = &agents.Swarm{}
-	}
-	srv, err := agents.New(st, r, ca, cfg, slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})))
-	if err != nil {
-		return err
+		o.Swarm = &agents.Swarm{}
 	}
 	al, err := stdnet.Listen("tcp", stdnet.JoinHostPort(addr, agentPort))
 	if err != nil {
 		return err
 	}
-	go srv.Serve(al)
-	defer func() {
-		last, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		srv.Stop(last)
-	}()
-
-	var who struct {
-		CA     string
-		Tokens []string
+	r, err := rack.Start(ctx, al, o)
+	if err != nil {
+		return err
 	}
-	who.CA = ca.Fingerprint()
-	for i := range nodes {
-		n := &node.Node{Name: fmt.Sprintf("node-%d", i+1), Driver: "fake-hardware", Provision: node.DeployWait}
-		if err := st.CreateNode(ctx, n); err != nil {
-			return err
-		}
-		token := n.UUID + "." + strings.Repeat("A", 43)
-		sum := sha256.Sum256([]byte(token))
-		_, err := st.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
-			n.Generation++
-			n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), TokenHash: hex.EncodeToString(sum[:]),
-				TokenExpires: time.Now().Add(time.Hour), Generation: n.Generation}
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		who.Tokens = append(who.Tokens, token)
-	}
-	if err := json.NewEncoder(out).Encode(who); err != nil {
+	defer r.Stop()
+	if err := json.NewEncoder(out).Encode(rackSays{r.CA, r.Tokens}); err != nil {
 		return err
 	}
 	select {
-	case <-r.ready:
-	case err := <-r.done:
+	case <-r.Ready():
+	case err := <-w.done:
 		return err
 	case <-time.After(2 * time.Minute):
 		return errors.New("not all agents came")
@@ -185,24 +124,23 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for uuid, s := range r.up {
-		p := node.Plan{ID: "p-" + uuid, Generation: s.Generation, Phase: "deploy", Steps: []node.PlanStep{{Interface: "deploy", Name: "write", Args: planArgs}, {Interface: "deploy", Name: "rest"}}}
-		if err := srv.SendPlan(ctx, uuid, p); err != nil {
+	for _, uuid := range r.Nodes {
+		if err := r.Send(ctx, uuid, node.PlanStep{Interface: "deploy", Name: "write", Args: planArgs}, node.PlanStep{Interface: "deploy", Name: "rest"}); err != nil {
 			return err
 		}
 	}
 	select {
-	case err = <-r.done:
+	case err = <-w.done:
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
 	if err != nil {
 		return err
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	var took []float64
-	for _, t := range r.ended {
+	for _, t := range w.ended {
 		took = append(took, t.Sub(began).Seconds())
 	}
 	slices.Sort(took)
@@ -211,7 +149,13 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	return json.NewEncoder(out).Encode(result{Nodes: nodes, StoredMB: float64(stored) / 1e6, Seconds: took[len(took)-1], Median: took[len(took)/2],
-		EgressMB: float64(sent.Load()) / 1e6, CPU: before.until(r.after), Repacked: r.rep})
+		EgressMB: float64(sent.Load()) / 1e6, CPU: before.until(w.after), Repacked: w.rep})
+}
+
+// rackSays is the server's first line.
+type rackSays struct {
+	CA     string
+	Tokens []string
 }
 
 // counted counts the bytes of answers.

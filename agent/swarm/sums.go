@@ -1,0 +1,81 @@
+package swarm
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/ingot-metal/ingot/images/index"
+)
+
+// sums tells whether a chunk's content is what the image's block lists say. It fetches each list once, when it is first needed, and keeps of
+// each chunk only a digest of what the list says of it: chunks come in any order, and the lists of a large image are too much to keep.
+type sums struct {
+	x    *index.Index
+	from Origin
+
+	mu   sync.Mutex // also held while a list is fetched
+	all  [][sumSize]byte
+	seen []bool       // lists
+	left int          // of them
+	list index.Blocks // memory for one
+}
+
+// sumSize is how much is kept of a SHA-256. Nobody finds other content for 16 bytes that are given.
+const sumSize = 16
+
+func newSums(x *index.Index, from Origin) *sums { return &sums{x: x, from: from} }
+
+var errContent = errors.New("its content is not the image's")
+
+// check compares a chunk's content. errContent means that it is wrong; another error, that it is not known.
+func (s *sums) check(ctx context.Context, chunk int, data []byte) error {
+	want, err := s.of(ctx, chunk)
+	if err != nil {
+		return err
+	}
+	if short(appendSums(nil, data)) != want {
+		return errContent
+	}
+	return nil
+}
+
+func (s *sums) of(ctx context.Context, chunk int) ([sumSize]byte, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.all == nil {
+		s.all, s.seen, s.left = make([][sumSize]byte, len(s.x.Chunks)), make([]bool, len(s.x.Lists)), len(s.x.Lists)
+	}
+	if list := chunk / index.ListChunks; !s.seen[list] {
+		if err := s.fetch(ctx, list); err != nil {
+			return [sumSize]byte{}, err
+		}
+		s.seen[list] = true
+		if s.left--; s.left == 0 {
+			s.list = nil
+		}
+	}
+	return s.all[chunk], nil
+}
+
+func (s *sums) fetch(ctx context.Context, list int) error {
+	var stored []byte
+	if o := s.x.Lists[list]; o.Len > 0 {
+		stored = make([]byte, o.Len)
+		if err := s.from.Object(ctx, o, stored); err != nil {
+			return err
+		}
+	}
+	blocks, err := index.ParseBlocksInto(s.list, stored, s.x.ListBytes(list))
+	if err != nil {
+		return err
+	}
+	s.list = blocks
+	first := list * index.ListChunks
+	for i := range s.x.ListLen(list) {
+		if s.x.Chunks[first+i].Len > 0 {
+			s.all[first+i] = short(blocks.Chunk(i))
+		}
+	}
+	return nil
+}
