@@ -39,6 +39,7 @@ func (r *rig) openstack(args ...string) any {
 
 // TestBIOS is the main job with nothing but the BMC's address and credentials to begin with, driven by `openstack baremetal`.
 func TestBIOS(t *testing.T) {
+	t.Parallel()
 	kit.NeedPrograms(t, "openstack")
 	r := newRig(t, []lab.NodeSpec{{Name: "bios-1", Disks: disk6()}})
 	m := r.lab.Node("bios-1")
@@ -117,6 +118,7 @@ func TestBIOS(t *testing.T) {
 
 // TestUEFI deploys through OVMF and lets the firmware find the system by the boot entry that the agent wrote.
 func TestUEFI(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "uefi-1", Firmware: lab.UEFI, MemoryMiB: 1024, Disks: []lab.DiskSpec{
 		{SizeBytes: 40 << 30, Bus: "virtio", Serial: "BIG"}, {SizeBytes: 6 << 30, Bus: "nvme", Serial: "NVME-ROOT"},
 	}}})
@@ -160,6 +162,7 @@ func TestUEFI(t *testing.T) {
 
 // TestTwoAtOnce deploys two machines at the same time.
 func TestTwoAtOnce(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "a", Disks: disk6()}, {Name: "b", Disks: disk6()}})
 	from := map[string]int64{}
 	for _, name := range []string{"a", "b"} {
@@ -179,6 +182,7 @@ func TestTwoAtOnce(t *testing.T) {
 // TestSmallMemory deploys an image of 4 GiB onto a machine with 512 MiB of RAM. 16 % of it (640 MiB) is noise that does not compress,
 // alone more than the machine's memory; the rest is zeros. The full test has 3 GiB of noise.
 func TestSmallMemory(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "small", MemoryMiB: 512, Disks: []lab.DiskSpec{{SizeBytes: 5 << 30}}}})
 	m := r.lab.Node("small")
 	noise := int64(640 << 20)
@@ -198,7 +202,7 @@ func TestSmallMemory(t *testing.T) {
 func (r *rig) bigImage(size, data int64) image {
 	r.t.Helper()
 	raw := filepath.Join(r.t.TempDir(), "big.raw")
-	kit.Run(r.t, "zstd", "-q", "-d", "-o", raw, filepath.Join(r.art.images, r.art.tiny.file))
+	kit.Run(r.t, "zstd", "-q", "-d", "-o", raw, r.art.tinyZst)
 	f, err := os.OpenFile(raw, os.O_RDWR, 0)
 	if err != nil {
 		r.t.Fatal(err)
@@ -222,9 +226,8 @@ func (r *rig) bigImage(size, data int64) image {
 	}
 	// The backup header goes where the image now ends, as it would be in an image of this size.
 	kit.Run(r.t, "sgdisk", "--move-second-header", raw)
-	out := filepath.Join(r.art.images, "big.raw.zst")
+	out := filepath.Join(r.folder, "big.raw.zst")
 	kit.Run(r.t, "zstd", "-q", "-1", "-T0", "-f", "-o", out, raw)
-	r.t.Cleanup(func() { os.Remove(out) })
 	sum := strings.Fields(kit.Run(r.t, "sha256sum", out))[0]
 	if info, err = os.Stat(out); err != nil {
 		r.t.Fatal(err)

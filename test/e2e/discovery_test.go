@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"net/http"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/tools/lab"
 )
@@ -16,16 +14,13 @@ import (
 // configuration names and the address of its controller, which the agent asked of the controller itself, over KCS. That is all: nobody
 // turns it off or on, and nothing can be asked of it but to be managed. An operator gives the credentials, and it becomes available.
 func TestDiscovery(t *testing.T) {
-	art, err := shared()
+	t.Parallel()
+	// The ramdisk for servers has the drivers of controllers; that for the lab, and its kernel, has not.
+	built, err := serverRamdisk()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The ramdisk for servers has the drivers of controllers; that for the lab, and its kernel, has not.
-	dir := filepath.Join(filepath.Dir(art.ramdisk), "ramdisk-server")
-	if _, err := ramdisk.Build(t.Context(), ramdisk.Options{Profile: "server", Out: dir}); err != nil {
-		t.Fatal(err)
-	}
-	r := newRig(t, []lab.NodeSpec{{Name: "stray", MemoryMiB: 1024, Disks: disk6()}}, set("netboot.ramdisk_dir", dir),
+	r := newRig(t, []lab.NodeSpec{{Name: "stray", MemoryMiB: 1024, Disks: disk6()}}, set("netboot.ramdisk_dir", built.Dir),
 		set("discovery.enabled", true), set("discovery.driver", "ipmi"), set("discovery.interfaces", []string{"network=noop"}))
 	m := r.lab.Node("stray")
 	nodes := func() []any {

@@ -15,6 +15,7 @@ import (
 
 // TestConductorKilled kills ingotd while the image is being written. The agent goes on by itself; the write is not started again.
 func TestConductorKilled(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "k", Disks: disk6()}}, set("deploy.session_grace", "2m"))
 	m := r.lab.Node("k")
 	r.enrol(m)
@@ -45,18 +46,18 @@ func TestConductorKilled(t *testing.T) {
 // TestImageFaults gives a machine every kind of bad image. Each deployment fails with cause and remedy, the disk never looks bootable,
 // and a good image works after all of them.
 func TestImageFaults(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "f", Disks: disk6()}}, set("deploy.tries", 1))
 	m := r.lab.Node("f")
 	r.enrol(m)
 	good, sum := r.art.tiny.file, r.art.tiny.sha256
-	noise := filepath.Join(r.art.images, "noise.bin")
+	noise := filepath.Join(r.folder, "noise.bin")
 	if err := os.WriteFile(noise, []byte(strings.Repeat("This is a text and no image of a disk.\n", 100000)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.Remove(noise) })
 	huge := r.hugeImage(7 << 30)
 	hashOf := func(name string) string {
-		return strings.Fields(kit.Run(t, "sha256sum", filepath.Join(r.art.images, name)))[0]
+		return strings.Fields(kit.Run(t, "sha256sum", filepath.Join(r.folder, name)))[0]
 	}
 	r.images.bytesPerSecond.Store(1 << 30)
 
@@ -113,17 +114,16 @@ func TestImageFaults(t *testing.T) {
 func (r *rig) hugeImage(size int64) image {
 	r.t.Helper()
 	i := r.bigImage(size, 1<<20)
-	to := filepath.Join(r.art.images, "huge.raw.zst")
-	if err := os.Rename(filepath.Join(r.art.images, i.file), to); err != nil {
+	if err := os.Rename(filepath.Join(r.folder, i.file), filepath.Join(r.folder, "huge.raw.zst")); err != nil {
 		r.t.Fatal(err)
 	}
-	r.t.Cleanup(func() { os.Remove(to) })
 	i.file = "huge.raw.zst"
 	return i
 }
 
 // TestControllerFaults gives the conductor controllers that don't do what they should.
 func TestControllerFaults(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "c", Disks: disk6()}}, set("power.timeout", "8s"), set("power.retries", 2), set("power.call_timeout", "10s"))
 	m := r.lab.Node("c")
 	create := func(name string, info object) {
@@ -178,6 +178,7 @@ func TestControllerFaults(t *testing.T) {
 
 // TestStranger turns on a machine that nobody admitted: it gets no answer.
 func TestStranger(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "stranger", Disks: disk6()}})
 	m := r.lab.Node("stranger")
 	if err := m.Start(); err != nil {
@@ -205,6 +206,7 @@ func TestStranger(t *testing.T) {
 // TestPowerCut pulls the plug at several moments of a deployment. The disk then holds nothing that boots or the whole system, and the
 // node gets there in the end. Every write of a deployment is cut off in agent/disk's test, on files; here the moments are real.
 func TestPowerCut(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "p", Disks: disk6()}, {Name: "pu", Firmware: lab.UEFI, MemoryMiB: 1024, Disks: disk6()}},
 		set("deploy.session_grace", "5s"), set("power.call_timeout", "3s"), set("power.retries", 3), set("power.timeout", "1m"),
 		set("netboot.kernel_params", "quiet console=ttyS0,115200n8")) // quiet: nothing of the kernel's stands in the midst of the agent's lines

@@ -13,6 +13,7 @@ import (
 // TestKexecHangs deploys by kexec a system whose kernel stops right after the jump: the machine is started through its firmware by itself, from
 // the disk, and the node becomes active. ingotd is killed while the image is written, when the kernel hangs, and when the machine starts again.
 func TestKexecHangs(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "hang", Disks: disk6()}}, set("deploy.fast_track", true), set("deploy.boot_instance", "kexec"),
 		set("deploy.sign_of_life", []string{"dhcp"}), set("deploy.sign_of_life_timeout", "8m"))
 	m := r.lab.Node("hang")

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -145,6 +144,7 @@ func parts(t *testing.T, m *lab.Machine) map[string]part {
 // the system's disk and leaves a file among the data, and unrescued; rebuilt, which keeps the data; serviced; and adopted by another conductor's
 // record of it.
 func TestLife(t *testing.T) {
+	t.Parallel()
 	kit.NeedPrograms(t, "losetup", "sfdisk", "debugfs", "e2fsck", "dd", "zstd")
 	r := newRig(t, []lab.NodeSpec{{Name: "life", Firmware: lab.UEFI, MemoryMiB: 1024, Disks: disk6()}}, set("netboot.ramdisk_dir", shellRamdisk(t)))
 	m := r.lab.Node("life")
@@ -157,11 +157,10 @@ func TestLife(t *testing.T) {
 		t.Fatal(err)
 	}
 	raw := filepath.Join(t.TempDir(), "tiny.raw")
-	kit.Run(t, "zstd", "-q", "-d", "-o", raw, filepath.Join(r.art.images, r.art.tiny.file))
+	kit.Run(t, "zstd", "-q", "-d", "-o", raw, r.art.tinyZst)
 	img := image{file: "life.img"}
-	file := filepath.Join(r.art.images, img.file)
+	file := filepath.Join(r.folder, img.file)
 	kit.PartitionImage(t, raw, 512, file)
-	t.Cleanup(func() { os.Remove(file) })
 	img.sha256 = strings.Fields(kit.Run(t, "sha256sum", file))[0]
 
 	r.enrol(m)

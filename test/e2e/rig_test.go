@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -33,13 +34,14 @@ const (
 
 // artifacts are built once for all tests of this package.
 type artifacts struct {
+	dir     string // of all of them
 	ingotd  string
 	ramdisk string // folder, lab profile
-	images  string // folder with tiny.raw.zst and what tests add
 	tiny    image
+	tinyZst string // its file
 }
 
-// image is a file in artifacts.images.
+// image is a file in rig.folder.
 type image struct {
 	file   string
 	sha256 string
@@ -52,8 +54,8 @@ var shared = sync.OnceValues(func() (*artifacts, error) {
 		return nil, err
 	}
 	dir := filepath.Join(root, "build", "e2e")
-	a := &artifacts{ingotd: filepath.Join(dir, "ingotd"), ramdisk: filepath.Join(dir, "ramdisk"), images: filepath.Join(dir, "images")}
-	if err := os.MkdirAll(a.images, 0o755); err != nil {
+	a := &artifacts{dir: dir, ingotd: filepath.Join(dir, "ingotd"), ramdisk: filepath.Join(dir, "ramdisk")}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
 	cmd := exec.Command("go", "build", "-o", a.ingotd, "./conductor/cmd/ingotd")
@@ -70,21 +72,24 @@ var shared = sync.OnceValues(func() (*artifacts, error) {
 		return nil, err
 	}
 	zst := res.File(res.Zst)
-	a.tiny = image{file: zst.File, sha256: zst.SHA256, size: zst.Size}
-	link := filepath.Join(a.images, a.tiny.file)
-	if err := os.RemoveAll(link); err != nil {
-		return nil, err
-	}
-	if err := os.Link(res.Zst, link); err != nil {
-		return nil, err
-	}
+	a.tiny, a.tinyZst = image{file: zst.File, sha256: zst.SHA256, size: zst.Size}, res.Zst
 	return a, nil
+})
+
+// serverRamdisk is the ramdisk for servers, which is built once, too.
+var serverRamdisk = sync.OnceValues(func() (*ramdisk.Report, error) {
+	dir, err := filepath.Abs("../../build/e2e/ramdisk-server")
+	if err != nil {
+		return nil, err
+	}
+	return ramdisk.Build(context.Background(), ramdisk.Options{Profile: "server", Out: dir})
 })
 
 // rig is a rack with a conductor.
 type rig struct {
 	t      *testing.T
 	art    *artifacts
+	folder string // with the images that the conductor serves: tiny.raw.zst and what the test adds
 	lab    *lab.Lab
 	con    *lab.Conductor
 	images *imageServer
@@ -110,7 +115,8 @@ func set(key string, value any) option {
 	}
 }
 
-// newRig brings a rack and a conductor up, until the test ends.
+// newRig brings a rack and a conductor up, until the test ends. They are the test's own, as is the folder with images: the tests of this package
+// run side by side, as many as there are processors.
 func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 	t.Helper()
 	kit.NeedRoot(t)
@@ -130,8 +136,12 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, art: art, lab: l, log: filepath.Join(dir, "ingotd.log")}
+	r := &rig{t: t, art: art, folder: filepath.Join(art.dir, "images", name), lab: l, log: filepath.Join(dir, "ingotd.log")}
 	t.Cleanup(r.down)
+	if err := errors.Join(os.RemoveAll(r.folder), os.MkdirAll(r.folder, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	r.add(art.tinyZst, art.tiny.file)
 
 	r.conf, r.file = map[string]any{}, filepath.Join(dir, "ingotd.yaml")
 	r.configure(append([]option{
@@ -139,7 +149,7 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 		set("netboot.dhcp", "server"), set("netboot.interface", "prov"),
 		set("netboot.range_start", l.Subnet.Addr().String()[:len(l.Subnet.Addr().String())-1]+"50"),
 		set("netboot.range_end", l.Subnet.Addr().String()[:len(l.Subnet.Addr().String())-1]+"99"),
-		set("netboot.ramdisk_dir", art.ramdisk), set("netboot.images_dir", art.images),
+		set("netboot.ramdisk_dir", art.ramdisk), set("netboot.images_dir", r.folder),
 		set("netboot.kernel_params", "console=ttyS0,115200n8"),
 		set("deploy.boot_timeout", "5m"), set("power.sync_interval", "10s"),
 	}, opts...)...)
@@ -150,8 +160,16 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.images = startImageServer(t, ln, art.images)
+	r.images = startImageServer(t, ln, r.folder)
 	return r
+}
+
+// add has a file served under a name.
+func (r *rig) add(file, name string) {
+	r.t.Helper()
+	if err := os.Link(file, filepath.Join(r.folder, name)); err != nil {
+		r.t.Fatal(err)
+	}
 }
 
 // configure writes the conductor's configuration, with more options applied. It counts from the conductor's next start.
@@ -184,6 +202,9 @@ func (r *rig) down() {
 	}
 	if r.con != nil && r.con.PID() != 0 {
 		r.t.Errorf("ingotd still runs after the lab went down")
+	}
+	if err := os.RemoveAll(r.folder); err != nil {
+		r.t.Error(err)
 	}
 }
 

@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"context"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
@@ -15,22 +13,18 @@ import (
 // NVMe disks with world-wide names, Intel network card, controller reached from inside over KCS. It burns the machine in, makes an array of its
 // disks, and deploys onto that.
 func TestServerProfile(t *testing.T) {
-	art, err := shared()
+	t.Parallel()
+	built, err := serverRamdisk()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(filepath.Dir(art.ramdisk), "ramdisk-server")
-	report, err := ramdisk.Build(t.Context(), ramdisk.Options{Profile: "server", Out: dir})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if size := report.Manifest.Initramfs.Size; size > 40<<20 {
+	if size := built.Manifest.Initramfs.Size; size > 40<<20 {
 		t.Errorf("the server ramdisk has %d bytes, the goal is 40 MiB", size)
 	}
 	r := newRig(t, []lab.NodeSpec{{Name: "srv", MemoryMiB: 1024, NICs: []lab.NICSpec{{Model: "e1000"}}, Disks: []lab.DiskSpec{
 		{SizeBytes: 6 << 30, Bus: "sata", Serial: "SATA-1", WWN: "5000c500a1b2c3d4"},
 		{SizeBytes: 5 << 30, Bus: "nvme", Serial: "NVME-1"},
-	}}}, set("netboot.ramdisk_dir", dir), set("netboot.kernel_params", "quiet console=ttyS0,115200n8 ingot.shell=1"))
+	}}}, set("netboot.ramdisk_dir", built.Dir), set("netboot.kernel_params", "quiet console=ttyS0,115200n8 ingot.shell=1"))
 	m := r.lab.Node("srv")
 	r.must("POST", "/v1/nodes", object{"name": "srv", "driver": "ipmi", "raid_interface": "agent", "driver_info": controller(m)})
 	r.provision("srv", "manage", nil)

@@ -54,12 +54,12 @@ func (r *rig) workload() (kernel, ramdisk string) {
 	}
 	a := archive.New()
 	for _, err := range []error{a.File("bin/busybox", busybox, 0o755), a.File("init", []byte(workloadInit), 0o755), a.Dir("proc", 0o755), a.Dir("sys", 0o755),
-		a.Dir("dev", 0o755), a.CharDev("dev/console", 0o600, 5, 1), os.WriteFile(filepath.Join(r.art.images, kernel), linux, 0o644)} {
+		a.Dir("dev", 0o755), a.CharDev("dev/console", 0o600, 5, 1), os.WriteFile(filepath.Join(r.folder, kernel), linux, 0o644)} {
 		if err != nil {
 			r.t.Fatal(err)
 		}
 	}
-	f, err := os.Create(filepath.Join(r.art.images, ramdisk))
+	f, err := os.Create(filepath.Join(r.folder, ramdisk))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -95,8 +95,8 @@ func (r *rig) liveISO(kernel, ramdisk string) string {
 	}
 	const serial = "serial --unit=0 --speed=115200\nterminal_output serial\n"
 	write("root/boot/grub/grub.cfg", serial+"linux /boot/vmlinuz quiet console=ttyS0,115200n8 from=iso\ninitrd /boot/initrd\nboot\n")
-	copied(filepath.Join(r.art.images, kernel), "root/boot/vmlinuz")
-	copied(filepath.Join(r.art.images, ramdisk), "root/boot/initrd")
+	copied(filepath.Join(r.folder, kernel), "root/boot/vmlinuz")
+	copied(filepath.Join(r.folder, ramdisk), "root/boot/initrd")
 	early := write("early.cfg", serial+"search --file --set=root /boot/grub/grub.cfg\nconfigfile ($root)/boot/grub/grub.cfg\n")
 	modules := []string{"iso9660", "linux", "serial", "terminal", "normal", "search", "search_fs_file", "configfile", "boot"}
 	kit.Run(r.t, "grub-mkimage", append([]string{"-O", "i386-pc-eltorito", "-p", "/boot/grub", "-c", early, "-o", filepath.Join(dir, "root/boot/bios.img"), "biosdisk"}, modules...)...)
@@ -106,7 +106,7 @@ func (r *rig) liveISO(kernel, ramdisk string) string {
 	kit.Run(r.t, "mmd", "-i", efi, "::/EFI", "::/EFI/BOOT")
 	kit.Run(r.t, "mcopy", "-i", efi, filepath.Join(dir, "bootx64.efi"), "::/EFI/BOOT/BOOTX64.EFI")
 	iso := "workload.iso"
-	kit.Run(r.t, "genisoimage", "-quiet", "-R", "-o", filepath.Join(r.art.images, iso), "-b", "boot/bios.img", "-c", "boot/boot.cat", "-no-emul-boot", "-boot-load-size", "4", "-boot-info-table",
+	kit.Run(r.t, "genisoimage", "-quiet", "-R", "-o", filepath.Join(r.folder, iso), "-b", "boot/bios.img", "-c", "boot/boot.cat", "-no-emul-boot", "-boot-load-size", "4", "-boot-info-table",
 		"-eltorito-alt-boot", "-e", "boot/efi.img", "-no-emul-boot", filepath.Join(dir, "root"))
 	return iso
 }
@@ -178,7 +178,7 @@ func testWorkload(t *testing.T, firmware lab.Firmware, efi string) {
 		t.Errorf("after the end instance_info is %v", info)
 	}
 	sum := func(file string) string {
-		return strings.Fields(kit.Run(t, "sha256sum", filepath.Join(r.art.images, file)))[0]
+		return strings.Fields(kit.Run(t, "sha256sum", filepath.Join(r.folder, file)))[0]
 	}
 	set(put("/instance_info", object{"kernel": kernel, "ramdisk": ramdisk, "kernel_append_params": "quiet console=ttyS0,115200n8 from=agent",
 		"kernel_checksum": sum(kernel), "ramdisk_checksum": "sha256:" + sum(ramdisk)}))
@@ -210,6 +210,7 @@ func testWorkload(t *testing.T, firmware lab.Firmware, efi string) {
 
 // TestWorkload runs a workload from memory; with INGOT_FULL by UEFI too.
 func TestWorkload(t *testing.T) {
+	t.Parallel()
 	t.Run("bios", func(t *testing.T) { testWorkload(t, lab.BIOS, "0") })
 	if os.Getenv("INGOT_FULL") != "" {
 		t.Run("uefi", func(t *testing.T) { testWorkload(t, lab.UEFI, "1") })

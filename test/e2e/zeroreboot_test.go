@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,7 +13,6 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/trace"
 	"github.com/ingot-metal/ingot/images/build"
-	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
 	"github.com/ingot-metal/ingot/initramfs/kernel"
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/tools/lab"
@@ -32,6 +30,7 @@ type zeroReboot struct {
 // between the request and the login prompt no firmware runs, and all of that time is accounted for. The system that was started by kexec
 // has network and disk, and its kernel complains of nothing that it does not complain of after a cold boot.
 func TestZeroReboot(t *testing.T) {
+	t.Parallel()
 	for _, c := range []zeroReboot{
 		{name: "bios", node: lab.NodeSpec{Disks: disk6()}},
 		{name: "uefi", node: lab.NodeSpec{Firmware: lab.UEFI, MemoryMiB: 1024, Disks: []lab.DiskSpec{{SizeBytes: 6 << 30, Bus: "nvme"}}}},
@@ -50,20 +49,21 @@ func TestZeroReboot(t *testing.T) {
 func (c zeroReboot) run(t *testing.T) {
 	c.node.Name = "zero-" + c.name
 	opts := []option{set("deploy.fast_track", true), set("deploy.sign_of_life", []string{"dhcp"}), set("netboot.kernel_params", "quiet console=ttyS0,115200n8")}
-	art, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
-	img := art.tiny
+	var deb *build.Result
 	if c.debian {
-		img = debian(t, art)
-		dir := filepath.Join(filepath.Dir(art.ramdisk), "ramdisk-server")
-		if _, err := ramdisk.Build(t.Context(), ramdisk.Options{Profile: "server", Out: dir}); err != nil {
+		built, err := serverRamdisk()
+		if err != nil {
 			t.Fatal(err)
 		}
-		opts = append(opts, set("netboot.ramdisk_dir", dir))
+		deb, opts = debian(t), append(opts, set("netboot.ramdisk_dir", built.Dir))
 	}
 	r := newRig(t, []lab.NodeSpec{c.node}, opts...)
+	img := r.art.tiny
+	if c.debian {
+		zst := deb.File(deb.Zst)
+		img = image{file: zst.File, sha256: zst.SHA256, size: zst.Size}
+		r.add(deb.Zst, img.file)
+	}
 	m := r.lab.Node(c.node.Name)
 	name := m.Spec.Name
 	limit := bootLimit
@@ -241,8 +241,8 @@ func (c zeroReboot) complaints(t *testing.T, m *lab.Machine, from int64) []strin
 	return out
 }
 
-// debian is a Debian image with the kernel for real hardware, below the folder of the images that the conductor serves.
-func debian(t *testing.T, art *artifacts) image {
+// debian is a Debian image with the kernel for real hardware.
+func debian(t *testing.T) *build.Result {
 	t.Helper()
 	kit.NeedPrograms(t, "mmdebstrap")
 	root, err := filepath.Abs("../..")
@@ -253,11 +253,5 @@ func debian(t *testing.T, art *artifacts) image {
 	if err != nil {
 		t.Fatal(err)
 	}
-	zst := res.File(res.Zst)
-	link := filepath.Join(art.images, fmt.Sprintf("debian-%d.raw.zst", os.Getpid()))
-	if err := os.Link(res.Zst, link); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.Remove(link) })
-	return image{file: filepath.Base(link), sha256: zst.SHA256, size: zst.Size}
+	return res
 }
