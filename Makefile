@@ -58,7 +58,7 @@ test-full: ## The same tests with bigger numbers, and what takes hours
 	@CGO_ENABLED=1 INGOT_FULL=1 sh tools/test.sh
 
 test-fast: ## The tests that need neither root nor machines, nor long
-	$(GO) test $$($(GO) list ./... | grep -Ev '/test/(e2e|machine|compat)$$|/tools/(lab|cli|demo)$$|/(images|initramfs)/build$$|/agent/image$$|/conductor/(netboot|app|engine)$$')
+	$(GO) test $$($(GO) list ./... | grep -Ev '/test/(e2e|machine|memory|compat)$$|/tools/(lab|cli|demo)$$|/(images|initramfs)/build$$|/agent/image$$|/conductor/(netboot|app|engine)$$')
 
 FUZZTIME ?= 3s
 fuzz: ## Fuzz every parser, FUZZTIME each

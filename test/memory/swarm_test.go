@@ -1,5 +1,4 @@
-// Package swarm tests swarms of whole agents, each a process of its own.
-package swarm
+package memory
 
 import (
 	"bytes"
@@ -25,13 +24,6 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/test/kit/pubimage"
 	"github.com/ingot-metal/ingot/test/kit/rack"
-)
-
-const (
-	mib = 1 << 20
-	gib = 1 << 30
-
-	memoryLimit = 64 * mib
 )
 
 // picture is an image whose chunks don't pack, apart from zeros: nothing takes more memory.
@@ -70,10 +62,7 @@ func (p *picture) chunk(i int) []byte {
 	b := bytes.Clone(p.noise[from%index.ChunkSize:][:index.ChunkSize])
 	if i == 0 { // the table of an MBR with one partition
 		clear(b[:512])
-		b[446+4] = 0x83
-		b[446+8+1] = 8                          // begins at sector 2048
-		copy(b[446+12:], []byte{0, 0x60, 0, 0}) // of 12 MiB
-		b[510], b[511] = 0x55, 0xaa
+		putMBR(b, 64*mib)
 	}
 	return b
 }
@@ -111,17 +100,17 @@ func (p *picture) mustBeOn(t *testing.T, path string) {
 // slow lets through so many bytes a second, for all together.
 type slow struct {
 	http.ResponseWriter
-	l *limit
+	l *pace
 }
 
-type limit struct {
+type pace struct {
 	mu   sync.Mutex
 	free time.Time
 	rate float64
 	sent int64
 }
 
-func (l *limit) total() int64 {
+func (l *pace) total() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.sent
@@ -156,7 +145,7 @@ type swarm struct {
 	www   string
 	url   string
 	rack  *rack.Rack
-	line  *limit
+	line  *pace
 	disks []string
 	logs  []string
 
@@ -176,7 +165,7 @@ func newSwarm(t *testing.T, size int64, members int, rate float64) *swarm {
 	program := filepath.Join(dir, "member")
 	t.Setenv("CGO_ENABLED", "0")
 	kit.Run(t, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./member")
-	s := &swarm{t: t, www: filepath.Join(dir, "www"), line: &limit{rate: rate}, peaks: make([]int, members), ended: map[string]error{},
+	s := &swarm{t: t, www: filepath.Join(dir, "www"), line: &pace{rate: rate}, peaks: make([]int, members), ended: map[string]error{},
 		done: make(chan struct{}, members), began: make(chan struct{})}
 	files := http.FileServer(http.Dir(s.www))
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { files.ServeHTTP(slow{w, s.line}, r) }))
@@ -203,7 +192,7 @@ func newSwarm(t *testing.T, size int64, members int, rate float64) *swarm {
 			t.Fatal(err)
 		}
 		s.logs = append(s.logs, log.Name())
-		cmd := kit.MemoryGroup(t, memoryLimit).Command(context.WithoutCancel(t.Context()), program, l.Addr().String(), s.rack.CA, token, disk)
+		cmd := kit.MemoryGroup(t, limit).Command(context.WithoutCancel(t.Context()), program, l.Addr().String(), s.rack.CA, token, disk)
 		cmd.Stderr = log
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
@@ -325,7 +314,7 @@ func (s *swarm) mustBeSmall() {
 	defer s.mu.Unlock()
 	for i, peak := range s.peaks {
 		s.t.Logf("agent %d: peak of %d MiB", i+1, peak>>10)
-		if peak == 0 || peak > memoryLimit>>10 {
+		if peak == 0 || peak > limit>>10 {
 			s.t.Errorf("agent %d had a peak of %d KiB", i+1, peak)
 		}
 	}
@@ -354,8 +343,8 @@ func TestMemoryInASwarm(t *testing.T) {
 		size int64
 		step int // from one chunk with data to the next
 	}{
-		{"1GiB", gib, 1},
-		{"100GiB", 100 * gib, 640}, // each of them in another list of blocks, or almost
+		{"1GiB", 1 << 30, 1},
+		{"100GiB", 100 << 30, 640}, // each of them in another list of blocks, or almost
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var data []int
