@@ -86,7 +86,7 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 			}
 			before := len(b.disk.History())
 
-			file := forms(t, c.img)[c.form]
+			file := forms(t, c.img, c.form)[c.form]
 			s := serve(t, file)
 			if _, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file)}); err != nil {
 				t.Fatal(err)
