@@ -160,22 +160,54 @@ func TestUEFI(t *testing.T) {
 	}
 }
 
-// TestTwoAtOnce deploys two machines at the same time.
+// TestTwoAtOnce inspects two machines at the same time, and then deploys a published image on both, whose agents are still there. They are a
+// swarm: most of what one has the other has from it.
 func TestTwoAtOnce(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, []lab.NodeSpec{{Name: "a", Disks: disk6()}, {Name: "b", Disks: disk6()}})
-	from := map[string]int64{}
-	for _, name := range []string{"a", "b"} {
-		r.enrol(r.lab.Node(name))
-		r.source(name, r.ours(r.art.tiny), r.art.tiny.sha256)
-		from[name] = r.lab.Node(name).ConsoleSize()
+	names := []string{"a", "b"}
+	r := newRig(t, []lab.NodeSpec{{Name: "a", Disks: disk6()}, {Name: "b", Disks: disk6()}}, set("swarm.enabled", true), set("deploy.fast_track", true))
+	var published struct {
+		SHA256 string `json:"image_os_hash_value"`
+		Stored int64  `json:"stored_bytes"`
 	}
-	for _, name := range []string{"a", "b"} {
+	out := kit.Run(t, "go", "run", "github.com/ingot-metal/ingot/tools/cmd/ingot", "image", "publish", r.art.tinyZst, "-o", r.folder, "--name", "tiny", "--output", "json")
+	if err := json.Unmarshal([]byte(out), &published); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	from := map[string]int64{}
+	for _, name := range names {
+		m := r.lab.Node(name)
+		n := r.must("POST", "/v1/nodes", object{"name": name, "driver": "ipmi", "driver_info": controller(m), "automated_clean": false, "inspect_interface": "agent"})
+		r.must("POST", "/v1/ports", object{"node_uuid": n.str("uuid"), "address": m.MAC})
+		r.provision(name, "manage", nil)
+		r.wait(name, "manageable", stateLimit)
+		r.provision(name, "inspect", nil)
+		from[name] = m.ConsoleSize()
+	}
+	for _, name := range names {
+		r.wait(name, "manageable", bootLimit)
+		r.provision(name, "provide", nil)
+		r.wait(name, "available", stateLimit)
+		r.source(name, r.images.url+"/slow/tiny.ingot", published.SHA256)
+	}
+	// So slow that none has it all before the other one begins.
+	r.images.bytesPerSecond.Store(128 << 10)
+	for _, name := range names {
 		r.provision(name, "active", hostname("twin-"+name))
 	}
-	for _, name := range []string{"a", "b"} {
+	for _, name := range names {
 		r.wait(name, "active", 2*bootLimit)
 		r.boots(r.lab.Node(name), from[name], "twin-"+name)
+	}
+	sent := r.images.sent.Load()
+	t.Logf("the image's server sent %d bytes, %.2f times the image", sent, float64(sent)/float64(published.Stored))
+	if sent > published.Stored*7/4 {
+		t.Errorf("the image's server sent %d bytes for two machines, %d would be one of them alone", sent, published.Stored)
+	}
+	for _, name := range names {
+		if n := r.lab.Node(name).Starts(); n != 2 {
+			t.Errorf("machine %s was started %d times, want 2: for its agent, and for its system", name, n)
+		}
 	}
 }
 

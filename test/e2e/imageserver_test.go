@@ -6,7 +6,9 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,14 +40,14 @@ func startImageServer(t *testing.T, l net.Listener, dir string) *imageServer {
 }
 
 func (s *imageServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	how, name := filepath.Split(filepath.Clean(r.URL.Path))
-	if how == "/html/" {
+	how, name, _ := strings.Cut(strings.TrimPrefix(path.Clean(r.URL.Path), "/"), "/")
+	if how == "html" {
 		w.Header().Set("Content-Type", "text/html")
 		io.WriteString(w, "<!DOCTYPE html><html><head><title>Sign in</title></head><body>The session has expired.</body></html>")
 		return
 	}
 	f, err := os.Open(filepath.Join(s.dir, name))
-	if err != nil || how == "/missing/" {
+	if err != nil || how == "missing" {
 		http.NotFound(w, r)
 		return
 	}
@@ -57,11 +59,11 @@ func (s *imageServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("ETag", fmt.Sprintf(`"%x-%x"`, info.ModTime().UnixNano(), info.Size()))
 	switch how {
-	case "/cut/":
+	case "cut":
 		var from int64
 		fmt.Sscanf(r.Header.Get("Range"), "bytes=%d-", &from)
 		http.ServeContent(&cutWriter{ResponseWriter: w, left: max(0, info.Size()/2-from)}, r, "", info.ModTime(), f)
-	case "/short/":
+	case "short":
 		http.ServeContent(w, r, "", info.ModTime(), io.NewSectionReader(f, 0, info.Size()/2))
 	default:
 		http.ServeContent(&slowWriter{ResponseWriter: w, r: r, s: s}, r, "", info.ModTime(), f)
