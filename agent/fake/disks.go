@@ -134,8 +134,11 @@ func (m *Disks) OpenExclusive(ctx context.Context, path string) (Device, error) 
 
 const pageSize = 4096
 
-// pages holds what differs from the fill byte.
+// pages holds what differs from the fill byte. A page is never changed, only replaced: many disks share one, and comparing them takes no time.
 type pages map[int64][]byte
+
+// zeros is a page that was punched.
+var zeros = make([]byte, pageSize)
 
 // Op is one operation that reached a disk. Data of a punched range is nil.
 type Op struct {
@@ -195,6 +198,7 @@ func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	p = bytes.Clone(p)
 	d.put(d.now, off, p)
 	d.put(d.stable, off, p)
 	return len(p), nil
@@ -211,25 +215,38 @@ func (d *Disk) PowerCut(keep func(i int, op Op) bool) {
 	}
 	d.cached = nil
 	d.open = false
-	d.now = clone(d.stable)
+	d.now = maps.Clone(d.stable)
 }
 
 // Replay applies operations to a fresh disk of the same kind and gives it back. Nothing in between is volatile.
 func (d *Disk) Replay(ops []Op) *Disk {
-	r := &Disk{spec: d.spec, minor: d.minor, now: pages{}, stable: pages{}}
+	r := &Disk{spec: d.spec, minor: d.minor, now: pages{}, fill: d.blank()}
 	for _, op := range ops {
 		r.apply(r.now, op)
 	}
-	r.stable = clone(r.now)
+	r.stable = maps.Clone(r.now)
 	return r
 }
 
-func clone(p pages) pages {
-	c := make(pages, len(p))
-	for k, v := range maps.All(p) {
-		c[k] = append([]byte(nil), v...)
+// Same tells whether a reader sees the same on both disks between two offsets. Both have to be that large.
+func (d *Disk) Same(other *Disk, from, to int64) bool {
+	for off := from; off < to; {
+		i, in := off/pageSize, off%pageSize
+		n := min(pageSize-in, to-off)
+		a, b := d.shown(i), other.shown(i)
+		if &a[0] != &b[0] && !bytes.Equal(a[in:in+n], b[in:in+n]) {
+			return false
+		}
+		off += n
 	}
-	return c
+	return true
+}
+
+// shown is a page as a reader sees it.
+func (d *Disk) shown(i int64) []byte {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.look(d.now, i)
 }
 
 func (d *Disk) read(from pages, p []byte, off int64) (int, error) {
@@ -241,14 +258,7 @@ func (d *Disk) read(from pages, p []byte, off int64) (int, error) {
 		}
 		in := at % pageSize
 		part := p[n:min(len(p), n+int(pageSize-in), n+int(d.spec.Size-at))]
-		pg := from[at/pageSize]
-		if pg == nil {
-			pg = d.under[at/pageSize]
-		}
-		if pg == nil {
-			pg = d.blank()
-		}
-		copy(part, pg[in:])
+		copy(part, d.look(from, at/pageSize)[in:])
 		n += len(part)
 	}
 	return n, nil
@@ -262,35 +272,44 @@ func (d *Disk) blank() []byte {
 	return d.fill
 }
 
-func (d *Disk) page(into pages, i int64) []byte {
-	pg := into[i]
-	if pg == nil {
-		pg = make([]byte, pageSize)
-		if below := d.under[i]; below != nil {
-			copy(pg, below)
-		} else {
-			copy(pg, d.blank())
-		}
-		into[i] = pg
+// look is a page as it is in pages that belong to this disk.
+func (d *Disk) look(from pages, i int64) []byte {
+	if pg := from[i]; pg != nil {
+		return pg
 	}
-	return pg
+	if pg := d.under[i]; pg != nil {
+		return pg
+	}
+	return d.blank()
 }
 
+// put writes p, which nobody changes afterwards: where it has whole pages it becomes them.
 func (d *Disk) put(into pages, off int64, p []byte) {
-	for n := 0; n < len(p); {
-		at := off + int64(n)
-		n += copy(d.page(into, at/pageSize)[at%pageSize:], p[n:])
+	for len(p) > 0 {
+		i, in := off/pageSize, off%pageSize
+		n := min(pageSize-in, int64(len(p)))
+		if n == pageSize {
+			into[i] = p[:n:n]
+		} else {
+			pg := bytes.Clone(d.look(into, i))
+			copy(pg[in:], p[:n])
+			into[i] = pg
+		}
+		off, p = off+n, p[n:]
 	}
 }
 
 func (d *Disk) zero(into pages, off, n int64) {
 	for end := off + n; off < end; {
-		in := off % pageSize
+		i, in := off/pageSize, off%pageSize
 		part := min(pageSize-in, end-off)
-		if part == pageSize && d.spec.Fill == 0 && d.under == nil {
-			delete(into, off/pageSize)
-		} else {
-			clear(d.page(into, off/pageSize)[in : in+part])
+		switch {
+		case part < pageSize:
+			d.put(into, off, zeros[:part])
+		case d.spec.Fill == 0 && d.under == nil:
+			delete(into, i)
+		default:
+			into[i] = zeros
 		}
 		off += part
 	}

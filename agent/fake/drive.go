@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -148,7 +149,7 @@ func (d *Disk) Replace(noise bool, n int64) {
 		_, _ = rng.Read(page[:])
 		d.put(d.now, off, page[:min(pageSize, n-off)])
 	}
-	d.stable = clone(d.now)
+	d.stable = maps.Clone(d.now)
 }
 
 // Share adds a disk that is another namespace of a disk's NVMe controller.

@@ -16,7 +16,7 @@ func (d *Disk) PowerCuts(seed uint64) iter.Seq2[string, *Disk] {
 		base := d.Replay(nil) // what is durable
 		var cached []Op
 		state := func(n int, what string, ops []Op) bool {
-			cut := &Disk{spec: d.spec, minor: d.minor, now: pages{}, under: base.now}
+			cut := &Disk{spec: d.spec, minor: d.minor, now: pages{}, fill: base.fill, under: base.now}
 			for _, op := range ops {
 				cut.apply(cut.now, op)
 			}
