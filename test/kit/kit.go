@@ -142,18 +142,22 @@ func Golden(t testing.TB, name string, got []byte) {
 	}
 }
 
-// Eventually waits until cond holds, asking again every 10 ms, and fails the test after timeout. what says what was waited for.
+// Eventually waits until cond holds and fails the test after timeout; what says what was waited for. It asks again every 10 ms, and when it has
+// waited for two seconds every 50: what takes minutes, such as a machine that boots, is not to be slowed down by the questions.
 func Eventually(t testing.TB, timeout time.Duration, what string, cond func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(timeout)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
+	began := time.Now()
 	for !cond() {
-		if time.Now().After(deadline) {
+		waited := time.Since(began)
+		if waited > timeout {
 			t.Fatalf("%s: not so after %v", what, timeout)
 		}
+		pause := 10 * time.Millisecond
+		if waited > 2*time.Second {
+			pause = 50 * time.Millisecond
+		}
 		select {
-		case <-tick.C:
+		case <-time.After(pause):
 		case <-t.Context().Done():
 			t.Fatalf("%s: the test ended", what)
 		}
