@@ -207,7 +207,7 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 	kit.NeedPrograms(t, "mkfs.btrfs", "btrfs", "mount", "umount", "losetup", "cp")
 	for _, c := range []string{"compress=no", "compress=zstd:3", "compress-force=zlib", "compress=lzo"} {
 		t.Run(c, func(t *testing.T) {
-			img, dir := kit.TempDisk(t, 400<<20), t.TempDir()
+			img, dir := kit.TempDisk(t, 400<<20), kit.MountPoint(t)
 			mkfs(t, img)
 			dev := kit.Loop(t, img)
 			mounted := false

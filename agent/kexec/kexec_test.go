@@ -314,7 +314,7 @@ func TestLoadFromSnapshot(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "mkfs.btrfs", "btrfs", "mount", "umount", "losetup")
 	kernel, initrd := pattern(3<<20+17), strings.Repeat("an initial ramdisk, packed", 200_000)
-	img, dir := kit.TempDisk(t, 200<<20), t.TempDir()
+	img, dir := kit.TempDisk(t, 200<<20), kit.MountPoint(t)
 	kit.Run(t, "mkfs.btrfs", "-q", "-M", "-U", rootID, img)
 	kit.Run(t, "mount", "-o", "compress=zstd", kit.Loop(t, img), dir)
 	mounted := true

@@ -77,7 +77,7 @@ func TestImageIsOnTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 	kit.Run(t, "mkfs.ext4", "-q", fs)
-	dir, loop := t.TempDir(), kit.Loop(t, fs)
+	dir, loop := kit.MountPoint(t), kit.Loop(t, fs)
 	if err := unix.Mount(loop, dir, "ext4", 0, ""); err != nil {
 		t.Skipf("file systems can't be mounted here: %v", err)
 	}

@@ -216,7 +216,7 @@ func TestReadsWhatTheKernelWrites(t *testing.T) {
 	kit.NeedPrograms(t, "mkfs.xfs", "mount", "umount", "losetup", "cp")
 	for _, c := range []string{"", "-b size=1024", "-s size=4096 -n size=8192", "-m rmapbt=1,reflink=1,bigtime=1 -i nrext64=1"} {
 		t.Run(c, func(t *testing.T) {
-			img, dir := kit.TempDisk(t, 320<<20), t.TempDir()
+			img, dir := kit.TempDisk(t, 320<<20), kit.MountPoint(t)
 			mkfs(t, img, strings.Fields(c)...)
 			dev := kit.Loop(t, img)
 			mounted := false

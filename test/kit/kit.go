@@ -120,6 +120,27 @@ func Loop(t testing.TB, file string, args ...string) string {
 	return dev
 }
 
+// MountPoint is a folder to mount a file system on. Other tests make mount namespaces at the same time (ip netns exec does), which get copies of
+// what is mounted: a file system would go on for as long as they do. What is unmounted here is unmounted there, too.
+func MountPoint(t testing.TB) string {
+	t.Helper()
+	NeedRoot(t)
+	NeedPrograms(t, "mount", "umount")
+	base := t.TempDir()
+	Run(t, "mount", "--bind", base, base)
+	t.Cleanup(func() {
+		if out, err := exec.Command("umount", "-l", base).CombinedOutput(); err != nil {
+			t.Errorf("unmount %s: %v: %s", base, err, out)
+		}
+	})
+	Run(t, "mount", "--make-shared", base)
+	dir := filepath.Join(base, "fs")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // Golden compares got with a file, by a name below testdata. Run the test with -update to write the file.
 func Golden(t testing.TB, name string, got []byte) {
 	t.Helper()

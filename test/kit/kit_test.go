@@ -3,7 +3,9 @@ package kit
 import (
 	"net"
 	"os"
+	"os/exec"
 	"regexp"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -81,4 +83,37 @@ func TestLoop(t *testing.T) {
 	if err := os.WriteFile(dev, []byte("hello"), 0); err != nil {
 		t.Error(err)
 	}
+}
+
+// TestMountPoint holds that a file system ends when it is unmounted, also when somebody has made a mount namespace in between.
+func TestMountPoint(t *testing.T) {
+	NeedRoot(t)
+	NeedPrograms(t, "mkfs.ext4", "losetup", "unshare")
+	disk := TempDisk(t, 16<<20)
+	Run(t, "mkfs.ext4", "-q", disk)
+	dev, dir := Loop(t, disk), MountPoint(t)
+	Run(t, "mount", dev, dir)
+	other := exec.Command("unshare", "--mount", "--propagation", "slave", "sh", "-c", "echo there; exec cat")
+	in, err := other.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := other.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer other.Wait()
+	defer in.Close()
+	if _, err := out.Read(make([]byte, 16)); err != nil {
+		t.Fatal(err)
+	}
+	Run(t, "umount", dir)
+	f, err := os.OpenFile(dev, os.O_RDONLY|syscall.O_EXCL, 0)
+	if err != nil {
+		t.Fatalf("the file system is still there: %v", err)
+	}
+	f.Close()
 }
