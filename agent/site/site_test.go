@@ -18,6 +18,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/linux"
 	"github.com/ingot-metal/ingot/agent/site"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/test/kit"
 )
 
 // add puts a step that is a shell script into folder.
@@ -31,9 +32,7 @@ func add(t *testing.T, folder, name, manifest, script string) {
 		manifest = fmt.Sprintf(`{"interface":"deploy","step":%q,"run":"run","abortable":true,"args":[{"name":"file","type":"string"}]}`, name)
 	}
 	for file, text := range map[string]string{"step.json": manifest, "run": "#!/bin/sh\n" + script + "\n"} {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		kit.WriteProgram(t, filepath.Join(dir, file), text)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -139,6 +140,17 @@ func MountPoint(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return dir
+}
+
+// WriteProgram writes a program that the test will start. Another test that starts one at this moment would have the file open for writing, too,
+// from its fork to its exec, and the kernel does not start what somebody may write ("text file busy").
+func WriteProgram(t testing.TB, path, text string) {
+	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // Golden compares got with a file, by a name below testdata. Run the test with -update to write the file.
