@@ -562,7 +562,7 @@ func TestWriterKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWriterKilled$", "-test.v")
-		cmd.Env = append(os.Environ(), "INGOT_TEST_PUBLISHED_URL="+p.url, "INGOT_TEST_DISK="+path)
+		cmd.Env = append(os.Environ(), "INGOT_TEST_PUBLISHED_URL="+p.url, "INGOT_TEST_DISK="+path, "TMPDIR="+t.TempDir())
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
 		objects.Store(0)
