@@ -93,9 +93,12 @@ func (c *compare) learn(equal, total int) {
 func (p *Plan) Survey(ctx context.Context) error {
 	c := &p.compare
 	defer func() {
-		if !c.on {
+		switch {
+		case !c.on:
 			p.lists.forget()
 			p.room.empty()
+		case p.member != nil:
+			p.unpackers = 1 // comparing takes memory, too
 		}
 	}()
 	if p.Index.Size > p.Disk.Size() { // a part of the disk, which whoever writes refuses

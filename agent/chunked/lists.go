@@ -79,7 +79,7 @@ func (l *lists) entry(i int) *list {
 		l.kept = slices.Delete(l.kept, at, at+1)
 	}
 	l.kept = slices.Insert(l.kept, 0, e)
-	for len(l.kept) > max(l.keep, 1) {
+	for len(l.kept) > l.keep {
 		last := len(l.kept) - 1
 		if old := l.kept[last]; old.mu.TryLock() { // nobody uses it
 			l.free, old.blocks = old.blocks, nil

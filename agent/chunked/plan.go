@@ -357,11 +357,7 @@ func (p *Plan) runAmong(ctx context.Context, w *workers, m Member) {
 		}
 		return task{}, false
 	}
-	unpackers := p.unpackers
-	if p.compare.on { // which takes memory, too
-		unpackers = 1
-	}
-	w.run(unpackers, func() error {
+	w.run(p.unpackers, func() error {
 		mem := buffer{}
 		for {
 			t, ok := next()
@@ -437,7 +433,6 @@ func (p *Plan) put(ctx context.Context, t task, raw []byte) error {
 	if err := t.fits(raw); err != nil {
 		return err
 	}
-	zeros := zeros(raw)
 	base := int64(t.i) * index.ChunkSize
 	for at := 0; at < len(raw); {
 		n := 0
@@ -454,7 +449,7 @@ func (p *Plan) put(ctx context.Context, t task, raw []byte) error {
 		}
 		at = end
 	}
-	p.finished(t.i, zeros)
+	p.finished(t.i, zeros(raw))
 	return nil
 }
 

@@ -3,8 +3,8 @@
 // Package fetch gets the file ahead of everybody, in pieces of 1 MiB. A flow hashes each piece where the network put it, and the format's reader
 // (package images) reads it there. A pour hands what the reader gives, in any order, to the workers: each unpacks its piece, looks for zeros
 // in it and writes the rest (package sink), past the page cache. Every buffer is counted and used again, so that the whole agent stays below
-// 64 MiB with images of any size, also with the largest window of zstd that is accepted, 32 MiB, but for a qcow2 inside such zstd, which
-// takes a second window while its tables are looked for: test/memory.TestTheAgentFitsIn64MiB has the kernel end it otherwise.
+// 64 MiB with images of any size, also with the largest window of zstd that is accepted, 32 MiB, and with a qcow2 inside such zstd:
+// test/memory.TestTheAgentFitsIn64MiB has the kernel end it otherwise.
 //
 // What makes a disk bootable is not written here: the image's first MiB and its last sectors stay in memory as a disk.Pending, which
 // disk.Commit writes later. Whatever goes wrong before that leaves a disk without a partition table.

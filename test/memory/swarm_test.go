@@ -357,7 +357,11 @@ func TestMemoryInASwarm(t *testing.T) {
 			for i := range 3 {
 				s.write(i, "first", "auto")
 			}
-			<-s.began
+			select {
+			case <-s.began:
+			case <-time.After(3 * time.Minute):
+				t.Fatalf("no agent gets to write a quarter of the image:\n%s", s.log(0))
+			}
 			s.write(3, "first", "auto")
 			s.wait()
 			s.mustBeSmall()
