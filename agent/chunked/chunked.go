@@ -28,8 +28,11 @@ type Objects interface {
 type Sink interface {
 	// Put returns when data is written, or held back. Blocks that are all zeros become holes.
 	Put(ctx context.Context, off int64, data []byte) error
-	// Hole makes n bytes read as zero.
+	// Hole says that n bytes are zero.
 	Hole(ctx context.Context, off, n int64) error
+	// MakeHoles makes what is said to be zero so, beside all others, until done is closed and none is left. From then on it tells made how many
+	// bytes of zeros are on the disk, of how many.
+	MakeHoles(ctx context.Context, done <-chan struct{}, made func(n, of int64)) error
 	// Keep says that n bytes are on the disk already. They must be within Body.
 	Keep(off, n int64) error
 	// Body is the part of the image that is not held back.

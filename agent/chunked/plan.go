@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	fetchers = 8       // objects asked for at once, when there is room for them
-	maxHole  = 1 << 30 // longer ones are made in several requests, so that progress is seen
+	fetchers = 8 // objects asked for at once, when there is room for them
 
 	headSize = disk.HeadSize // how much of the image is looked at before the disk is touched
 
@@ -71,8 +70,6 @@ type Plan struct {
 	mu       sync.Mutex
 	there    []uint64 // blocks of chunks that are on the disk and not zeros, by bits; kept for a member
 	done     int64
-	zeroed   int64
-	zeros    int64
 	reported time.Time
 }
 
@@ -230,21 +227,26 @@ func (p *Plan) Run(outer context.Context, s Sink) error {
 	w := &workers{fail: cancel}
 	p.sink = s
 	p.order = order{x: p.Index, at: 1} // chunk 0 is here
-	w.run(1, func() error { return p.makeHoles(ctx) })
+	w.run(1, func() error { return p.holes(ctx) })
 	w.run(1, func() error { return p.takeFirst(ctx) })
+	written := make(chan struct{})
+	zeros := workers{fail: cancel}
+	zeros.run(1, func() error { return s.MakeHoles(ctx, written, p.reportZeros) })
 	if p.member == nil {
 		p.runAlone(ctx, w)
 	} else {
 		p.runAmong(ctx, w, p.member)
 	}
 	w.Wait()
+	close(written)
+	zeros.Wait()
 	if outer.Err() != nil {
 		return context.Cause(outer)
 	}
 	if err := context.Cause(ctx); err != nil {
 		return err
 	}
-	p.report("write", true)
+	p.report(true)
 	return nil
 }
 
@@ -508,51 +510,37 @@ func (p *Plan) finished(i int, zeros uint64) {
 	p.mu.Lock()
 	p.done += p.Index.ChunkLen(i)
 	p.mu.Unlock()
-	p.report("write", false)
+	p.report(false)
 }
 
-func (p *Plan) report(phase string, now bool) {
-	if p.Progress == nil {
-		return
-	}
+func (p *Plan) report(now bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !now && time.Since(p.reported) < reportEvery {
+	p.tell("write", p.done, p.total, now)
+}
+
+// reportZeros is for when only zeros are left.
+func (p *Plan) reportZeros(n, of int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tell("zero", n, of, false)
+}
+
+func (p *Plan) tell(phase string, done, total int64, now bool) {
+	if p.Progress == nil || !now && time.Since(p.reported) < reportEvery {
 		return
 	}
 	p.reported = time.Now()
-	if phase == "zero" {
-		p.Progress(phase, p.zeroed, p.zeros)
-		return
-	}
-	p.Progress(phase, p.done, p.total)
+	p.Progress(phase, done, total)
 }
 
-// makeHoles makes the chunks zero that have no object, in as few requests as possible.
-func (p *Plan) makeHoles(ctx context.Context) error {
-	x := p.Index
-	p.mu.Lock()
-	p.zeros = x.Size - p.total
-	p.mu.Unlock()
-	for i := 0; i < len(x.Chunks); {
-		if x.Chunks[i].Len != 0 {
-			i++
-			continue
-		}
-		var n int64
-		off := int64(i) * index.ChunkSize
-		for ; i < len(x.Chunks) && x.Chunks[i].Len == 0 && n+x.ChunkLen(i) <= maxHole; i++ {
-			n += x.ChunkLen(i)
-		}
-		if err := p.sink.Hole(ctx, off, n); err != nil {
-			return err
-		}
-		p.mu.Lock()
-		p.zeroed += n
-		rest := p.done == p.total
-		p.mu.Unlock()
-		if rest {
-			p.report("zero", false)
+// holes says which chunks are zero, those that have no object.
+func (p *Plan) holes(ctx context.Context) error {
+	for i, c := range p.Index.Chunks {
+		if c.Len == 0 {
+			if err := p.sink.Hole(ctx, int64(i)*index.ChunkSize, p.Index.ChunkLen(i)); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

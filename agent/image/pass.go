@@ -113,10 +113,20 @@ func (p *pass) stream(outer context.Context) (*sink.Sink, []byte, *Result, error
 		p.c.Report(step.Progress{Phase: "write", Bytes: uint64(f.fetched.Load()), Total: uint64(max(p.src.Size(), 0)), Skipped: uint64(s.Skipped())})
 	}
 	po := &pour{e: e, s: s, small: p.short}
+	now := func() bool {
+		due := time.Since(reported) >= reportEvery
+		if due {
+			reported = time.Now()
+		}
+		return due
+	}
 	if err := po.run(ctx, cancel, func() {
-		if now := time.Now(); now.Sub(reported) >= reportEvery {
-			reported = now
+		if now() {
 			report()
+		}
+	}, func(n, of int64) {
+		if now() {
+			p.c.Report(step.Progress{Phase: "zero", Bytes: uint64(n), Total: uint64(of), Skipped: uint64(s.Skipped())})
 		}
 	}); err != nil {
 		return fail(err)

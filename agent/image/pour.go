@@ -53,8 +53,9 @@ type job struct {
 }
 
 // run pours all of an image; the extents are not used any more when it returns. cancel ends ctx, so that nobody waits for bytes when the disk
-// has failed; the cause is what failed first. progress is called after each piece.
-func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress func()) error {
+// has failed; the cause is what failed first. progress is called after each piece, and then zeros, when nothing else is
+// left to be written.
+func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress func(), zeros func(n, of int64)) error {
 	n := p.workers()
 	buffers, size := n+2, bufferSize
 	if p.small {
@@ -77,12 +78,20 @@ func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress
 			}
 		})
 	}
-	err := p.read(ctx, progress)
-	if err != nil {
+	poured := make(chan struct{})
+	var holes sync.WaitGroup
+	holes.Go(func() {
+		if err := p.s.MakeHoles(ctx, poured, zeros); err != nil {
+			cancel(err)
+		}
+	})
+	if err := p.read(ctx, progress); err != nil {
 		cancel(err)
 	}
 	close(p.jobs)
 	p.work.Wait()
+	close(poured)
+	holes.Wait()
 	return context.Cause(ctx)
 }
 

@@ -5,15 +5,15 @@
 // that are not zero are written. Pieces may come from any number of goroutines and in any order; two at the same place are a fault of the
 // caller. The number of callers is the number of writes in flight. Pieces of less than the disk's sectors are put together first.
 //
-// Zeros are gathered into large ranges first, since a request to a device costs much the same for 64 KiB as for a GiB, and then punched, or
-// written where the device does not promise zeros (disk.Zeroer).
+// Zeros are gathered into large ranges first, since there is a request to the device for each, and then punched, or written where the device
+// does not promise zeros (disk.Zeroer). One more worker does that in MakeHoles, while the others put.
 //
 // What makes a disk bootable is held back: the image's first MiB and its last sectors stay in memory, and Pending gives them to disk.Commit.
 // Begin looks at the image's partition table before the first byte of the old disk is touched, then removes the old table; from there on a
 // disk that is given up half way has none. The first MiB that Begin saw and the one that was put must be the same, and every byte of the
 // image must have come, or Finish fails.
 //
-// The order of calls is New, Begin, Put and Hole, SetSize when Begin did not know it, Finish, Pending or ReadBack. Offsets and sizes are
+// The order of calls is New, Begin, Put and Hole beside MakeHoles, SetSize when Begin did not know it, Finish, Pending or ReadBack. Offsets and sizes are
 // bytes. Errors are step.Errors with a remedy, or the end of the context.
 package sink
 
@@ -65,12 +65,14 @@ type Sink struct {
 	holes     holes
 	came      atomic.Int64
 	landed    atomic.Int64
-	zeroed    atomic.Int64
+	zeroed    atomic.Int64 // said to be zero
+	made      atomic.Int64 // of it, is zero on the disk
 	kept      atomic.Int64
 	busy      clock
 	ledger    *ledger
 	zeroing   sync.Mutex // guards zeroer, which is not for concurrent use
 	zeroer    *disk.Zeroer
+	changed   chan struct{} // has something when there may be a hole to be made
 	zeroBlock []byte
 
 	scrapping sync.Mutex // guards the rest
@@ -85,7 +87,8 @@ func (s span) end() int64 { return s.off + s.n }
 
 // New makes a sink for an open disk. d is what is known of the disk.
 func New(dev disk.Device, d disk.Disk, o Options) *Sink {
-	s := &Sink{dev: dev, disk: d, sector: int64(dev.SectorSize()), o: o, zeroer: disk.NewZeroer(dev), zeroBlock: disk.Aligned(Block), maxScraps: maxScraps}
+	s := &Sink{dev: dev, disk: d, sector: int64(dev.SectorSize()), o: o, zeroer: disk.NewZeroer(dev), zeroBlock: disk.Aligned(Block), maxScraps: maxScraps,
+		changed: make(chan struct{}, 1)}
 	s.zeroer.Look = o.Look
 	if !o.Partition {
 		s.headLen = disk.HeadSize
@@ -223,22 +226,8 @@ func (s *Sink) Put(ctx context.Context, off int64, data []byte) error {
 	if err := s.place(ctx, run, data[run-off:high-off], zero); err != nil {
 		return err
 	}
-	return s.settle(ctx)
-}
-
-// settle makes a hole that will not grow any more, while others write, so that few are left for the end.
-func (s *Sink) settle(ctx context.Context) error {
-	if !s.zeroing.TryLock() {
-		return nil // somebody is at it
-	}
-	defer s.zeroing.Unlock()
-	s.mu.Lock()
-	old, ok := s.holes.settled(s.landed.Load())
-	s.mu.Unlock()
-	if !ok {
-		return nil
-	}
-	return s.zeroLocked(ctx, old)
+	s.look()
+	return nil
 }
 
 // place writes a run of blocks, or notes it as a hole.
@@ -357,59 +346,13 @@ func (s *Sink) hold(off int64, data []byte) {
 	}
 }
 
-// addHole gathers zeros, and makes holes of the oldest when there are many.
-func (s *Sink) addHole(ctx context.Context, h span) error {
-	s.zeroed.Add(h.n)
-	s.mu.Lock()
-	old, full := s.holes.add(h, s.landed.Load())
-	s.mu.Unlock()
-	if !full {
-		return nil
-	}
-	return s.zero(ctx, old)
-}
-
-// zero makes a range of the disk zero.
-func (s *Sink) zero(ctx context.Context, h span) error {
-	s.zeroing.Lock()
-	defer s.zeroing.Unlock()
-	return s.zeroLocked(ctx, h)
-}
-
-// zeroLocked is zero for those who have the lock.
-func (s *Sink) zeroLocked(ctx context.Context, h span) error {
-	s.busy.enter()
-	defer s.busy.leave()
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if h.n < Block { // between two clusters of a qcow2: writing costs less than asking
-		n, err := s.dev.WriteAt(s.zeroBlock[:h.n], h.off)
-		if err == nil && int64(n) != h.n {
-			err = fmt.Errorf("only %d bytes were taken", n)
-		}
-		if err != nil {
-			return Fault(fmt.Errorf("write %d zeros at byte %d of %s: %w", h.n, h.off, s.disk.Name, err))
-		}
-		s.landed.Add(h.n)
-		return nil
-	}
-	if err := s.zeroer.Zero(ctx, h.off, h.n); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		return Fault(fmt.Errorf("%s: %w", s.disk.Name, err))
-	}
-	return nil
-}
-
 // Finish makes the holes that were not made yet, checks that all of the image came, and flushes. Nobody may put any more.
 func (s *Sink) Finish(ctx context.Context) error {
 	if err := s.spillRest(ctx); err != nil {
 		return err
 	}
-	for _, h := range s.holes.rest() {
-		if err := s.zero(ctx, h); err != nil {
+	for h, ok := s.holes.first(); ok; h, ok = s.holes.first() {
+		if err := s.zeroAlone(ctx, h); err != nil {
 			return err
 		}
 	}

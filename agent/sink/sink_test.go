@@ -10,11 +10,14 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/test/kit"
 )
 
 const mib = 1 << 20
@@ -126,7 +129,23 @@ func TestAnyPiecesInAnyOrder(t *testing.T) {
 		if err := b.Begin(t.Context(), img[:mib], size); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
-		if err := putAll(t.Context(), b.Sink, img, pieces, r); err != nil {
+		// Somebody makes every hole at once, with no regard to those that may grow.
+		every := make(chan struct{})
+		close(every)
+		var holes sync.WaitGroup
+		var put atomic.Bool
+		holes.Go(func() {
+			for seed%4 != 0 && !put.Load() {
+				if err := b.MakeHoles(t.Context(), every, nil); err != nil {
+					t.Errorf("%s: %v", name, err)
+					return
+				}
+			}
+		})
+		err := putAll(t.Context(), b.Sink, img, pieces, r)
+		put.Store(true)
+		holes.Wait()
+		if err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 		if err := b.Finish(t.Context()); err != nil {
@@ -371,42 +390,65 @@ func TestPartition(t *testing.T) {
 func TestHolesAreFewAndLarge(t *testing.T) {
 	var h holes
 	var out []span
-	add := func(off, n int64) {
-		if s, full := h.add(span{off, n}, 0); full {
+	add := func(off, n, at int64) {
+		if s, full := h.add(span{off, n}, at); full {
 			out = append(out, s)
 		}
 	}
+	rest := func() (all []span) {
+		for s, ok := h.first(); ok; s, ok = h.first() {
+			all = append(all, s)
+		}
+		return all
+	}
 	// Neighbours in a strange order become one.
 	for _, i := range []int64{5, 3, 4, 0, 2, 1, 9, 7, 8, 6} {
-		add(i*Block, Block)
+		add(i*Block, Block, 0)
 	}
-	if r := h.rest(); len(out) != 0 || len(r) != 1 || r[0] != (span{0, 10 * Block}) {
+	if r := rest(); len(out) != 0 || len(r) != 1 || r[0] != (span{0, 10 * Block}) {
 		t.Errorf("rest %v, out %v", r, out)
 	}
-	// Many of them stay bounded, and none is lost.
-	var sum int64
-	for i := range int64(1000) {
-		add(i*2*Block, Block)
+	// Many of them stay bounded, and none is lost. The first to go is the one that did not grow for longest.
+	const many = 3 * maxHoles
+	for i := range int64(many) {
+		add(i*2*Block, Block/2, i)
+		if i == 1 { // the first grows again
+			add(Block/2, Block/2, i)
+			add(3*Block-Block/2, Block/2, 0)
+		}
 		if len(h.spans) > maxHoles {
 			t.Fatalf("%d ranges are kept", len(h.spans))
 		}
 	}
-	for _, s := range append(out, h.rest()...) {
+	if len(out) == 0 || out[0].off == 0 {
+		t.Errorf("the first given back: %v", out[:min(len(out), 1)])
+	}
+	sum := int64(0)
+	for _, s := range append(out, rest()...) {
 		sum += s.n
 	}
-	if sum != 1000*Block {
-		t.Errorf("%d bytes of holes of %d", sum, 1000*Block)
+	if want := int64(many)*Block/2 + Block; sum != want {
+		t.Errorf("%d bytes of holes of %d", sum, want)
 	}
-	// A large one is not kept waiting.
-	out = nil
-	add(0, maxHole)
-	if len(out) != 1 || len(h.spans) != 0 {
-		t.Errorf("out %v", out)
+	// A large one is not kept waiting, nor one that grows no more.
+	add(0, large-Block, 7)
+	if s, ok := h.ripe(7 + settling - 1); ok {
+		t.Errorf("%v is ripe", s)
+	}
+	add(2*large, Block, 8)
+	if s, ok := h.ripe(7 + settling); !ok || s != (span{0, large - Block}) {
+		t.Errorf("ripe is %v, %v", s, ok)
+	}
+	add(large-Block, Block, 8)
+	add(0, large-Block, 8)
+	if s, ok := h.ripe(8); !ok || s != (span{0, large}) {
+		t.Errorf("ripe is %v, %v", s, ok)
 	}
 }
 
-func TestHolesThatGrowNoMoreAreMadeMeanwhile(t *testing.T) {
-	const size = 96 * mib
+// TestHolesAreMadeMeanwhile: what grows no more, or is large, is made while others put, and only then.
+func TestHolesAreMadeMeanwhile(t *testing.T) {
+	const size = 256 * mib
 	b := newBench(t, fake.DiskSpec{Size: size}, Options{})
 	img := content(5, 2*mib)
 	if err := b.Begin(t.Context(), img[:mib], size); err != nil {
@@ -420,11 +462,16 @@ func TestHolesThatGrowNoMoreAreMadeMeanwhile(t *testing.T) {
 		}
 		return isZero(got)
 	}
-	if err := b.Put(t.Context(), 0, img[:mib]); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Hole(t.Context(), 4*mib, 8*mib); err != nil {
-		t.Fatal(err)
+	done, ended := make(chan struct{}), make(chan error, 1)
+	var told [][2]int64
+	go func() {
+		ended <- b.MakeHoles(t.Context(), done, func(n, of int64) { told = append(told, [2]int64{n, of}) })
+	}()
+	hole := func(off, n int64) {
+		t.Helper()
+		if err := b.Hole(t.Context(), off, n); err != nil {
+			t.Fatal(err)
+		}
 	}
 	data := disk.Aligned(mib)
 	copy(data, bytes.Repeat([]byte{7}, mib))
@@ -436,28 +483,70 @@ func TestHolesThatGrowNoMoreAreMadeMeanwhile(t *testing.T) {
 			}
 		}
 	}
+	if err := b.Put(t.Context(), 0, img[:mib]); err != nil {
+		t.Fatal(err)
+	}
+	hole(4*mib, 8*mib)
 	put(16*mib, 16*mib+settling-mib)
 	if zeroAt(4 * mib) {
 		t.Error("the hole was made while it could still grow")
 	}
 	put(16*mib+settling-mib, 16*mib+settling)
-	if !zeroAt(4*mib) || !zeroAt(12*mib-Block) {
-		t.Error("the hole waits for the end")
-	}
+	kit.Eventually(t, time.Minute, "the hole is made before the end", func() bool { return zeroAt(4*mib) && zeroAt(12*mib-Block) })
 	if zeroAt(12*mib) || zeroAt(4*mib-Block) {
 		t.Error("more than the hole is zero")
 	}
-	// It grows after all.
-	for _, h := range []span{{mib, 3 * mib}, {12 * mib, 4 * mib}, {16*mib + settling, size - 16*mib - settling}} {
-		if err := b.Hole(t.Context(), h.off, h.n); err != nil {
-			t.Fatal(err)
-		}
+	hole(64*mib, large)
+	kit.Eventually(t, time.Minute, "the large hole is made before the end", func() bool { return zeroAt(64*mib) && zeroAt(64*mib+large-Block) })
+	// It grows after all, and nobody comes to settle it.
+	hole(mib, 3*mib)
+	hole(12*mib, 4*mib)
+	hole(16*mib+settling, 64*mib-16*mib-settling)
+	hole(64*mib+large, size-64*mib-large)
+	close(done)
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	if !zeroAt(4*mib-Block) || !zeroAt(12*mib) || !zeroAt(size-mib) {
+		t.Error("what came later is not zero")
+	}
+	if n := len(told); n == 0 || told[n-1][0] != told[n-1][1] {
+		t.Errorf("told %v", told)
 	}
 	if err := b.Finish(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !zeroAt(4*mib-Block) || !zeroAt(12*mib) {
-		t.Error("what came later is not zero")
+}
+
+// TestMakeHolesEnds: with the context, and when the disk fails.
+func TestMakeHolesEnds(t *testing.T) {
+	const size = 256 * mib
+	img := content(6, 2*mib)
+	for name, spec := range map[string]fake.DiskSpec{"the context ends": {Size: size}, "the disk fails": {Size: size, NoPunch: true}} {
+		b := newBench(t, spec, Options{})
+		s := b.Sink
+		if spec.NoPunch {
+			s = New(stingy{b.dev, 100 * mib, 101 * mib}, s.disk, Options{})
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		if err := s.Begin(ctx, img[:mib], size); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- s.MakeHoles(ctx, nil, nil) }()
+		why := errors.New("enough of it")
+		if spec.NoPunch {
+			if err := s.Hole(ctx, 64*mib, large); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			cancel(why)
+		}
+		err := <-ended
+		if spec.NoPunch && !strings.Contains(fmt.Sprint(err), "were taken") || !spec.NoPunch && err != why {
+			t.Errorf("%s: %v", name, err)
+		}
+		cancel(nil)
 	}
 }
 

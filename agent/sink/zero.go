@@ -1,0 +1,127 @@
+package sink
+
+import (
+	"context"
+	"fmt"
+)
+
+// What is made zero in one request. Many a device does one thing at a time: while others write, none of them should wait for long. Alone,
+// few requests are better, as long as progress is seen.
+const (
+	turn  = 32 << 20
+	alone = 1 << 30
+)
+
+// MakeHoles makes holes while others put, until done is closed and none is left that came before. What is missing then, or all if it is
+// never called, Finish makes. From done on it tells made, if that is not nil, how many bytes of the zeros that came are zero on the disk.
+func (s *Sink) MakeHoles(ctx context.Context, done <-chan struct{}, made func(n, of int64)) error {
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		last := false
+		select {
+		case <-done:
+			last = true
+		default:
+		}
+		s.mu.Lock()
+		h, ok := s.holes.ripe(s.landed.Load())
+		if !ok && last {
+			h, ok = s.holes.first()
+		}
+		s.mu.Unlock()
+		switch {
+		case ok:
+			if err := s.hole(ctx, h, done, made); err != nil {
+				return err
+			}
+		case last:
+			return nil
+		default:
+			select {
+			case <-ctx.Done():
+			case <-done:
+			case <-s.changed:
+			}
+		}
+	}
+}
+
+// hole makes one.
+func (s *Sink) hole(ctx context.Context, h span, done <-chan struct{}, made func(n, of int64)) error {
+	for h.n > 0 {
+		part, zero := int64(turn), s.zero
+		select {
+		case <-done:
+			part, zero = alone, s.zeroAlone
+		default:
+		}
+		n := min(h.n, part)
+		if err := zero(ctx, span{h.off, n}); err != nil {
+			return err
+		}
+		h = span{h.off + n, h.n - n}
+		if part == alone && made != nil {
+			made(s.made.Load(), s.zeroed.Load())
+		}
+	}
+	return nil
+}
+
+// look has MakeHoles look whether there is one to be made.
+func (s *Sink) look() {
+	select {
+	case s.changed <- struct{}{}:
+	default: // it will
+	}
+}
+
+// addHole gathers zeros, and makes the oldest hole when there are many.
+func (s *Sink) addHole(ctx context.Context, h span) error {
+	s.zeroed.Add(h.n)
+	s.mu.Lock()
+	old, full := s.holes.add(h, s.landed.Load())
+	s.mu.Unlock()
+	if full {
+		return s.zeroAlone(ctx, old)
+	}
+	s.look()
+	return nil
+}
+
+// zeroAlone is zero when nothing else is done meanwhile: the disk is what is waited for. What is done beside writes makes them wait, if
+// anything.
+func (s *Sink) zeroAlone(ctx context.Context, h span) error {
+	s.busy.enter()
+	defer s.busy.leave()
+	return s.zero(ctx, h)
+}
+
+// zero makes a range of the disk zero.
+func (s *Sink) zero(ctx context.Context, h span) error {
+	s.zeroing.Lock()
+	defer s.zeroing.Unlock()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	defer s.made.Add(h.n)
+	if h.n < Block { // between two clusters of a qcow2: writing costs less than asking
+		n, err := s.dev.WriteAt(s.zeroBlock[:h.n], h.off)
+		if err == nil && int64(n) != h.n {
+			err = fmt.Errorf("only %d bytes were taken", n)
+		}
+		if err != nil {
+			return Fault(fmt.Errorf("write %d zeros at byte %d of %s: %w", h.n, h.off, s.disk.Name, err))
+		}
+		s.landed.Add(h.n)
+		return nil
+	}
+	if err := s.zeroer.Zero(ctx, h.off, h.n); err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return Fault(fmt.Errorf("%s: %w", s.disk.Name, err))
+	}
+	return nil
+}
