@@ -13,6 +13,7 @@ import (
 const (
 	maxPunch   = 1 << 30 // a longer call can take minutes in the device, with no way to stop it
 	maxSpans   = 1 << 16 // punched ranges remembered one by one; what comes beyond is remembered in grains
+	writeSize  = 1 << 20
 	sampleSize = 4096
 	wellKnown  = 64 // punches after which fewer samples are taken
 )
@@ -24,7 +25,7 @@ type span struct{ off, n int64 }
 // written, also where it was believed before. Not for concurrent use, but other ranges of the device may be written meanwhile.
 type Zeroer struct {
 	dev     Device
-	zeros   []byte
+	zeros   []byte // from the first write on: most devices punch
 	sample  []byte
 	written bool // the device does not punch, or lies
 	spans   []span
@@ -42,7 +43,7 @@ type Zeroer struct {
 
 // NewZeroer makes a Zeroer for an open device.
 func NewZeroer(dev Device) *Zeroer {
-	return &Zeroer{dev: dev, most: maxSpans, zeros: Aligned(HeadSize), sample: Aligned(max(sampleSize, dev.SectorSize()))}
+	return &Zeroer{dev: dev, most: maxSpans, sample: Aligned(max(sampleSize, dev.SectorSize()))}
 }
 
 // NewOverwriter makes one that writes zeros, whatever the device promises of holes.
@@ -179,11 +180,14 @@ func (z *Zeroer) check(off, n int64) (bool, error) {
 }
 
 func (z *Zeroer) write(ctx context.Context, off, n int64) error {
+	if z.zeros == nil {
+		z.zeros = Aligned(writeSize)
+	}
 	for n > 0 {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		part := min(n, int64(len(z.zeros)))
+		part := min(n, writeSize)
 		if z.Look {
 			if err := z.writeWhereNot(off, part); err != nil {
 				return err
@@ -211,7 +215,7 @@ func (z *Zeroer) put(off, n int64) error {
 // writeWhereNot writes zeros over what is not zero, in pieces of lookGrain. What can't be read is written.
 func (z *Zeroer) writeWhereNot(off, n int64) error {
 	if z.look == nil {
-		z.look = Aligned(len(z.zeros))
+		z.look = Aligned(writeSize)
 	}
 	const lookGrain = 64 << 10
 	_, err := z.dev.ReadAt(z.look[:n], off)
