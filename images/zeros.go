@@ -205,7 +205,8 @@ func (c *cutter) frame() error {
 	case 4:
 		c.size = int64(binary.LittleEndian.Uint32(fcs))
 	case 8:
-		if c.size = int64(binary.LittleEndian.Uint64(fcs)); c.size < 0 {
+		// All ones are how decoders note that a size is not known, so that they take it from a file for that, too.
+		if c.size = int64(binary.LittleEndian.Uint64(fcs)); c.size < -1 {
 			return zstd.ErrDecoderSizeExceeded
 		}
 	}

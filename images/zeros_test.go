@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -178,6 +179,8 @@ func handmadeFrames() map[string][]byte {
 	data := [2]uint32{rawBlock | 'd'<<2, 1000}
 	empty := [2]uint32{rawBlock, 0}
 	long := frame(-1, data, zeros(20), data)
+	allOnes := frame(0, data, zeros(20), data)
+	binary.LittleEndian.PutUint64(allOnes[6:], math.MaxUint64)
 	return map[string][]byte{
 		"zeros at the end":            frame(1000+20*maxBlock, data, zeros(20)),
 		"nothing but zeros":           frame(-1, zeros(30)),
@@ -190,6 +193,7 @@ func handmadeFrames() map[string][]byte {
 		"two frames":                  append(bytes.Clone(long), frame(-1, zeros(9), data)...),
 		"skippable between":           append(append(bytes.Clone(long), "\x50\x2a\x4d\x18\x03\x00\x00\x00abc"...), long...),
 		"an empty frame between":      append(append(bytes.Clone(long), frame(0, empty)...), long...),
+		"a size of all ones":          allOnes,
 		"a wrong size":                frame(5, data, zeros(20)),
 		"a wrong size of nothing":     frame(5, empty),
 		"something else behind":       append(bytes.Clone(long), "garbage behind the frame"...),
