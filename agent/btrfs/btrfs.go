@@ -48,9 +48,8 @@ const (
 	maxChunks = 1 << 16
 	maxRuns   = 1 << 16 // how many pieces a file may be in
 	maxNames  = 100_000 // of a folder
-	maxLinks  = 40
-	maxLink   = 4096 // of a link's target
-	maxLevel  = 7    // of a tree
+	maxLink   = 4096    // of a link's target
+	maxLevel  = 7       // of a tree
 	maxPacked = 128 << 10
 	keptNodes = 32
 

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"strings"
 
+	"github.com/ingot-metal/ingot/agent/openfs"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -298,54 +298,33 @@ func (f *FS) find(name string, follow bool) (*inode, error) {
 	return i, err
 }
 
-// lookup walks a path from a subvolume's root. Symbolic links are followed inside the file system only; one at the end only if it is to be.
+// lookup follows a path from a subvolume's root. A symbolic link at its end is followed only if it is to be.
 func (f *FS) lookup(t *tree, name string, follow bool) (*inode, error) {
-	links := 0
 	root, err := f.inode(t, t.folder)
 	if err != nil {
 		return nil, err
 	}
-	at := root
-	var trail []*inode // the folders above
-	parts := strings.Split(name, "/")
-	for len(parts) > 0 {
-		part := parts[0]
-		parts = parts[1:]
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			if len(trail) > 0 {
-				at, trail = trail[len(trail)-1], trail[:len(trail)-1]
+	i, err := openfs.Folders[*inode]{
+		Child: func(dir *inode, part string) (*inode, error) {
+			if dir.mode&typeMask != typeDir || dir.tree == nil {
+				return nil, fmt.Errorf("%w: %s", ErrNone, name)
 			}
-			continue
-		}
-		if at.mode&typeMask != typeDir || at.tree == nil {
-			return nil, fmt.Errorf("%w: %s", ErrNone, name)
-		}
-		k, err := f.entry(at.tree, at.number, part)
-		if err != nil {
-			return nil, err
-		}
-		i, err := f.target(at, part, k)
-		if err != nil {
-			return nil, err
-		}
-		if i.mode&typeMask != typeSymlink || len(parts) == 0 && !follow {
-			trail, at = append(trail, at), i
-			continue
-		}
-		if links++; links > maxLinks {
-			return nil, fmt.Errorf("%w: too many symbolic links at %s", ErrNone, name)
-		}
-		target, err := f.link(i)
-		if err != nil {
-			return nil, err
-		}
-		if strings.HasPrefix(target, "/") {
-			at, trail = root, nil
-		}
-		parts = append(strings.Split(target, "/"), parts...)
+			k, err := f.entry(dir.tree, dir.number, part)
+			if err != nil {
+				return nil, err
+			}
+			return f.target(dir, part, k)
+		},
+		Link: func(i *inode) (string, bool, error) {
+			if i.mode&typeMask != typeSymlink {
+				return "", false, nil
+			}
+			target, err := f.link(i)
+			return target, true, err
+		},
+	}.Walk(root, name, follow)
+	if errors.Is(err, openfs.ErrLinks) {
+		err = fmt.Errorf("%w: %w at %s", ErrNone, err, name)
 	}
-	return at, nil
+	return i, err
 }

@@ -13,6 +13,8 @@ import (
 	"path"
 	"slices"
 	"strings"
+
+	"github.com/ingot-metal/ingot/agent/openfs"
 )
 
 // ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not there.
@@ -115,6 +117,7 @@ func parseSuper(b []byte) (*super, error) {
 // FS is a file system that is open for reading.
 type FS struct {
 	super
+	openfs.Tree[*inode]
 	r io.ReaderAt
 	// budget is how many bytes may still be read: it ends what hostile structures would make endless.
 	budget int64
@@ -135,7 +138,9 @@ func Open(r io.ReaderAt, size int64) (*FS, error) {
 	if s.Size > size {
 		return nil, fmt.Errorf("%w: it claims %d bytes of %d", ErrNot, s.Size, size)
 	}
-	return &FS{super: *s, r: r, budget: maxRead}, nil
+	f := &FS{super: *s, r: r, budget: maxRead}
+	f.Tree = f.tree()
+	return f, nil
 }
 
 // Info is what the superblock says.
@@ -369,9 +374,9 @@ type Entry struct {
 }
 
 const (
-	maxDir   = 4 << 20
-	maxLinks = 40
-	maxPath  = 4096
+	maxDir = 4 << 20
+
+	maxPath = 4096
 )
 
 // listing is a folder's list of entries, as it lies on the disk.
@@ -437,58 +442,35 @@ func (f *FS) find(i *inode, name string) (uint32, bool, error) {
 	return 0, false, nil
 }
 
-// lookup walks a path from the root. Symbolic links are followed inside the file system only.
-func (f *FS) lookup(name string) (*inode, error) {
-	links := 0
-	at, err := f.inode(rootInode)
+// lookup follows a path from the root. A symbolic link at its end is followed only if it is to be.
+func (f *FS) lookup(name string, follow bool) (*inode, error) {
+	root, err := f.inode(rootInode)
 	if err != nil {
 		return nil, err
 	}
-	var trail []*inode // the folders above
-	parts := strings.Split(name, "/")
-	for len(parts) > 0 {
-		part := parts[0]
-		parts = parts[1:]
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			if len(trail) > 0 {
-				at, trail = trail[len(trail)-1], trail[:len(trail)-1]
-			}
-			continue
-		}
-		n, ok, err := f.find(at, part)
-		if err != nil {
-			return nil, err
-		}
-		if !ok {
-			return nil, fmt.Errorf("%w: %s", ErrNone, name)
-		}
-		i, err := f.inode(n)
-		if err != nil {
-			return nil, err
-		}
-		if i.mode&typeMask != typeSymlink {
-			trail, at = append(trail, at), i
-			continue
-		}
-		if links++; links > maxLinks {
-			return nil, fmt.Errorf("%w: too many symbolic links at %s", ErrNone, name)
-		}
-		target, err := f.link(i)
-		if err != nil {
-			return nil, err
-		}
-		if strings.HasPrefix(target, "/") {
-			if at, err = f.inode(rootInode); err != nil {
+	i, err := openfs.Folders[*inode]{
+		Child: func(dir *inode, part string) (*inode, error) {
+			n, ok, err := f.find(dir, part)
+			if err != nil {
 				return nil, err
 			}
-			trail = nil
-		}
-		parts = append(strings.Split(target, "/"), parts...)
+			if !ok {
+				return nil, fmt.Errorf("%w: %s", ErrNone, name)
+			}
+			return f.inode(n)
+		},
+		Link: func(i *inode) (string, bool, error) {
+			if i.mode&typeMask != typeSymlink {
+				return "", false, nil
+			}
+			target, err := f.link(i)
+			return target, true, err
+		},
+	}.Walk(root, name, follow)
+	if errors.Is(err, openfs.ErrLinks) {
+		err = fmt.Errorf("%w: %w at %s", ErrNone, err, name)
 	}
-	return at, nil
+	return i, err
 }
 
 func (f *FS) link(i *inode) (string, error) {
@@ -501,7 +483,7 @@ func (f *FS) link(i *inode) (string, error) {
 
 // Read gives a file's content, which must not be longer than most. ErrNone says that there is none.
 func (f *FS) Read(name string, most int64) ([]byte, error) {
-	i, err := f.lookup(name)
+	i, err := f.lookup(name, true)
 	if err != nil {
 		return nil, err
 	}
@@ -517,7 +499,7 @@ func (f *FS) Read(name string, most int64) ([]byte, error) {
 
 // Has tells whether there is a file of that name.
 func (f *FS) Has(name string) (bool, error) {
-	i, err := f.lookup(name)
+	i, err := f.lookup(name, true)
 	if errors.Is(err, ErrNone) {
 		return false, nil
 	}
@@ -526,7 +508,7 @@ func (f *FS) Has(name string) (bool, error) {
 
 // List gives the files and folders in a folder. What is neither, symbolic links too, is left out.
 func (f *FS) List(name string) ([]Entry, error) {
-	i, err := f.lookup(name)
+	i, err := f.lookup(name, true)
 	if err != nil {
 		return nil, err
 	}

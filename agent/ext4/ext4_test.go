@@ -112,6 +112,14 @@ func TestReadsWhatMkfsMakes(t *testing.T) {
 					t.Errorf("Read(%s) = %q, %v", name, got, err)
 				}
 			}
+			for name, want := range map[string]string{"boot/rel": "../etc/os-release", "boot/loop": "loop", "boot/slow": strings.Repeat("../boot/", 12) + "one"} {
+				if got, err := iofs.ReadLink(fs, name); err != nil || got != want {
+					t.Errorf("ReadLink(%s) = %q, %v", name, got, err)
+				}
+				if info, err := iofs.Lstat(fs, name); err != nil || info.Mode().Type() != iofs.ModeSymlink {
+					t.Errorf("Lstat(%s) = %v, %v", name, info, err)
+				}
+			}
 			if got, err := fs.Read("/lib/big.efi", 16<<20); err != nil || len(got) != 6<<20+123 {
 				t.Errorf("through a linked folder: %d, %v", len(got), err)
 			}

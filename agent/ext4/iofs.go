@@ -12,64 +12,38 @@ import (
 	"github.com/ingot-metal/ingot/agent/openfs"
 )
 
-// FS is an io/fs.FS, too: of files that are read as they come, by one reader at a time. Symbolic links are followed inside it.
+// FS is an io/fs.FS of files that are read as they come, by one reader at a time. Symbolic links are followed inside it.
+
+func (f *FS) tree() openfs.Tree[*inode] {
+	return openfs.NewTree(openfs.Inodes[*inode]{
+		Find: func(name string, follow bool) (*inode, error) {
+			i, err := f.lookup(name, follow)
+			if errors.Is(err, ErrNone) {
+				err = fs.ErrNotExist
+			}
+			return i, err
+		},
+		Info: f.info, Folder: f.entries, Link: f.link, File: f.file,
+	})
+}
+
+// file gives how a file's bytes are read.
+func (f *FS) file(i *inode) (func(b []byte, off int64) (int, error), error) {
+	if i.inline == nil {
+		runs, err := f.runs(i)
+		return func(b []byte, off int64) (int, error) { return f.part(runs, b, off) }, err
+	}
+	data, err := f.content(i, int64(len(i.inline)))
+	return func(b []byte, off int64) (int, error) {
+		if off >= int64(len(data)) {
+			return 0, fmt.Errorf("%w: a file ends before its size", ErrNot)
+		}
+		return copy(b, data[off:]), nil
+	}, err
+}
 
 // maxRuns bounds how many pieces a file may be in: a ramdisk of 100 MiB has a few dozen.
 const maxRuns = 1 << 16
-
-// Open opens a file or folder.
-func (f *FS) Open(name string) (fs.File, error) {
-	i, err := f.at("open", name)
-	if err != nil {
-		return nil, err
-	}
-	switch i.mode & typeMask {
-	case typeDir:
-		return openfs.NewDir(f.info(name, i), func() ([]fs.DirEntry, error) { return f.entries(i) }), nil
-	case typeFile:
-		if i.inline != nil {
-			data, err := f.content(i, int64(len(i.inline)))
-			if err != nil {
-				return nil, &fs.PathError{Op: "open", Path: name, Err: err}
-			}
-			return openfs.NewFile(f.info(name, i), func(b []byte, off int64) (int, error) {
-				if off >= int64(len(data)) {
-					return 0, fmt.Errorf("%w: a file ends before its size", ErrNot)
-				}
-				return copy(b, data[off:]), nil
-			}), nil
-		}
-		runs, err := f.runs(i)
-		if err != nil {
-			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
-		}
-		return openfs.NewFile(f.info(name, i), func(b []byte, off int64) (int, error) { return f.part(runs, b, off) }), nil
-	}
-	return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("neither a file nor a folder")}
-}
-
-// Stat describes a file or folder.
-func (f *FS) Stat(name string) (fs.FileInfo, error) {
-	i, err := f.at("stat", name)
-	if err != nil {
-		return nil, err
-	}
-	return f.info(name, i), nil
-}
-
-func (f *FS) at(op, name string) (*inode, error) {
-	if !fs.ValidPath(name) {
-		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
-	}
-	i, err := f.lookup(name)
-	if errors.Is(err, ErrNone) {
-		err = fs.ErrNotExist
-	}
-	if err != nil {
-		return nil, &fs.PathError{Op: op, Path: name, Err: err}
-	}
-	return i, nil
-}
 
 // run is a range of blocks.
 type run struct{ logical, physical, n uint64 }

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/ingot-metal/ingot/agent/openfs"
 )
 
 // ErrFull is for a file system without room for what is to be put into it; ErrCant for one, or a file of one, that can be read but is not
@@ -204,7 +206,7 @@ func (w *Writer) IsDir(name string) (bool, error) {
 	if err := w.begin(); err != nil {
 		return false, err
 	}
-	i, err := w.fs.lookup(name)
+	i, err := w.fs.lookup(name, true)
 	if errors.Is(err, ErrNone) {
 		return false, nil
 	}
@@ -420,7 +422,7 @@ func (w *Writer) walk(name string, follow bool) (*place, error) {
 		}
 		end := len(parts) == 1
 		if i.mode&typeMask == typeSymlink && (!end || follow) {
-			if links++; links > maxLinks {
+			if links++; links > openfs.MaxLinks {
 				return nil, fmt.Errorf("too many symbolic links at %s", name)
 			}
 			target, err := w.fs.link(i)

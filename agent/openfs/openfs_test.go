@@ -78,3 +78,59 @@ func TestDir(t *testing.T) {
 		t.Errorf("a folder that can't be read gives %v", err)
 	}
 }
+
+func TestWalk(t *testing.T) {
+	// Names are whole paths; a link is its target behind an arrow.
+	tree := map[string]string{
+		"/a": "", "/a/b": "", "/a/b/file": "", "/file": "",
+		"/up": "-> ../../..", "/abs": "-> /a/b", "/a/rel": "-> b/file", "/a/b/back": "-> ../rel", "/a/b/out": "-> ../../../../file",
+		"/loop": "-> loop", "/chain": "-> chain/x", "/none": "-> a/none", "/dot": "-> .", "/broken": "?",
+	}
+	broken := errors.New("broken")
+	f := Folders[string]{
+		Child: func(dir, name string) (string, error) {
+			path := strings.TrimSuffix(dir, "/") + "/" + name
+			if _, ok := tree[path]; !ok {
+				return "", fs.ErrNotExist
+			}
+			return path, nil
+		},
+		Link: func(i string) (string, bool, error) {
+			if tree[i] == "?" {
+				return "", false, broken
+			}
+			target, ok := strings.CutPrefix(tree[i], "-> ")
+			return target, ok, nil
+		},
+	}
+	for _, c := range []struct {
+		name string
+		want string // followed to the end
+		last string // and not
+		err  error
+	}{
+		{"", "/", "/", nil}, {".", "/", "/", nil}, {"/../..", "/", "/", nil}, {"a//b/./file", "/a/b/file", "/a/b/file", nil},
+		{"a/b/../../file", "/file", "/file", nil}, {"up", "/", "/up", nil}, {"up/file", "/file", "/file", nil}, {"abs", "/a/b", "/abs", nil},
+		{"abs/", "/a/b", "/a/b", nil}, {"abs/..", "/a", "/a", nil}, {"abs/back", "/a/b/file", "/a/b/back", nil}, {"a/b/out", "/file", "/a/b/out", nil},
+		{"dot/dot/a", "/a", "/a", nil}, {"none", "", "/none", fs.ErrNotExist}, {"missing", "", "", fs.ErrNotExist}, {"loop", "", "/loop", ErrLinks},
+		{"loop/x", "", "", ErrLinks}, {"chain", "", "/chain", ErrLinks}, {"broken", "", "/broken", broken},
+	} {
+		for _, follow := range []bool{true, false} {
+			want := c.want
+			if !follow {
+				want = c.last
+			}
+			got, err := f.Walk("/", c.name, follow)
+			if want == "" && !errors.Is(err, c.err) || want != "" && err != nil || got != want {
+				t.Errorf("%q, follow %v: %q, %v; want %q, %v", c.name, follow, got, err, want, c.err)
+			}
+		}
+	}
+	// As many links as Linux allows, and one more.
+	long := map[bool]int{true: 40, false: 41}
+	for ok, n := range long {
+		if _, err := f.Walk("/", strings.Repeat("dot/", n)+"a", true); (err == nil) != ok {
+			t.Errorf("%d links: %v", n, err)
+		}
+	}
+}

@@ -41,9 +41,8 @@ const (
 	maxRead  = 512 << 20
 	maxDir   = 4 << 20
 	maxRuns  = 1 << 16 // how many pieces a file may be in
-	maxLinks = 40
-	maxLink  = 1024 // of a link's target
-	maxDepth = 9    // of the tree of extents
+	maxLink  = 1024    // of a link's target
+	maxDepth = 9       // of the tree of extents
 
 	versionDirV2 = 0x2000
 	feature2Type = 0x200 // in version 4: folders tell the kinds of files
@@ -566,62 +565,39 @@ func (f *FS) link(i *inode) (string, error) {
 	return string(out), nil
 }
 
-// lookup walks a path from the root. Symbolic links are followed inside the file system only; one at the end only if it is to be.
+// lookup follows a path from the root. A symbolic link at its end is followed only if it is to be.
 func (f *FS) lookup(name string, follow bool) (*inode, error) {
-	links := 0
-	at, err := f.inode(f.root)
+	root, err := f.inode(f.root)
 	if err != nil {
 		return nil, err
 	}
-	var trail []*inode // the folders above
-	parts := strings.Split(name, "/")
-	for len(parts) > 0 {
-		part := parts[0]
-		parts = parts[1:]
-		switch part {
-		case "", ".":
-			continue
-		case "..":
-			if len(trail) > 0 {
-				at, trail = trail[len(trail)-1], trail[:len(trail)-1]
-			}
-			continue
-		}
-		var number uint64
-		found := false
-		if err := f.names(at, func(n string, i uint64) (bool, error) {
-			if n == part {
-				number, found = i, true
-			}
-			return found, nil
-		}); err != nil {
-			return nil, err
-		}
-		if !found {
-			return nil, fmt.Errorf("%w: %s", ErrNone, name)
-		}
-		i, err := f.inode(number)
-		if err != nil {
-			return nil, err
-		}
-		if i.mode&typeMask != typeSymlink || len(parts) == 0 && !follow {
-			trail, at = append(trail, at), i
-			continue
-		}
-		if links++; links > maxLinks {
-			return nil, fmt.Errorf("%w: too many symbolic links at %s", ErrNone, name)
-		}
-		target, err := f.link(i)
-		if err != nil {
-			return nil, err
-		}
-		if strings.HasPrefix(target, "/") {
-			if at, err = f.inode(f.root); err != nil {
+	i, err := openfs.Folders[*inode]{
+		Child: func(dir *inode, part string) (*inode, error) {
+			var number uint64
+			found := false
+			if err := f.names(dir, func(n string, i uint64) (bool, error) {
+				if n == part {
+					number, found = i, true
+				}
+				return found, nil
+			}); err != nil {
 				return nil, err
 			}
-			trail = nil
-		}
-		parts = append(strings.Split(target, "/"), parts...)
+			if !found {
+				return nil, fmt.Errorf("%w: %s", ErrNone, name)
+			}
+			return f.inode(number)
+		},
+		Link: func(i *inode) (string, bool, error) {
+			if i.mode&typeMask != typeSymlink {
+				return "", false, nil
+			}
+			target, err := f.link(i)
+			return target, true, err
+		},
+	}.Walk(root, name, follow)
+	if errors.Is(err, openfs.ErrLinks) {
+		err = fmt.Errorf("%w: %w at %s", ErrNone, err, name)
 	}
-	return at, nil
+	return i, err
 }

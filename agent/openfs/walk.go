@@ -1,0 +1,62 @@
+package openfs
+
+import (
+	"errors"
+	"strings"
+)
+
+// MaxLinks is how many symbolic links a path may lead through, as in Linux.
+const MaxLinks = 40
+
+// ErrLinks is for a path that leads through too many symbolic links.
+var ErrLinks = errors.New("too many symbolic links")
+
+// Folders is what has to be known to follow a path.
+type Folders[I any] struct {
+	Child func(dir I, name string) (I, error)           // name is neither empty nor "." nor ".."
+	Link  func(i I) (target string, ok bool, err error) // not ok: i is no symbolic link
+}
+
+// Walk follows a path from a root. Symbolic links are followed inside it, so that no path leads out: above the root is the root, and there an
+// absolute link begins. A link at the path's end is followed only when follow is set. Errors are those of Folders, and ErrLinks.
+func (f Folders[I]) Walk(root I, name string, follow bool) (I, error) {
+	var none I
+	links, at := 0, root
+	var trail []I // the folders above
+	parts := strings.Split(name, "/")
+	for len(parts) > 0 {
+		part := parts[0]
+		parts = parts[1:]
+		switch part {
+		case "", ".":
+			continue
+		case "..":
+			if len(trail) > 0 {
+				at, trail = trail[len(trail)-1], trail[:len(trail)-1]
+			}
+			continue
+		}
+		i, err := f.Child(at, part)
+		if err != nil {
+			return none, err
+		}
+		target, link := "", false
+		if len(parts) > 0 || follow {
+			if target, link, err = f.Link(i); err != nil {
+				return none, err
+			}
+		}
+		if !link {
+			trail, at = append(trail, at), i
+			continue
+		}
+		if links++; links > MaxLinks {
+			return none, ErrLinks
+		}
+		if strings.HasPrefix(target, "/") {
+			at, trail = root, nil
+		}
+		parts = append(strings.Split(target, "/"), parts...)
+	}
+	return at, nil
+}
