@@ -62,7 +62,7 @@ type Plan struct {
 	sink      Sink
 	order     order
 	fetched   atomic.Int64
-	fetching  clock
+	fetching  step.Clock
 	unpacking atomic.Int64 // nanoseconds of all who unpack
 	kept      atomic.Int64
 	total     int64
@@ -87,7 +87,7 @@ func (p *Plan) Counts() Counts {
 	cores := min(p.unpackers, runtime.GOMAXPROCS(0))
 	return Counts{
 		Fetched: p.fetched.Load(), Kept: p.kept.Load(),
-		Fetching: p.fetching.total(), Unpacking: time.Duration(p.unpacking.Load()) / time.Duration(max(1, cores)),
+		Fetching: p.fetching.Total(), Unpacking: time.Duration(p.unpacking.Load()) / time.Duration(max(1, cores)),
 	}
 }
 
@@ -140,46 +140,13 @@ func (p *Plan) getFirst(ctx context.Context) error {
 type counting struct{ p *Plan }
 
 func (c counting) Object(ctx context.Context, o index.Object, dst []byte) error {
-	c.p.fetching.enter()
-	defer c.p.fetching.leave()
+	c.p.fetching.Enter()
+	defer c.p.fetching.Leave()
 	err := c.p.Objects.Object(ctx, o, dst)
 	if err == nil {
 		c.p.fetched.Add(o.Len)
 	}
 	return err
-}
-
-// clock adds up the time during which at least one is inside.
-type clock struct {
-	mu     sync.Mutex
-	inside int
-	since  time.Time
-	sum    time.Duration
-}
-
-func (c *clock) enter() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.inside++; c.inside == 1 {
-		c.since = time.Now()
-	}
-}
-
-func (c *clock) leave() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.inside--; c.inside == 0 {
-		c.sum += time.Since(c.since)
-	}
-}
-
-func (c *clock) total() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.inside > 0 {
-		return c.sum + time.Since(c.since)
-	}
-	return c.sum
 }
 
 // packed is a chunk in memory of the room.

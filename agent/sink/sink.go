@@ -68,7 +68,7 @@ type Sink struct {
 	zeroed    atomic.Int64 // said to be zero
 	made      atomic.Int64 // of it, is zero on the disk
 	kept      atomic.Int64
-	busy      clock
+	busy      step.Clock
 	ledger    *ledger
 	zeroing   sync.Mutex // guards zeroer, which is not for concurrent use
 	zeroer    *disk.Zeroer
@@ -242,9 +242,9 @@ func (s *Sink) write(ctx context.Context, off int64, data []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	s.busy.enter()
+	s.busy.Enter()
 	n, err := s.dev.WriteAt(data, off)
-	s.busy.leave()
+	s.busy.Leave()
 	if err == nil && n != len(data) {
 		err = fmt.Errorf("only %d bytes were taken", n)
 	}
@@ -372,8 +372,8 @@ func (s *Sink) Finish(ctx context.Context) error {
 			return err
 		}
 	}
-	s.busy.enter()
-	defer s.busy.leave()
+	s.busy.Enter()
+	defer s.busy.Leave()
 	if err := s.dev.Sync(); err != nil {
 		return Fault(fmt.Errorf("flush %s: %w", s.disk.Name, err))
 	}
@@ -404,43 +404,10 @@ type Counts struct {
 func (s *Sink) Counts() Counts {
 	z := s.zeroer
 	return Counts{
-		Written: s.landed.Load() + z.Written, Zero: z.Punched + z.Written, Skipped: z.Punched + z.Found + s.kept.Load(), Busy: s.busy.total(),
+		Written: s.landed.Load() + z.Written, Zero: z.Punched + z.Written, Skipped: z.Punched + z.Found + s.kept.Load(), Busy: s.busy.Total(),
 	}
 }
 
 var zeros [Block]byte
 
 func isZero(b []byte) bool { return bytes.Equal(b, zeros[:len(b)]) }
-
-// clock adds up the time during which at least one is inside.
-type clock struct {
-	mu     sync.Mutex
-	inside int
-	since  time.Time
-	sum    time.Duration
-}
-
-func (c *clock) enter() {
-	c.mu.Lock()
-	if c.inside++; c.inside == 1 {
-		c.since = time.Now()
-	}
-	c.mu.Unlock()
-}
-
-func (c *clock) leave() {
-	c.mu.Lock()
-	if c.inside--; c.inside == 0 {
-		c.sum += time.Since(c.since)
-	}
-	c.mu.Unlock()
-}
-
-func (c *clock) total() time.Duration {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.inside > 0 {
-		return c.sum + time.Since(c.since)
-	}
-	return c.sum
-}

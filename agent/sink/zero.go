@@ -93,8 +93,8 @@ func (s *Sink) addHole(ctx context.Context, h span) error {
 // zeroAlone is zero when nothing else is done meanwhile: the disk is what is waited for. What is done beside writes makes them wait, if
 // anything.
 func (s *Sink) zeroAlone(ctx context.Context, h span) error {
-	s.busy.enter()
-	defer s.busy.leave()
+	s.busy.Enter()
+	defer s.busy.Leave()
 	return s.zero(ctx, h)
 }
 

@@ -1,0 +1,35 @@
+package step
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+func TestClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var c Clock
+		total := func(want time.Duration) {
+			t.Helper()
+			if got := c.Total(); got != want {
+				t.Errorf("%v, want %v", got, want)
+			}
+		}
+		total(0)
+		c.Enter()
+		time.Sleep(time.Second)
+		total(time.Second) // of one who is inside
+		c.Enter()
+		time.Sleep(time.Second)
+		c.Leave()
+		time.Sleep(time.Second)
+		c.Leave()
+		total(3 * time.Second) // two at a time count once
+		time.Sleep(time.Second)
+		total(3 * time.Second)
+		c.Enter()
+		time.Sleep(time.Second)
+		c.Leave()
+		total(4 * time.Second)
+	})
+}
