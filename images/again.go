@@ -84,12 +84,12 @@ func (p *replay) restart() error {
 		p.file, p.r, p.done, p.off = file, file, func() { file.Close() }, 0
 		return nil
 	}
-	r, done, err := decompress(p.c, file, nil, func() { file.Close() }, p.l)
+	r, done, err := decompress(p.c, file, nil, p.l)
 	if err != nil {
 		file.Close()
 		return err
 	}
-	p.file, p.r, p.done, p.off = file, r, done, 0
+	p.file, p.r, p.done, p.off = file, r, func() { done(); file.Close() }, 0
 	return nil
 }
 

@@ -9,8 +9,6 @@ import (
 	"io"
 	"math"
 	"math/bits"
-	"runtime"
-	"sync/atomic"
 
 	"github.com/klauspost/compress/gzip"
 	"github.com/klauspost/compress/zstd"
@@ -18,9 +16,9 @@ import (
 )
 
 // What a decoder may take besides Limits.Window: gzip 0.2 MiB, bzip2 4 MiB, lz4 two blocks of at most 8 MiB. All of them are one stream and
-// are unpacked by one goroutine, that of the reader; only zstd has more.
+// are unpacked by one goroutine, that of the reader.
 
-// decompressors is every compression that is told apart. It gives the unpacked stream, and what ends its goroutines if it has any.
+// decompressors is every compression that is told apart. It gives the unpacked stream, and what frees the decoder if it has to be.
 var decompressors = map[Compression]func(r io.Reader, head []byte, l Limits) (io.Reader, func(), error){
 	Zstd:  openZstd,
 	Gzip:  openGzip,
@@ -29,22 +27,17 @@ var decompressors = map[Compression]func(r io.Reader, head []byte, l Limits) (io
 	Bzip2: openBzip2,
 }
 
-// decompress starts the decoder of a compression. done frees what it needed; cancel, which may be nil, ends a Read of r that waits.
-func decompress(c Compression, r io.Reader, head []byte, cancel func(), l Limits) (decoded io.Reader, done func(), err error) {
+// decompress starts the decoder of a compression. done frees what it needed.
+func decompress(c Compression, r io.Reader, head []byte, l Limits) (decoded io.Reader, done func(), err error) {
 	below := &watched{Reader: r}
 	d, end, err := decompressors[c](below, head, l)
 	if err != nil {
 		return nil, nil, below.explain(err, c, l)
 	}
-	done = func() {
-		if cancel != nil {
-			cancel()
-		}
-		if end != nil {
-			end()
-		}
+	if end == nil {
+		end = func() {}
 	}
-	return &decoding{d, below, c, l}, done, nil
+	return &decoding{d, below, c, l}, end, nil
 }
 
 // unchecked says whether the packed data has no check sum of its own, by the beginning of the file.
@@ -79,24 +72,24 @@ func (d *decoding) Read(p []byte) (int, error) {
 
 func (d *decoding) skipZeros() int64 { return skipZeros(d.Reader) }
 
-// watched remembers how a stream ended. The decoder may read it from a goroutine of its own.
+// watched remembers how a stream ended.
 type watched struct {
 	io.Reader
-	err atomic.Pointer[error]
+	err error
 }
 
 func (w *watched) Read(p []byte) (int, error) {
 	n, err := w.Reader.Read(p)
 	if err != nil {
-		w.err.Store(&err)
+		w.err = err
 	}
 	return n, err
 }
 
 // explain gives a decoder's faults the operator's words.
 func (w *watched) explain(err error, c Compression, l Limits) error {
-	if below := w.err.Load(); below != nil && *below != io.EOF && !errors.Is(*below, io.ErrUnexpectedEOF) {
-		return *below
+	if w.err != nil && w.err != io.EOF && !errors.Is(w.err, io.ErrUnexpectedEOF) {
+		return w.err
 	}
 	var known *Error
 	switch {
@@ -146,8 +139,7 @@ func openZstd(r io.Reader, head []byte, l Limits) (io.Reader, func(), error) {
 	if err := h.Decode(head); err == nil && !h.Skippable && h.WindowSize > l.Window {
 		return nil, nil, windowError(Zstd, h.WindowSize, l)
 	}
-	return newSparseReader(r, zstd.WithDecoderConcurrency(min(4, runtime.GOMAXPROCS(0))), zstd.WithDecoderLowmem(true),
-		zstd.WithDecoderMaxWindow(l.Window))
+	return newSparseReader(r, zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(l.Window))
 }
 
 // keeps is how much memory a decoder keeps, by the beginning of the file. More frames may follow that need more.

@@ -50,19 +50,17 @@ type Extents interface {
 	// Next reads the next piece into buf, as much of it as there is in one place. io.EOF comes when the image is complete, and only
 	// then. The data is valid until buf is used again.
 	Next(buf []byte) (Extent, error)
-	// Close gives back what decoding needed; it does not close the input.
+	// Close gives back what decoding needed; it does not close the input. Nobody may be in Next.
 	Close() error
 }
 
 // Input is an image as it is fetched.
 type Input struct {
-	// Stream is the bytes of the image file, once and in order. An early end must be io.ErrUnexpectedEOF.
+	// Stream is the bytes of the image file, once and in order. An early end must be io.ErrUnexpectedEOF. It is read only by who calls Open
+	// and Next, and no further than they need.
 	Stream io.Reader
 	// Size of the file, or -1.
 	Size int64
-	// Cancel ends a Read of Stream that waits; nil when none ever waits for long. It is called before a decoder, which reads ahead, is
-	// waited for: when Open fails, and by Close.
-	Cancel func()
 	// At reads anywhere in the file, for formats whose tables are not where they are needed; nil when that is not possible. It may be slow
 	// anywhere but in ascending order.
 	At io.ReaderAt
@@ -128,7 +126,7 @@ func Open(in Input, l Limits) (Extents, Info, error) {
 	if info.Compression != Plain {
 		info.Unchecked = unchecked(info.Compression, head)
 		claimed := claimedSize(info.Compression, head)
-		if decoded, done, err = decompress(info.Compression, stream, head, in.Cancel, l); err != nil {
+		if decoded, done, err = decompress(info.Compression, stream, head, l); err != nil {
 			return nil, info, err
 		}
 		info.Keeps = keeps(info.Compression, head, l)

@@ -142,12 +142,12 @@ func TestFetchErrorsPassThroughTheDecoder(t *testing.T) {
 	}
 }
 
-// TestCancelFreesADecoderThatWaits: a decoder reads ahead of what Open looks at, from a network that may be silent.
-func TestCancelFreesADecoderThatWaits(t *testing.T) {
+// TestOpenWaitsForNoMore: what Open refuses it refuses with the beginning, although the network has gone silent and the decoder could use more.
+func TestOpenWaitsForNoMore(t *testing.T) {
 	file := pack(t, append([]byte("QFI\xfb"), disk(4<<20)...))
 	r, w := io.Pipe()
 	go w.Write(file[:len(file)-100])
-	_, _, err := Open(Input{Stream: r, Size: -1, Cancel: func() { r.CloseWithError(io.ErrClosedPipe) }}, Limits{})
+	_, _, err := Open(Input{Stream: r, Size: -1}, Limits{})
 	if err == nil || !strings.Contains(err.Error(), "qcow2") {
 		t.Errorf("Open = %v", err)
 	}

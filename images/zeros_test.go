@@ -244,7 +244,7 @@ func FuzzSparseReader(f *testing.F) {
 		}
 		want, wantErr := limited(d)
 		d.Close()
-		s, end, err := newSparseReader(bytes.NewReader(b), zstd.WithDecoderConcurrency(2), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(1<<20))
+		s, end, err := newSparseReader(bytes.NewReader(b), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(1<<20))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -159,7 +159,7 @@ func ahead(info images.Info, size int64) int {
 // input is the file as package images wants it. Tables are read elsewhere than in the stream that is hashed; the formats compare them with it.
 func (p *pass) input(ctx context.Context, f *flow) images.Input {
 	return images.Input{
-		Stream: f, Size: p.src.Size(), Cancel: f.cancel, At: p.src.At(ctx),
+		Stream: f, Size: p.src.Size(), At: p.src.At(ctx),
 		Again: func() (io.ReadCloser, error) { return p.src.Again(ctx) },
 	}
 }

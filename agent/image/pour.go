@@ -62,7 +62,7 @@ func (p *pour) run(ctx context.Context, cancel context.CancelCauseFunc, progress
 		size = smallBuffer
 	}
 	if p.s.Size() < 0 {
-		buffers, size = n+1+maxHeld, smallBuffer
+		buffers = n + 1 + maxHeld
 	}
 	p.jobs, p.free = make(chan job, n), make(chan []byte, buffers)
 	for range buffers {

@@ -84,7 +84,7 @@ func (p *Plan) lookAtImage(ctx context.Context, o Options, log *slog.Logger) err
 		return p.lookAtPublished(ctx, url, o, log)
 	}
 	all := io.MultiReader(bytes.NewReader(head[:n]), stream)
-	e, info, err := images.Open(images.Input{Stream: all, Size: src.Size(), Cancel: cancel, At: src.At(ctx), Again: func() (io.ReadCloser, error) { return src.Again(ctx) }}, images.Limits{Size: p.Disk.Size})
+	e, info, err := images.Open(images.Input{Stream: all, Size: src.Size(), At: src.At(ctx), Again: func() (io.ReadCloser, error) { return src.Again(ctx) }}, images.Limits{Size: p.Disk.Size})
 	if err != nil {
 		return err
 	}

@@ -80,7 +80,7 @@ func Inspect(ctx context.Context, in images.Input, o Options) (*Report, error) {
 			file.hashes[a] = images.Digest{Algo: a}.New()
 		}
 	}
-	in.Stream, in.Cancel = file, nil // the rest is read once the image is closed
+	in.Stream = file
 	err := r.look(in, o)
 	var refused *images.Error
 	switch {

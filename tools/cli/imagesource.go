@@ -97,7 +97,7 @@ func openURL(ctx context.Context, source string) (*imageSource, error) {
 	if err != nil {
 		return nil, err
 	}
-	in := images.Input{Stream: s, Size: r.size, Cancel: s.cancel, Again: func() (io.ReadCloser, error) { return r.from(0) }}
+	in := images.Input{Stream: s, Size: r.size, Again: func() (io.ReadCloser, error) { return r.from(0) }}
 	if r.same != "" {
 		in.At = r
 	}
