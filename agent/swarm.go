@@ -10,6 +10,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/swarm"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
+	contract "github.com/ingot-metal/ingot/proto/swarm"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/types/known/timestamppb"
 )
@@ -43,25 +44,14 @@ func swarmEvent(n *swarm.Node, now time.Time) (*agentv1.Event, time.Duration) {
 	if st == nil {
 		return nil, wait
 	}
-	return &agentv1.Event{Time: timestamppb.New(now), Body: &agentv1.Event_SwarmState{SwarmState: &agentv1.SwarmState{
-		Image: st.Image[:], Port: uint32(st.Port), Chunks: uint32(st.Chunks), Whole: st.Whole, Have: st.Have, Added: st.Added,
-		Fetching: st.Fetching, Fetched: st.Fetched, Done: st.Done, Left: st.Left, Liars: st.Liars,
-	}}}, 0
+	return &agentv1.Event{Time: timestamppb.New(now), Body: &agentv1.Event_SwarmState{SwarmState: st.Message()}}, 0
 }
 
 // swarmPeers takes what the conductor tells of neighbours.
 func (a *Agent) swarmPeers(m *agentv1.SwarmPeers) error {
-	if len(m.Image) != len(swarm.Image{}) {
-		return fmt.Errorf("neighbours of an image whose name has %d bytes", len(m.Image))
-	}
-	news := swarm.News{Image: swarm.Image(m.Image), Whole: m.Whole, Gone: m.Gone, Seeds: m.Seeds, Fetched: m.Fetched}
-	for _, p := range m.Peers {
-		addr, err := netip.ParseAddrPort(p.Address)
-		if err != nil {
-			return fmt.Errorf("a neighbour's address: %w", err)
-		}
-		news.Peers = append(news.Peers, swarm.Peer{Node: p.Node, Generation: p.Generation, Addr: addr, Whole: p.Whole, Have: p.Have,
-			Added: p.Added, Fetching: p.Fetching, Fetched: p.Fetched})
+	news, err := contract.NewsOf(m)
+	if err != nil {
+		return fmt.Errorf("what the conductor says of neighbours: %w", err)
 	}
 	a.swarm.Hear(news)
 	return nil

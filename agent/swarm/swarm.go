@@ -24,47 +24,16 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images/index"
+	contract "github.com/ingot-metal/ingot/proto/swarm"
 )
 
-// Image names a published image: the SHA-256 of its index.
-type Image [32]byte
-
-// State is what the conductor is told; SwarmState in the contract says what each field means.
-type State struct {
-	Image    Image
-	Port     uint16
-	Chunks   int
-	Whole    bool
-	Have     []byte
-	Added    []uint32
-	Fetching []uint32
-	Fetched  uint64
-	Done     bool
-	Left     bool
-	Liars    []string
-}
-
-// News is what the conductor tells; see SwarmPeers in the contract.
-type News struct {
-	Image   Image
-	Whole   bool
-	Peers   []Peer
-	Gone    []string
-	Seeds   []string
-	Fetched uint64
-}
-
-// Peer is what is new about one neighbour; see SwarmPeer in the contract.
-type Peer struct {
-	Node       string
-	Generation uint64
-	Addr       netip.AddrPort
-	Whole      bool
-	Have       []byte
-	Added      []uint32
-	Fetching   []uint32
-	Fetched    uint64
-}
+// What is told between this agent and the conductor.
+type (
+	Image = contract.Image
+	State = contract.State
+	News  = contract.News
+	Peer  = contract.Peer
+)
 
 const (
 	announceEvery = 100 * time.Millisecond // what comes in between is told together

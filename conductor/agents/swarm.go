@@ -9,6 +9,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/swarm"
 	"github.com/ingot-metal/ingot/proto/agentv1"
+	contract "github.com/ingot-metal/ingot/proto/swarm"
 )
 
 // Swarm lets agents that write the same published image give each other its chunks.
@@ -40,7 +41,12 @@ type swarming struct {
 
 // swarmState takes what an agent tells of its chunks.
 func (s *Server) swarmState(ss *session, st *agentv1.SwarmState) {
-	if s.swarms == nil || len(st.Image) != len(swarm.Image{}) || st.Port > 1<<16-1 || st.Chunks > 1<<31-1 {
+	if s.swarms == nil {
+		return
+	}
+	told, err := contract.StateOf(st)
+	if err != nil {
+		ss.log.Debug("what the agent says of its swarm makes no sense", "err", err)
 		return
 	}
 	if ss.swarm.network == nil {
@@ -61,8 +67,7 @@ func (s *Server) swarmState(ss *session, st *agentv1.SwarmState) {
 		}
 	}}
 	ss.swarm.joined = true
-	accused, barred := s.swarms.Update(who, swarm.State{Image: swarm.Image(st.Image), Port: uint16(st.Port), Chunks: int(st.Chunks), Whole: st.Whole,
-		Have: st.Have, Added: st.Added, Fetching: st.Fetching, Fetched: st.Fetched, Done: st.Done, Left: st.Left, Liars: st.Liars})
+	accused, barred := s.swarms.Update(who, told)
 	for _, name := range accused {
 		ss.log.Warn("the agent says that a neighbour sent it wrong bytes of an image; they were thrown away", "neighbour", name)
 	}
@@ -90,10 +95,5 @@ func (s *Server) swarmPeers(nodeUUID string) *agentv1.ConductorMessage {
 	if n == nil {
 		return nil
 	}
-	m := &agentv1.SwarmPeers{Image: n.Image[:], Whole: n.Whole, Gone: n.Gone, Seeds: n.Seeds, Fetched: n.Fetched}
-	for _, p := range n.Peers {
-		m.Peers = append(m.Peers, &agentv1.SwarmPeer{Node: p.Node, Generation: p.Generation, Address: p.Addr.String(), Whole: p.Whole,
-			Have: p.Have, Added: p.Added, Fetching: p.Fetching, Fetched: p.Fetched})
-	}
-	return &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_SwarmPeers{SwarmPeers: m}}
+	return &agentv1.ConductorMessage{Body: &agentv1.ConductorMessage_SwarmPeers{SwarmPeers: n.Message()}}
 }

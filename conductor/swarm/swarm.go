@@ -15,10 +15,17 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	contract "github.com/ingot-metal/ingot/proto/swarm"
 )
 
-// Image names a published image: the SHA-256 of its index.
-type Image [32]byte
+// What is told between agents and the conductor.
+type (
+	Image = contract.Image
+	State = contract.State
+	News  = contract.News
+	Peer  = contract.Peer
+)
 
 // Bounds of what agents can make the registry hold.
 const (
@@ -48,44 +55,6 @@ type Member struct {
 	Network    string     // where its neighbours are looked for
 	Addr       netip.Addr // where its session comes from
 	News       func()     // called when News has something for it; must not block
-}
-
-// State is what an agent tells; see SwarmState in the contract.
-type State struct {
-	Image    Image
-	Port     uint16
-	Chunks   int
-	Whole    bool
-	Have     []byte
-	Added    []uint32
-	Fetching []uint32
-	Fetched  uint64
-	Done     bool
-	Left     bool
-	Liars    []string
-}
-
-// News is what an agent is told; see SwarmPeers in the contract.
-type News struct {
-	Image Image
-	Whole bool
-	Peers []Peer
-	Gone  []string
-	Seeds []string
-	// Fetched is what all members have fetched from the image's own server: it rises as long as the swarm gets further.
-	Fetched uint64
-}
-
-// Peer is what is new about one neighbour.
-type Peer struct {
-	Node       string
-	Generation uint64
-	Addr       netip.AddrPort
-	Whole      bool
-	Have       []byte
-	Added      []uint32
-	Fetching   []uint32
-	Fetched    uint64
 }
 
 // Registry is all swarms of a conductor. The zero value is ready.
