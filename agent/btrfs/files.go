@@ -304,7 +304,7 @@ func (f *FS) lookup(t *tree, name string, follow bool) (*inode, error) {
 	if err != nil {
 		return nil, err
 	}
-	i, err := openfs.Folders[*inode]{
+	return openfs.Folders[*inode]{
 		Child: func(dir *inode, part string) (*inode, error) {
 			if dir.mode&typeMask != typeDir || dir.tree == nil {
 				return nil, fmt.Errorf("%w: %s", ErrNone, name)
@@ -315,16 +315,6 @@ func (f *FS) lookup(t *tree, name string, follow bool) (*inode, error) {
 			}
 			return f.target(dir, part, k)
 		},
-		Link: func(i *inode) (string, bool, error) {
-			if i.mode&typeMask != typeSymlink {
-				return "", false, nil
-			}
-			target, err := f.link(i)
-			return target, true, err
-		},
+		IsLink: func(i *inode) bool { return i.mode&typeMask == typeSymlink }, Link: f.link, None: ErrNone,
 	}.Walk(root, name, follow)
-	if errors.Is(err, openfs.ErrLinks) {
-		err = fmt.Errorf("%w: %w at %s", ErrNone, err, name)
-	}
-	return i, err
 }

@@ -448,7 +448,7 @@ func (f *FS) lookup(name string, follow bool) (*inode, error) {
 	if err != nil {
 		return nil, err
 	}
-	i, err := openfs.Folders[*inode]{
+	return openfs.Folders[*inode]{
 		Child: func(dir *inode, part string) (*inode, error) {
 			n, ok, err := f.find(dir, part)
 			if err != nil {
@@ -459,18 +459,8 @@ func (f *FS) lookup(name string, follow bool) (*inode, error) {
 			}
 			return f.inode(n)
 		},
-		Link: func(i *inode) (string, bool, error) {
-			if i.mode&typeMask != typeSymlink {
-				return "", false, nil
-			}
-			target, err := f.link(i)
-			return target, true, err
-		},
+		IsLink: func(i *inode) bool { return i.mode&typeMask == typeSymlink }, Link: f.link, None: ErrNone,
 	}.Walk(root, name, follow)
-	if errors.Is(err, openfs.ErrLinks) {
-		err = fmt.Errorf("%w: %w at %s", ErrNone, err, name)
-	}
-	return i, err
 }
 
 func (f *FS) link(i *inode) (string, error) {

@@ -1,24 +1,23 @@
 package openfs
 
 import (
-	"errors"
+	"fmt"
 	"strings"
 )
 
 // MaxLinks is how many symbolic links a path may lead through, as in Linux.
 const MaxLinks = 40
 
-// ErrLinks is for a path that leads through too many symbolic links.
-var ErrLinks = errors.New("too many symbolic links")
-
 // Folders is what has to be known to follow a path.
 type Folders[I any] struct {
-	Child func(dir I, name string) (I, error)           // name is neither empty nor "." nor ".."
-	Link  func(i I) (target string, ok bool, err error) // not ok: i is no symbolic link
+	Child  func(dir I, name string) (I, error) // name is neither empty nor "." nor ".."
+	IsLink func(i I) bool
+	Link   func(i I) (target string, err error)
+	None   error // what the error of a path that leads through too many links wraps
 }
 
 // Walk follows a path from a root. Symbolic links are followed inside it, so that no path leads out: above the root is the root, and there an
-// absolute link begins. A link at the path's end is followed only when follow is set. Errors are those of Folders, and ErrLinks.
+// absolute link begins. A link at the path's end is followed only when follow is set. Errors are those of Folders.
 func (f Folders[I]) Walk(root I, name string, follow bool) (I, error) {
 	var none I
 	links, at := 0, root
@@ -40,18 +39,16 @@ func (f Folders[I]) Walk(root I, name string, follow bool) (I, error) {
 		if err != nil {
 			return none, err
 		}
-		target, link := "", false
-		if len(parts) > 0 || follow {
-			if target, link, err = f.Link(i); err != nil {
-				return none, err
-			}
-		}
-		if !link {
+		if !f.IsLink(i) || len(parts) == 0 && !follow {
 			trail, at = append(trail, at), i
 			continue
 		}
 		if links++; links > MaxLinks {
-			return none, ErrLinks
+			return none, fmt.Errorf("%w: too many symbolic links at %s", f.None, name)
+		}
+		target, err := f.Link(i)
+		if err != nil {
+			return none, err
 		}
 		if strings.HasPrefix(target, "/") {
 			at, trail = root, nil
