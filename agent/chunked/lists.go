@@ -39,22 +39,22 @@ func (l *lists) forget() {
 	l.kept, l.free = nil, nil
 }
 
-// of gives the digests of the blocks of a chunk, which are good until done is called.
+// of gives the digests of the blocks of a chunk, which are good until done is called. Any number of goroutines may have those of one list.
 func (l *lists) of(ctx context.Context, chunk int) (sums index.Blocks, done func(), err error) {
 	for {
 		e := l.entry(chunk / index.ListChunks)
-		if err := l.fill(ctx, e); err != nil {
-			return nil, nil, err
-		}
 		e.mu.RLock()
 		if e.blocks != nil {
 			return e.blocks.Chunk(chunk % index.ListChunks), e.mu.RUnlock, nil
 		}
-		e.mu.RUnlock() // its memory was taken for another one in between
+		e.mu.RUnlock() // it was not fetched yet, or its memory was taken for another one
+		if err := l.fill(ctx, e); err != nil {
+			return nil, nil, err
+		}
 	}
 }
 
-// fill fetches a list that is not there yet.
+// fill fetches a list, unless somebody else just did.
 func (l *lists) fill(ctx context.Context, e *list) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
