@@ -2,7 +2,6 @@ package chunked
 
 import (
 	"context"
-	"crypto/sha256"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -45,7 +44,7 @@ const (
 	lookShare = 16
 )
 
-var zeroSum [sha256.Size]byte
+var zeroSum index.BlockSum
 
 // compare knows whether it is worth while to look.
 type compare struct {
@@ -139,7 +138,7 @@ func (p *Plan) Survey(ctx context.Context) error {
 // place is a block of the disk that is looked at.
 type place struct {
 	chunk, block int
-	want         [sha256.Size]byte
+	want         index.BlockSum
 	known        bool
 }
 
@@ -293,15 +292,15 @@ func (l *looker) look(ctx context.Context, i int) (task, error) {
 		}
 	}
 	p.compare.learn(equal, total)
-	t.listed, t.sum = true, t.summed(func(b int) [sha256.Size]byte { return sums.Sum(0, b) })
+	t.listed, t.sum = true, t.summed(func(b int) index.BlockSum { return sums.Sum(0, b) })
 	return t, nil
 }
 
-func same(block []byte, want [sha256.Size]byte) bool {
+func same(block []byte, want index.BlockSum) bool {
 	if want == zeroSum {
 		return index.IsZero(block)
 	}
-	return sha256.Sum256(block) == want
+	return index.SumBlock(block) == want
 }
 
 // keep leaves a block as it is, unless it is held back until the commit.

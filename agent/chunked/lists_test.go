@@ -15,7 +15,7 @@ func TestListsAreShared(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	second := make(chan error)
+	second := make(chan error, 1)
 	go func() {
 		_, done, err := l.of(t.Context(), 1)
 		if err == nil {

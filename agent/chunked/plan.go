@@ -428,7 +428,7 @@ func (t task) fits(raw []byte) error {
 	if !t.listed {
 		return nil
 	}
-	sum := t.summed(func(b int) [sha256.Size]byte {
+	sum := t.summed(func(b int) index.BlockSum {
 		return index.SumBlock(raw[b*index.BlockSize : min((b+1)*index.BlockSize, len(raw))])
 	})
 	if sum == t.sum {
@@ -441,7 +441,7 @@ func (t task) fits(raw []byte) error {
 }
 
 // summed is the digest of the digests of the blocks that are to be written.
-func (t task) summed(of func(block int) [sha256.Size]byte) (sum [sha256.Size]byte) {
+func (t task) summed(of func(block int) index.BlockSum) (sum [sha256.Size]byte) {
 	h := sha256.New()
 	for b := range index.ChunkSize / index.BlockSize {
 		if t.blocks>>b&1 == 1 {

@@ -1,12 +1,16 @@
 package index
 
-import (
-	"crypto/sha256"
-)
+import "github.com/zeebo/blake3"
 
-// Blocks is an unpacked block list: the SHA-256 of each BlockSize of the disk, in order, for up to ListChunks chunks. A block of zeros
-// has a digest of zeros.
+// Blocks is an unpacked block list: the BlockSum of each BlockSize of the disk, in order, for up to ListChunks chunks.
 type Blocks []byte
+
+// BlockSum is the BLAKE3 digest of a block, or zeros for a block of zeros. A whole disk is read to be compared with these, and BLAKE3 takes half the
+// time of SHA-256 where a processor has instructions for that, and a sixth where it has none.
+type BlockSum [SumSize]byte
+
+// SumSize is how many bytes a BlockSum has.
+const SumSize = 32
 
 // BlocksOf is how many blocks n bytes of the disk have.
 func BlocksOf(n int64) int { return int((n + BlockSize - 1) / BlockSize) }
@@ -28,7 +32,7 @@ func ParseBlocksInto(old Blocks, stored []byte, n int64) (Blocks, error) {
 	if n <= 0 || n > ListChunks*ChunkSize {
 		panic("index: ParseBlocks of an impossible part of a disk")
 	}
-	size := BlocksOf(n) * sha256.Size
+	size := BlocksOf(n) * SumSize
 	if cap(old) < size {
 		old = make(Blocks, size)
 	}
@@ -43,22 +47,22 @@ func ParseBlocksInto(old Blocks, stored []byte, n int64) (Blocks, error) {
 	return b, nil
 }
 
-// Sum is the digest of a block of a chunk, both counted from the list's beginning. All zeros stands for a block of zeros.
-func (b Blocks) Sum(chunk, block int) (sum [sha256.Size]byte) {
-	copy(sum[:], b[(chunk*blocksInChunk+block)*sha256.Size:])
+// Sum is the digest of a block of a chunk, both counted from the list's beginning.
+func (b Blocks) Sum(chunk, block int) (sum BlockSum) {
+	copy(sum[:], b[(chunk*blocksInChunk+block)*SumSize:])
 	return sum
 }
 
 // Chunk is the digests of a whole chunk, in order.
 func (b Blocks) Chunk(chunk int) Blocks {
-	b = b[chunk*blocksInChunk*sha256.Size:]
-	return b[:min(len(b), blocksInChunk*sha256.Size)]
+	b = b[chunk*blocksInChunk*SumSize:]
+	return b[:min(len(b), blocksInChunk*SumSize)]
 }
 
 // SumBlock is what a block list says of this block. Only the last block of a disk may be shorter than BlockSize.
-func SumBlock(data []byte) (sum [sha256.Size]byte) {
+func SumBlock(data []byte) (sum BlockSum) {
 	if IsZero(data) {
 		return sum
 	}
-	return sha256.Sum256(data)
+	return blake3.Sum256(data)
 }

@@ -3,7 +3,7 @@
 //
 // Parse reads an index and Marshal writes one; both know no network and no files. An Object is something stored, known by the SHA-256
 // of its stored bytes, wherever it lies. There are two kinds: a chunk of the disk, which DecodeChunk unpacks, and a block list, which
-// ParseBlocks does: the SHA-256 of each 64 KiB of the disk, by which one finds out what a disk already holds.
+// ParseBlocks does: the BLAKE3 digest of each 64 KiB of the disk, by which one finds out what a disk already holds.
 //
 // Everything here reads hostile bytes: sizes are checked against the limits below before anything is allocated, and what is accepted is
 // complete and means one thing only. Offsets and sizes are bytes. An *images.Error carries a remedy; every error of this package is one.
@@ -22,7 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/images"
 )
 
-// The sizes of a published image. An index names them, and version 1 has no others.
+// The sizes of a published image. An index names them, and version 2 has no others.
 const (
 	ChunkSize  = 4 << 20  // of the disk, in one chunk
 	BlockSize  = 64 << 10 // of the disk, behind one digest in a block list
@@ -43,7 +43,7 @@ const Suffix = ".ingot"
 
 const (
 	magic      = "\x89INGOT\r\n" // not text: whatever converts line ends damages it visibly
-	version    = 1
+	version    = 2
 	headerSize = 8 + 4*6 + 8 + sha256.Size
 	entrySize  = sha256.Size + 4
 	flagLZ4    = 1

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/klauspost/compress/zstd"
+	"github.com/zeebo/blake3"
 
 	"github.com/ingot-metal/ingot/images"
 )
@@ -89,7 +90,8 @@ func TestParseRefuses(t *testing.T) {
 		change func([]byte) []byte
 		want   string
 	}{
-		{"later version", put32(8, 2), "version 2"},
+		{"later version", put32(8, 3), "version 3"},
+		{"earlier version", put32(8, 1), "version 1"},
 		{"other chunks", put32(12, 1<<20), "chunks of 1048576 bytes"},
 		{"other blocks", put32(16, 4096), "blocks of 4096"},
 		{"other lists", put32(20, 7), "7 chunks to a list"},
@@ -214,7 +216,7 @@ func TestBlocks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if b.Sum(0, 1) != [32]byte{} || b.Sum(0, 0) != sha256.Sum256(data[:BlockSize]) || b.Sum(1, 3) != sha256.Sum256(data[n-10:]) {
+	if b.Sum(0, 1) != [32]byte{} || b.Sum(0, 0) != blake3.Sum256(data[:BlockSize]) || b.Sum(1, 3) != blake3.Sum256(data[n-10:]) {
 		t.Error("wrong digests")
 	}
 	if len(b.Chunk(0)) != 64*32 || len(b.Chunk(1)) != 4*32 || b.Chunk(1).Sum(0, 3) != b.Sum(1, 3) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/pierrec/lz4/v4"
+	"github.com/zeebo/blake3"
 
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
@@ -66,7 +67,7 @@ func referenceRead(t *testing.T, dir, name string) []byte {
 	b, err := os.ReadFile(filepath.Join(dir, name+".ingot"))
 	must(err)
 	le := binary.LittleEndian
-	if string(b[:8]) != "\x89INGOT\r\n" || le.Uint32(b[8:]) != 1 {
+	if string(b[:8]) != "\x89INGOT\r\n" || le.Uint32(b[8:]) != 2 {
 		t.Fatal("not an index")
 	}
 	if sum := sha256.Sum256(b[:len(b)-32]); !bytes.Equal(sum[:], b[len(b)-32:]) {
@@ -121,7 +122,7 @@ func referenceRead(t *testing.T, dir, name string) []byte {
 		}
 		for i := 0; i*block < len(part); i++ {
 			data := part[i*block : min(len(part), (i+1)*block)]
-			want := sha256.Sum256(data)
+			want := blake3.Sum256(data)
 			if len(bytes.Trim(data, "\x00")) == 0 {
 				want = [32]byte{}
 			}

@@ -105,7 +105,7 @@ func (r *results) put(ctx context.Context, raw []byte, pack func(context.Context
 
 // add notes what became of a chunk, and stores its list when that is complete.
 func (r *results) add(ctx context.Context, c *chunk, o index.Object, sums []byte) error {
-	const perChunk = index.ChunkSize / index.BlockSize * sha256.Size
+	const perChunk = index.ChunkSize / index.BlockSize * index.SumSize
 	r.mu.Lock()
 	if o.Len > 0 {
 		r.chunks[c.i] = o
@@ -233,7 +233,7 @@ func (r *results) index(ctx context.Context) (*index.Index, error) {
 	}
 	for i := range x.Lists {
 		if l := r.lists[i]; l != nil { // the last one is seldom full
-			if err := r.putList(ctx, i, l, index.BlocksOf(x.ListBytes(i))*sha256.Size); err != nil {
+			if err := r.putList(ctx, i, l, index.BlocksOf(x.ListBytes(i))*index.SumSize); err != nil {
 				return nil, err
 			}
 		}

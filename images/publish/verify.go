@@ -125,10 +125,10 @@ func loadBlocks(ctx context.Context, x *index.Index, i int, from Objects) (index
 
 // sumsOf is what a block list says of a chunk of n bytes; raw is nil for zeros.
 func sumsOf(raw []byte, n int64) []byte {
-	sums := make([]byte, index.BlocksOf(n)*sha256.Size)
+	sums := make([]byte, index.BlocksOf(n)*index.SumSize)
 	for at := 0; at < len(raw); at += index.BlockSize {
 		s := index.SumBlock(raw[at:min(len(raw), at+index.BlockSize)])
-		copy(sums[at/index.BlockSize*sha256.Size:], s[:])
+		copy(sums[at/index.BlockSize*index.SumSize:], s[:])
 	}
 	return sums
 }

@@ -3,7 +3,6 @@
 package pubimage
 
 import (
-	"crypto/sha256"
 	"os"
 	"path/filepath"
 
@@ -40,12 +39,12 @@ func Write(dir, name string, size int64, content func(chunk int) []byte) (*index
 				continue
 			}
 			if sums == nil {
-				sums = make([]byte, index.BlocksOf(x.ListBytes(l))*sha256.Size)
+				sums = make([]byte, index.BlocksOf(x.ListBytes(l))*index.SumSize)
 			}
-			at := sums[(i-first)*index.ChunkSize/index.BlockSize*sha256.Size:]
+			at := sums[(i-first)*index.ChunkSize/index.BlockSize*index.SumSize:]
 			for b := 0; b < len(raw); b += index.BlockSize {
 				s := index.SumBlock(raw[b:min(b+index.BlockSize, len(raw))])
-				copy(at[b/index.BlockSize*sha256.Size:], s[:])
+				copy(at[b/index.BlockSize*index.SumSize:], s[:])
 			}
 			if x.Chunks[i], err = keep(raw); err != nil {
 				return nil, err
