@@ -28,6 +28,8 @@ type device struct {
 	size    int64
 	counter string // file that says how many bytes of data have come; empty: nobody counts
 
+	throttle *throttle // of those who write to it; nil: as fast as it goes
+
 	end []func() error
 }
 

@@ -9,8 +9,8 @@
 //	dd      curl | zstd -dc | dd oflag=direct
 //	ours    ingot-agent write, with the digest checked, holes zeroed, and the partition table last
 //
-// The device is a loop device with direct I/O: over a file, which is as fast as this machine's disk; or over a file system of the project's
-// own that lets data through at a given speed and counts it.
+// The device is a loop device with direct I/O: over a file, which is as fast as this machine's disk, or as a control group
+// lets contenders write to it; or over a file system of the project's own that lets data through at a given, lower speed and counts it.
 package main
 
 import (
@@ -60,7 +60,7 @@ func command(ctx context.Context, args []string) error {
 	fs.StringVar(&b.bin, "bin", "bin", "folder with ingot, ingot-agent and bench-swarm")
 	fs.StringVar(&b.dir, "dir", "build/bench", "folder for images and disks; several GiB, emptied at the end")
 	fs.StringVar(&b.ram, "ram", "/dev/shm", "folder in memory for the device that is rebuilt; empty: below -dir, on a disk that can be read at several GB/s")
-	fs.StringVar(&b.only, "only", "", "run one scenario: fast, disk, link, rebuild, swarm")
+	fs.StringVar(&b.only, "only", "", "run one scenario: fast, nvme, disk, link, rebuild, swarm")
 	fs.StringVar(&b.report, "report", "", "file to write the results to (JSON)")
 	fs.StringVar(&b.picture, "picture", "", "file to draw them into (SVG)")
 	again := fs.String("again", "", "measure nothing: print and draw the results in this file")
@@ -156,6 +156,7 @@ func (b *bench) again(ctx context.Context, c contender, im *image, s *server, d 
 	if c.form != "" {
 		name, args = s.in(name, args...)
 	}
+	name, args = d.throttle.in(name, args...)
 	t, err := timed(ctx, c.env, name, args...)
 	if err != nil {
 		return t, err
