@@ -154,6 +154,9 @@ func compareVersions(a, b string) int {
 		x, a = span(a)
 		y, b = span(b)
 		if kind('0') {
+			if c := cmp.Compare(min(len(x), 1), min(len(y), 1)); c != 0 {
+				return c // a number, be it 0, is newer than none
+			}
 			x, y = strings.TrimLeft(x, "0"), strings.TrimLeft(y, "0")
 			if c := cmp.Compare(len(x), len(y)); c != 0 {
 				return c

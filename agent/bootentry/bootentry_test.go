@@ -488,9 +488,9 @@ func TestFind(t *testing.T) {
 }
 
 func TestCompareVersions(t *testing.T) {
-	order := []string{"5.14~rc1", "5.14", "5.14.0-70.el9", "5.14.0-427.el9", "5.14.1", "6.1", "6.9.7", "6.10.1", "a", "b"}
+	order := []string{"5.14~rc1", "5.14", "5.14.0-70.el9", "5.14.0-427.el9", "5.14.1", "6.1", "6.1.rc1", "6.1.0", "6.1.1", "6.9.7", "6.10.1", "a", "b"}
 	// Letters come before digits, as in rpm.
-	order = append(order[8:], order[:8]...)
+	order = append(order[11:], order[:11]...)
 	for i, a := range order {
 		for j, b := range order {
 			got := compareVersions(a, b)

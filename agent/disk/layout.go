@@ -256,7 +256,9 @@ func (x *Division) drive(name string, want, least int64) (Partition, error) {
 // format makes swap and ephemeral, and clears what an earlier system left at the ends of the partitions: signatures there would be taken
 // for arrays or other file systems.
 func (x *Division) format(ctx context.Context, dev Device) error {
-	z := NewZeroer(dev)
+	// A Zeroer that finds out late that the device does not keep its promise writes zeros over all that it was given: over what has been put there
+	// since. So each range has one of its own.
+	zero := func(off, n int64) error { return NewZeroer(dev).Zero(ctx, off, n) }
 	for role, s := range x.slots {
 		if role == roleDrive || role == RoleEphemeral && x.layout.PreserveEphemeral {
 			continue
@@ -266,7 +268,7 @@ func (x *Division) format(ctx context.Context, dev Device) error {
 			off = max(off, (s.start+x.size+HeadSize-1)/HeadSize*HeadSize)
 		}
 		if n := s.start + s.size - off; n > 0 {
-			if err := z.Zero(ctx, off, n); err != nil {
+			if err := zero(off, n); err != nil {
 				return err
 			}
 		}
@@ -279,16 +281,16 @@ func (x *Division) format(ctx context.Context, dev Device) error {
 		}
 	}
 	if s, ok := x.slots[RoleEphemeral]; ok && !x.layout.PreserveEphemeral {
-		if err := z.Zero(ctx, s.start, HeadSize); err != nil {
+		if err := zero(s.start, HeadSize); err != nil {
 			return err
 		}
 		var err error
 		w := &window{dev, s.start, s.size}
 		switch x.layout.EphemeralFormat {
 		case "vfat":
-			err = x.formatFAT(ctx, z, s)
+			err = x.formatFAT(ctx, dev, s)
 		default:
-			err = ext4.Make(w, s.size, RoleEphemeral, randomGUID(), time.Now(), func(off, n int64) error { return z.Zero(ctx, s.start+off, n) })
+			err = ext4.Make(w, s.size, RoleEphemeral, randomGUID(), time.Now(), func(off, n int64) error { return zero(s.start+off, n) })
 		}
 		if err != nil {
 			return fmt.Errorf("make the ephemeral partition: %w", err)
@@ -297,22 +299,22 @@ func (x *Division) format(ctx context.Context, dev Device) error {
 	return nil
 }
 
-func (x *Division) formatFAT(ctx context.Context, z *Zeroer, s slot) error {
+func (x *Division) formatFAT(ctx context.Context, dev Device, s slot) error {
 	img, err := fat.Make(nil, fat.Options{Sector: x.disk.LogicalSectors, Size: s.size, Label: "EPHEMERAL0", Serial: randomSerial(), Time: time.Now()})
 	if err != nil {
 		return step.Fail("set ephemeral_format to ext4", err)
 	}
-	return putFAT(ctx, z, s.start, img)
+	return putFAT(ctx, dev, s.start, img)
 }
 
 // putFAT writes a FAT file system to a partition.
-func putFAT(ctx context.Context, z *Zeroer, start int64, img *fat.Image) error {
-	if err := z.Zero(ctx, start, img.Zero); err != nil {
+func putFAT(ctx context.Context, dev Device, start int64, img *fat.Image) error {
+	if err := NewZeroer(dev).Zero(ctx, start, img.Zero); err != nil {
 		return err
 	}
 	for _, p := range img.Pieces {
 		for off := 0; off < len(p.Data); off += HeadSize {
-			if _, err := z.dev.WriteAt(p.Data[off:min(off+HeadSize, len(p.Data))], start+p.Off+int64(off)); err != nil {
+			if _, err := dev.WriteAt(p.Data[off:min(off+HeadSize, len(p.Data))], start+p.Off+int64(off)); err != nil {
 				return fmt.Errorf("write %d bytes at byte %d: %w", len(p.Data), start+p.Off, err)
 			}
 		}
@@ -335,7 +337,7 @@ func (x *Division) PutESP(ctx context.Context, dev Device, files []fat.File, lab
 	if err != nil {
 		return fmt.Errorf("make the EFI system partition: %w", err)
 	}
-	if err := putFAT(ctx, NewZeroer(dev), s.start, img); err != nil {
+	if err := putFAT(ctx, dev, s.start, img); err != nil {
 		return fmt.Errorf("make the EFI system partition: %w", err)
 	}
 	if err := dev.Sync(); err != nil {

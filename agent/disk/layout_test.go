@@ -410,3 +410,30 @@ func TestMakeSwapIsWhatMkswapMakes(t *testing.T) {
 		t.Error("the header differs from mkswap's")
 	}
 }
+
+// forgetful says that it punched, and did nothing.
+type forgetful struct{ *fileDisk }
+
+func (forgetful) Punch(int64, int64) error { return nil }
+
+// That a device does not keep its promise may be found out after something was written to what was thought to be a hole.
+func TestFormatOnADeviceThatOnlyPromises(t *testing.T) {
+	f := newFileDisk(t, 8<<30, 512)
+	dev := forgetful{f}
+	x, err := Divide(dev, f.disk(), Layout{SwapMB: 1, EphemeralGB: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.fill(t, x.slots[RoleEphemeral].start+1<<20, 128<<20) // an older system, of which the first MiB is gone
+	x.size = 8 << 20
+	if err := x.format(t.Context(), dev); err != nil {
+		t.Fatal(err)
+	}
+	p, _ := x.Partition(RoleEphemeral)
+	kit.Run(t, "e2fsck", "-fn", part(t, f, p))
+	p, _ = x.Partition(RoleSwap)
+	head := make([]byte, 4096)
+	if _, err := f.ReadAt(head, p.Start); err != nil || string(head[4086:]) != "SWAPSPACE2" {
+		t.Errorf("swap: %q, %v", head[4086:], err)
+	}
+}

@@ -133,8 +133,9 @@ func walkMBR(dev Device, sector0 []byte, add func(kind string, start, n uint64))
 	}
 	sector := int64(dev.SectorSize())
 	buf := Aligned(int(sector))
+	seen := map[uint64]bool{} // a chain may go back, but not round
 	for range 128 {
-		if next == 0 || int64(next) >= dev.Size()/sector {
+		if next == 0 || seen[next] || int64(next) >= dev.Size()/sector {
 			return nil
 		}
 		if _, err := dev.ReadAt(buf, int64(next)*sector); err != nil {
@@ -144,7 +145,7 @@ func walkMBR(dev Device, sector0 []byte, add func(kind string, start, n uint64))
 			return nil
 		}
 		here := next
-		next = 0
+		seen[here], next = true, 0
 		for _, e := range read(buf) {
 			switch {
 			case extended(e.kind):
@@ -152,9 +153,6 @@ func walkMBR(dev Device, sector0 []byte, add func(kind string, start, n uint64))
 			case e.kind != 0:
 				add(fmt.Sprintf("0x%02x", e.kind), here+e.start, e.n)
 			}
-		}
-		if next <= here { // a chain that goes back would never end
-			return nil
 		}
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -456,5 +457,36 @@ func TestSizesAtTheEdge(t *testing.T) {
 	}
 	if err := CheckHead(mbr[:HeadSize], 8<<20, Disk{Name: "/dev/vda", Size: 8<<20 - 512, LogicalSectors: 512}); err == nil || !strings.Contains(err.Error(), "larger than the disk") {
 		t.Errorf("a sector too large: %v", err)
+	}
+}
+
+// Logical partitions need not be in the disk's order.
+func TestExtendedRecordsBackwards(t *testing.T) {
+	f := newFileDisk(t, 64<<20, 512)
+	le := binary.LittleEndian
+	record := func(sector int64, entries ...[3]uint32) []byte {
+		b := make([]byte, 512)
+		b[510], b[511] = 0x55, 0xaa
+		for i, e := range entries {
+			at := b[446+16*i:]
+			at[4] = byte(e[0])
+			le.PutUint32(at[8:], e[1])
+			le.PutUint32(at[12:], e[2])
+		}
+		if _, err := f.File.WriteAt(b, sector*512); err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	first := record(0, [3]uint32{0x0f, 2048, 100000})
+	record(2048, [3]uint32{0x83, 2048, 4096}, [3]uint32{5, 40000, 10000})
+	record(42048, [3]uint32{0x83, 2048, 4096}, [3]uint32{5, 20000, 10000}) // the next is before it
+	record(22048, [3]uint32{0x83, 2048, 4096}, [3]uint32{5, 40000, 10000}) // and round again
+	var starts []uint64
+	if err := walkMBR(f, first, func(_ string, start, _ uint64) { starts = append(starts, start) }); err != nil {
+		t.Fatal(err)
+	}
+	if want := []uint64{4096, 44096, 24096}; !slices.Equal(starts, want) {
+		t.Errorf("partitions at %d, want %d", starts, want)
 	}
 }

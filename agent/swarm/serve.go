@@ -208,6 +208,10 @@ func (m *Member) pack(i int) (*packed, error) {
 	if p := m.pool.pin(i); p != nil {
 		return p, nil
 	}
+	want, err := m.sums.of(m.ctx, i) // which may wait for the origin, as nobody may who has the disk: Rest waits for that
+	if err != nil {
+		return nil, err // without the list nothing is given that was read back
+	}
 	m.disk.Lock()
 	defer m.disk.Unlock()
 	if p := m.pool.pin(i); p != nil { // packed while we waited
@@ -217,14 +221,9 @@ func (m *Member) pack(i int) (*packed, error) {
 		return nil, errNotKept
 	}
 	if m.packer == nil {
-		var err error
 		if m.packer, err = newPacker(); err != nil {
 			return nil, err
 		}
-	}
-	want, err := m.sums.of(m.ctx, i)
-	if err != nil {
-		return nil, err // without the list nothing is given that was read back
 	}
 	size := m.x.ChunkLen(i)
 	// Packed in haste it is larger than as published, a little most of the time.

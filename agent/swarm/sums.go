@@ -3,7 +3,6 @@ package swarm
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/ingot-metal/ingot/images/index"
 )
@@ -14,7 +13,7 @@ type sums struct {
 	x    *index.Index
 	from Origin
 
-	mu   sync.Mutex // also held while a list is fetched
+	busy chan struct{} // full while somebody has the rest, also while a list is fetched
 	all  [][sumSize]byte
 	seen []bool       // lists
 	left int          // of them
@@ -24,7 +23,9 @@ type sums struct {
 // sumSize is how much is kept of a SHA-256. Nobody finds other content for 16 bytes that are given.
 const sumSize = 16
 
-func newSums(x *index.Index, from Origin) *sums { return &sums{x: x, from: from} }
+func newSums(x *index.Index, from Origin) *sums {
+	return &sums{x: x, from: from, busy: make(chan struct{}, 1)}
+}
 
 var errContent = errors.New("its content is not the image's")
 
@@ -41,8 +42,12 @@ func (s *sums) check(ctx context.Context, chunk int, data []byte) error {
 }
 
 func (s *sums) of(ctx context.Context, chunk int) ([sumSize]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	select {
+	case s.busy <- struct{}{}:
+		defer func() { <-s.busy }()
+	case <-ctx.Done(): // somebody else may wait for an origin that is away
+		return [sumSize]byte{}, context.Cause(ctx)
+	}
 	if s.all == nil {
 		s.all, s.seen, s.left = make([][sumSize]byte, len(s.x.Chunks)), make([]bool, len(s.x.Lists)), len(s.x.Lists)
 	}

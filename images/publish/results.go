@@ -55,6 +55,7 @@ type results struct {
 // list is a block list that is not complete yet.
 type list struct {
 	have int    // chunks
+	used int    // of sums, which is as long as that of a full list: the disk's last chunk may be short
 	sums []byte // nil: only zeros so far
 }
 
@@ -123,21 +124,22 @@ func (r *results) add(ctx context.Context, c *chunk, o index.Object, sums []byte
 		}
 		copy(l.sums[c.i%index.ListChunks*perChunk:], sums)
 	}
+	l.used = max(l.used, c.i%index.ListChunks*perChunk+index.BlocksOf(c.n)*index.SumSize)
 	l.have++
 	full := l.have == index.ListChunks
 	r.mu.Unlock()
 	if full {
-		return r.putList(ctx, at, l, len(l.sums))
+		return r.putList(ctx, at, l)
 	}
 	return nil
 }
 
-// putList stores a block list whose first n bytes are used. Nobody adds to it any more.
-func (r *results) putList(ctx context.Context, at int, l *list, n int) error {
+// putList stores a block list. Nobody adds to it any more.
+func (r *results) putList(ctx context.Context, at int, l *list) error {
 	var o index.Object
 	if l.sums != nil {
 		var err error
-		if o, err = r.put(ctx, l.sums[:n], r.packLists); err != nil {
+		if o, err = r.put(ctx, l.sums[:l.used], r.packLists); err != nil {
 			return err
 		}
 	}
@@ -233,7 +235,7 @@ func (r *results) index(ctx context.Context) (*index.Index, error) {
 	}
 	for i := range x.Lists {
 		if l := r.lists[i]; l != nil { // the last one is seldom full
-			if err := r.putList(ctx, i, l, index.BlocksOf(x.ListBytes(i))*index.SumSize); err != nil {
+			if err := r.putList(ctx, i, l); err != nil {
 				return nil, err
 			}
 		}

@@ -191,7 +191,7 @@ func (h Hints) check(d Disk) []Check {
 	var out []Check
 	for _, hint := range h {
 		values := d.values(hint.Key)
-		c := Check{Hint: hint.Key, Wanted: hint.Text, Is: values[0], Fits: slices.ContainsFunc(values, hint.match)}
+		c := Check{Hint: hint.Key, Wanted: hint.Text, Is: values[0], Fits: hint.fits(values)}
 		if hint.Key == "size" {
 			c.Is = strings.TrimSuffix(fmt.Sprintf("%.2f", float64(d.Size)/(1<<30)), ".00") + " GiB"
 		}

@@ -5,9 +5,10 @@
 // with it what the agent would decide, from the inventory of the last inspection. It reads and writes nothing.
 //
 // Keys, operators and their meaning are Ironic's (ironic_python_agent/device_hints.py and oslo.utils' specs_matcher), and hints that work
-// there choose the same disk here, but for two cases. Disks are hardly ever whole GiB, while local_gb and every tool show them so: a whole
+// there choose the same disk here, but for three cases. Disks are hardly ever whole GiB, while local_gb and every tool show them so: a whole
 // number for size also means a disk that is a fraction of a GiB larger. And <or> and <range-in> for size, <all-in> for text, which Ironic
-// lists but can't evaluate, work.
+// lists but can't evaluate, work. And what a disk does not tell fits no hint, not even
+// s!=, where Ironic compares with the word "none".
 package rootdevice
 
 import (

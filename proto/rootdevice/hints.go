@@ -241,10 +241,22 @@ func (d Disk) values(key string) []string {
 	return v
 }
 
-func (h Hint) match(value string) bool {
-	if value == "" {
-		return false // what is not known fits nothing, not even "not equal"
+// fits looks at all that a disk is called: one name that is equal is enough, but a disk is "not equal" only if no name of it is. What comes before or
+// after something in the alphabet is asked of the first.
+func (h Hint) fits(values []string) bool {
+	known := slices.DeleteFunc(slices.Clone(values), func(v string) bool { return v == "" })
+	switch {
+	case len(known) == 0: // what is not known fits nothing, not even "not equal"
+		return false
+	case h.Op == "s!=":
+		return !slices.ContainsFunc(known, func(v string) bool { return !h.match(v) })
+	case h.Op == "s<", h.Op == "s<=", h.Op == "s>", h.Op == "s>=":
+		return h.match(known[0])
 	}
+	return slices.ContainsFunc(known, h.match)
+}
+
+func (h Hint) match(value string) bool {
 	want := h.Values[0]
 	switch h.Op {
 	case "<in>":

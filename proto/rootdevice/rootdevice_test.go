@@ -52,6 +52,11 @@ func TestHintOperators(t *testing.T) {
 		{`{"hctl": "0:0:0:0", "tran": "sas"}`, false}, // all must fit
 		{`{"by_path": "/dev/disk/by-path/pci-0000:00:1f.2-ata-1"}`, true},
 		{`{"by_path": "/dev/disk/by-path/pci-0000:00:1f.2-ata-1.0"}`, true},
+		{`{"by_path": "s!= /dev/disk/by-path/pci-0000:00:1f.2-ata-1"}`, false}, // it is one of its names
+		{`{"by_path": "s!= /dev/disk/by-path/pci-0000:00:1f.2-ata-1.0"}`, false},
+		{`{"by_path": "s!= /dev/disk/by-path/pci-0000:00:1f.2-ata-2"}`, true},
+		{`{"by_path": "s> /dev/disk/by-path/pci-0000:00:1f.2-ata-1"}`, true}, // the first name is asked
+		{`{"by_path": "s> /dev/disk/by-path/pci-0000:00:1f.2-ata-1.0"}`, false},
 	}
 	for _, c := range cases {
 		h, err := ParseHints(json.RawMessage(c.hints))
