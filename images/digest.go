@@ -147,14 +147,16 @@ func ParseSums(text, file string, allow ...string) (Digest, error) {
 }
 
 // Find finds the digest of a file in the text of a checksum file: lines of sha256sum, sha512sum, b3sum or md5sum, of BSD's and openssl's
-// "SHA256 (name) = digest", or one digest alone, also within a clear-signed message, whose signature is not looked at. The file is known by
-// its name without folders; of two kinds the stronger digest is taken.
+// "SHA256 (name) = digest", or one digest alone, also within a clear-signed message, whose signature is not looked at. The file is its path,
+// or its URL. Folders may be others than in the text, but the line whose name is more of the path counts; of two kinds the stronger digest
+// is taken.
 func (s Sums) Find(text, file string) (Digest, error) {
+	whole := file
 	file = path.Base(file)
 	const remedy = "correct image_checksum: it must be a digest, or the URL of a checksum file that names the image"
 	var found, alone Digest
 	var weak error // why a digest of this file was not taken
-	var lines, named int
+	var lines, named, best int
 	for line := range strings.Lines(text) {
 		line = strings.TrimPrefix(strings.TrimSpace(line), "- ") // as clear-signing escapes
 		if strings.HasPrefix(line, "-----BEGIN PGP SIGNATURE-----") {
@@ -181,8 +183,11 @@ func (s Sums) Find(text, file string) (Digest, error) {
 			continue
 		}
 		named++
-		if path.Base(strings.TrimSpace(name)) != file {
+		switch n := alike(strings.TrimSpace(name), whole); {
+		case n == 0 || n < best:
 			continue
+		case n > best: // what was found is of another file, with the same name
+			best, found, weak = n, Digest{}, nil
 		}
 		if err != nil { // there may be a better one of the same file
 			weak = err
@@ -206,6 +211,21 @@ func (s Sums) Find(text, file string) (Digest, error) {
 		return Digest{}, refuse(remedy, "the checksum file names %d files, but not %s", named, file)
 	}
 	return Digest{}, refuse(remedy, "the checksum file has no digest of %s in it", file)
+}
+
+// alike says how well a name in a checksum file fits the path of a file: 0 for another file, more for each folder that is the same, and
+// more than that when the whole name is the path's end.
+func alike(name, file string) int {
+	split := func(s string) []string { return strings.Split(strings.TrimPrefix(path.Clean(s), "/"), "/") }
+	a, b := split(name), split(file)
+	n := 0
+	for n < min(len(a), len(b)) && a[len(a)-1-n] == b[len(b)-1-n] {
+		n++
+	}
+	if n == len(a) {
+		n += len(b)
+	}
+	return n
 }
 
 // bare makes a digest of a line that does not say its kind.

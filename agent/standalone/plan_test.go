@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"net"
 	"net/http"
 	"os"
@@ -88,9 +90,18 @@ func TestExamineRefusesWhatWriteRefuses(t *testing.T) {
 	unsigned, _ := published(t, dir, "unsigned", img)
 	// Published for sectors of 4096 bytes.
 	gpt := make([]byte, 12*mib)
-	copy(gpt[4096:], "EFI PART")
 	copy(gpt[510:], "\x55\xaa")
 	gpt[446+4], gpt[446+8], gpt[446+12] = 0xee, 1, 0xff
+	le, h, entries := binary.LittleEndian, gpt[4096:4096+92], gpt[8192:8192+128*128]
+	entries[0] = 1 // a type; one partition of 4 MiB
+	le.PutUint64(entries[32:], 256)
+	le.PutUint64(entries[40:], 256+1023)
+	copy(h, "EFI PART\x00\x00\x01\x00\x5c")
+	le.PutUint64(h[72:], 2)
+	le.PutUint32(h[80:], 128)
+	le.PutUint32(h[84:], 128)
+	le.PutUint32(h[88:], crc32.ChecksumIEEE(entries))
+	le.PutUint32(h[16:], crc32.ChecksumIEEE(h))
 	rand.Read(gpt[5*mib : 6*mib])
 	large, largeIndex := published(t, t.TempDir(), "large", gpt)
 	torn, tornIndex := published(t, t.TempDir(), "torn", img)

@@ -212,12 +212,11 @@ func (r *Report) walk(e images.Extents) error {
 	if !known {
 		r.VirtualSize = end
 	}
-	// A fixed VHD is a raw disk with this behind it.
-	if bytes.HasPrefix(final[:], []byte("conectix")) {
+	err := CheckEnd(final[:])
+	if err != nil {
 		r.Format = string(images.VHD)
-		return &images.Error{Err: errors.New("images in vhd format are not supported"), Remedy: "convert it: qemu-img convert -f vpc -O raw"}
 	}
-	return nil
+	return err
 }
 
 // table reads the partition table, and refuses one that the agent would refuse.
@@ -225,23 +224,18 @@ func (r *Report) table(info images.Info, size int64) {
 	if info.Partition {
 		return
 	}
-	t, fault := readTable(info.Start, size)
+	t, err := CheckTable(info.Start, size)
 	r.Table = t
-	if fault != "" {
-		r.refuse("check that the image is complete, or make it again", "%s", fault)
-		return
-	}
-	if t == nil {
+	var refused *images.Error
+	if errors.As(err, &refused) {
+		r.refuse(refused.Remedy, "%v", err)
 		return
 	}
 	esp := false
 	for _, p := range t.Partitions {
 		esp = esp || p.ESP
 	}
-	switch {
-	case len(t.Partitions) == 0:
-		r.refuse("give an image with a system in it", "its partition table has no partition")
-	case !esp:
+	if !esp {
 		r.note("it has no EFI system partition: it boots from BIOS alone")
 	}
 	if t.SectorSize == 4096 {

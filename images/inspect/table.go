@@ -1,11 +1,15 @@
 package inspect
 
 import (
+	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"strings"
 	"unicode/utf16"
+
+	"github.com/ingot-metal/ingot/images"
 )
 
 // Table is a disk's partition table.
@@ -50,6 +54,27 @@ const (
 	entryBytes = 128
 	maxEntries = 128
 )
+
+// CheckTable reads the partition table in the beginning of a whole disk, of which the first MiB is enough, and refuses one that the agent
+// would refuse. A size of -1 is not known yet. The table comes with the error, too, as far as it could be read.
+func CheckTable(start []byte, size int64) (*Table, error) {
+	t, fault := readTable(start, size)
+	switch {
+	case fault != "":
+		return t, &images.Error{Err: errors.New(fault), Remedy: "check that the image is complete, or make it again"}
+	case len(t.Partitions) == 0:
+		return t, &images.Error{Err: errors.New("its partition table has no partition"), Remedy: "give an image with a system in it"}
+	}
+	return t, nil
+}
+
+// CheckEnd refuses a disk that is none by its last 512 bytes: a fixed VHD is a raw disk with a footer behind it.
+func CheckEnd(last []byte) error {
+	if bytes.HasPrefix(last, []byte("conectix")) {
+		return &images.Error{Err: errors.New("images in vhd format are not supported"), Remedy: "convert it: qemu-img convert -f vpc -O raw"}
+	}
+	return nil
+}
 
 // readTable reads the partition table in the beginning of a disk of the given size. What is wrong with it comes as a sentence.
 func readTable(start []byte, size int64) (*Table, string) {

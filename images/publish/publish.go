@@ -27,6 +27,7 @@ import (
 
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/images/inspect"
 )
 
 // Options say how an image is published.
@@ -110,6 +111,11 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 	if err != nil {
 		return nil, err
 	}
+	// What is wrong with the table is told before hours of work, as far as it shows by then.
+	if err := checkTable(info, e.Size()); err != nil {
+		e.Close()
+		return nil, err
+	}
 	x, stored, err := assemble(ctx, e, dir, o)
 	if cerr := e.Close(); err == nil {
 		err = cerr
@@ -118,6 +124,17 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 		return nil, err
 	}
 	x.Source, x.Head, x.Sector, x.LZ4 = clean(o.Source), info.Head, sectorOf(info.Start), o.LZ4
+	if err := checkTable(info, x.Size); err != nil {
+		return nil, err
+	}
+	// The disk's end came in any order, and is in the folder by now.
+	last, err := load(ctx, x, len(x.Chunks)-1, dir)
+	if err == nil {
+		err = checkEnd(last)
+	}
+	if err != nil {
+		return nil, err
+	}
 	b := x.Marshal()
 	r := &Result{Path: dir.index(o.Name), SHA256: sha256.Sum256(b), Index: x, Written: stored.bytes.Load(), New: int(stored.objects.Load())}
 	signatures := map[string][]byte{}
@@ -128,6 +145,18 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 	}
 	return r, dir.finish(o.Name, b, signatures)
 }
+
+// checkTable refuses a disk that no agent would deploy, as inspect does. A partition's file system has no table.
+func checkTable(info images.Info, size int64) error {
+	if info.Partition {
+		return nil
+	}
+	_, err := inspect.CheckTable(info.Start, size)
+	return err
+}
+
+// checkEnd does so by the disk's last chunk; nil stands for zeros.
+func checkEnd(chunk []byte) error { return inspect.CheckEnd(chunk[max(0, len(chunk)-512):]) }
 
 // encoder packs with the built-in encoder.
 func encoder(level, workers int) func(context.Context, []byte) ([]byte, error) {

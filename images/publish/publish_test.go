@@ -25,6 +25,7 @@ import (
 
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/images/inspect"
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
@@ -589,6 +590,98 @@ func TestRefusals(t *testing.T) {
 	cancel()
 	if _, err := Image(ctx, input(img), Dir(t.TempDir()), Options{Name: "x"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
+	}
+}
+
+// TestUnfitDisks: what no agent would deploy gets no index, in a plain file or a packed one, whose size nobody knows before its end.
+func TestUnfitDisks(t *testing.T) {
+	kit.NeedPrograms(t, "sgdisk", "gzip")
+	table := func(args ...string) []byte {
+		file := filepath.Join(t.TempDir(), "disk")
+		img := disk(16*mib, 3)
+		clear(img[:mib]) // of the MBR, or sgdisk takes it over
+		if err := os.WriteFile(file, img, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		kit.Run(t, "sgdisk", append(append([]string{"-o"}, args...), file)...)
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	gpt := table("-n", "1:2048:+4M", "-n", "2:0:0")
+	footer := append([]byte("conectix"), make([]byte, 504)...)
+	damaged := bytes.Clone(gpt)
+	damaged[512+40] ^= 1
+	protected := disk(mib, 1)
+	protected[446+4] = 0xee
+	for _, c := range []struct {
+		name, want string
+		img        []byte
+	}{
+		{"sound", "", gpt},
+		{"fixed VHD", "images in vhd format", append(bytes.Clone(gpt), footer...)},
+		{"fixed VHD within a chunk", "images in vhd format", append(disk(5*mib, 1), footer...)},
+		{"cut off", "the image is cut off", gpt[:9*mib]},
+		{"damaged header", "header is damaged", damaged},
+		{"no partition", "no partition", table()},
+		{"no GPT", "GPT that is not there", protected},
+	} {
+		file := filepath.Join(t.TempDir(), "disk")
+		if err := os.WriteFile(file, c.img, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		kit.Run(t, "gzip", "-1", file)
+		packed, err := os.ReadFile(file + ".gz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range [][]byte{c.img, packed} {
+			dir := t.TempDir()
+			_, err := Image(t.Context(), input(b), Dir(dir), Options{Name: "test", Level: 1})
+			seen, ierr := inspect.Inspect(t.Context(), input(b), inspect.Options{})
+			if ierr != nil {
+				t.Fatal(ierr)
+			}
+			if c.want == "" {
+				if err != nil || !seen.Deployable {
+					t.Errorf("%s: %v, %+v", c.name, err, seen)
+				}
+				continue
+			}
+			var refused *images.Error
+			if !errors.As(err, &refused) || !strings.Contains(err.Error(), c.want) || err.Error() != seen.Reason || refused.Remedy != seen.Remedy {
+				t.Errorf("%s: %v; inspect says %q, %q", c.name, err, seen.Reason, seen.Remedy)
+			}
+			if _, err := os.Stat(filepath.Join(dir, "test.ingot")); err == nil {
+				t.Errorf("%s: there is an index", c.name)
+			}
+		}
+		// Verify finds those that were published before this was looked at.
+		dir := Dir(t.TempDir())
+		if err := dir.make(); err != nil {
+			t.Fatal(err)
+		}
+		e, info, err := images.Open(input(c.img), images.Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x, _, err := assemble(t.Context(), e, dir, Options{Compress: encoder(1, 1), Workers: 1, Meter: new(Meter)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Head = info.Head
+		if err := Verify(t.Context(), x, dir, nil); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("verify %s: %v", c.name, err)
+		}
+	}
+	// A partition's file system has no table.
+	ext4 := make([]byte, mib)
+	copy(ext4[0x438:], "\x53\xef")
+	dir := t.TempDir()
+	if err := Verify(t.Context(), publish(t, ext4, dir, Options{}).Index, Dir(dir), nil); err != nil {
+		t.Error(err)
 	}
 }
 

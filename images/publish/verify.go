@@ -9,7 +9,9 @@ import (
 	"runtime"
 	"sync"
 
+	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/images/inspect"
 )
 
 // Objects is where the objects of a published image are. What Object gives has been checked by Object.Verify.
@@ -54,6 +56,7 @@ func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
 	})
 	var faults []error
 	sum := sha256.New()
+	var first, last []byte // chunks
 	var blocks index.Blocks
 	i := 0
 	for next := range queue {
@@ -82,6 +85,9 @@ func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
 		} else {
 			writeZeros(sum, n)
 		}
+		if last = r.raw; i == 0 {
+			first = r.raw
+		}
 		m.Done.Add(n)
 		m.Stored.Add(x.Chunks[i].Len)
 		i++
@@ -92,7 +98,23 @@ func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
 	if faults == nil && !bytes.Equal(sum.Sum(nil), x.SHA256[:]) {
 		faults = append(faults, fmt.Errorf("the disk's SHA-256 is %x, and the index says %x", sum.Sum(nil), x.SHA256))
 	}
+	if faults == nil {
+		// Right, byte by byte, but of a source that publishing did not always look at.
+		if err := deployable(x, first, last); err != nil {
+			faults = append(faults, fmt.Errorf("no agent would deploy it: %w", err))
+		}
+	}
 	return errors.Join(faults...)
+}
+
+// deployable refuses a disk that publishing would refuse, by its first and last chunk.
+func deployable(x *index.Index, first, last []byte) error {
+	if x.Head == images.GPT || x.Head == images.MBR {
+		if _, err := inspect.CheckTable(first[:min(len(first), 1<<20)], x.Size); err != nil {
+			return err
+		}
+	}
+	return checkEnd(last)
 }
 
 // load gives what a chunk of the disk holds; nil stands for zeros.

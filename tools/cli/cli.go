@@ -42,6 +42,10 @@ func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	root.SetIn(stdin)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	root.InitDefaultCompletionCmd() // writes to where the output goes by now
+	for _, cmd := range root.Commands() {
+		refuseUnknown(cmd)
+	}
 	return root.ExecuteContext(ctx)
 }
 
@@ -86,6 +90,30 @@ Who asks, where the conductor wants to know, comes from the environment, as for 
 	root.AddCommand(p.nodeCommand(), p.portCommand(), p.driverCommand(), p.ruleCommand(), p.poolCommand(), p.eventsCommand(), p.logCommand(), p.eraseCommand())
 	root.AddCommand(p.toolCommands()...)
 	return root
+}
+
+// refuseUnknown makes a mistyped command below cmd an error: cobra does that for the first word alone, and prints help for all others.
+func refuseUnknown(cmd *cobra.Command) {
+	for _, c := range cmd.Commands() {
+		refuseUnknown(c)
+	}
+	if !cmd.HasSubCommands() || cmd.Runnable() {
+		return
+	}
+	cmd.DisableFlagsInUseLine = true
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return nil
+		}
+		var names []string
+		for _, c := range cmd.Commands() {
+			if c.IsAvailableCommand() {
+				names = append(names, c.Name())
+			}
+		}
+		return usage("unknown command %q for %q; there are: %s", args[0], cmd.CommandPath(), strings.Join(names, ", "))
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 }
 
 // client makes the client of the conductor.

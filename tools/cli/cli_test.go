@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -185,6 +187,32 @@ func TestNobodyThere(t *testing.T) {
 func TestCancelledWaitSaysThatWorkGoesOn(t *testing.T) {
 	if got := Message(about("n1", context.Canceled)); !strings.Contains(got, "ingot node watch n1") {
 		t.Errorf("Message = %q", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	disk := filepath.Join(t.TempDir(), "disk.raw")
+	writeDisk(t, disk, 6<<20)
+	for _, line := range []string{"image publish " + disk + " -o " + t.TempDir(), "image inspect " + disk} {
+		err := Run(ctx, words(line), strings.NewReader(""), io.Discard, io.Discard, func(string) string { return "" })
+		if !errors.Is(err, context.Canceled) || strings.Contains(Message(err), "node") {
+			t.Errorf("ingot %s says %q", line, Message(err))
+		}
+	}
+}
+
+// TestMistypedCommands: a script must not take the help for a success.
+func TestMistypedCommands(t *testing.T) {
+	u := &user{t: t}
+	u.fails(words("bogus"), "unknown command")
+	u.fails(words("image bogus"), `unknown command "bogus" for "ingot image"`, "build, inspect, publish, verify")
+	u.fails(words("image push x"), `unknown command "push"`)
+	u.fails(words("-o json node bogus"), `unknown command "bogus"`, "deploy")
+	u.fails(words("erase bogus"), `unknown command "bogus"`, "verify")
+	u.fails(words("completion bogus"), "unknown command")
+	for _, line := range []string{"", "image", "image --help", "node", "completion", "help image"} {
+		if out := u.ok(words(line)...); !strings.Contains(out, "Available Commands") {
+			t.Errorf("ingot %s says %q", line, out)
+		}
 	}
 }
 

@@ -67,6 +67,9 @@ func hint(err error, name string) string {
 	case errors.As(err, &own):
 		return own.hint
 	case errors.Is(err, context.Canceled):
+		if !errors.As(err, new(*nodeError)) {
+			return "" // what was asked for ended with the command
+		}
 		return fmt.Sprintf("The work on the node goes on. Look at it with: ingot node watch %s", name)
 	case errors.As(err, &down):
 		return "Is ingotd running there? Start it, or say where it is with --endpoint or INGOT_ENDPOINT."

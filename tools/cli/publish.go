@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -29,6 +30,9 @@ const builtinLevel = publish.MaxLevel
 
 // keyPassword is the environment variable with the password of the key to sign with.
 const keyPassword = "INGOT_KEY_PASSWORD"
+
+// urlLike are places that nobody means as a folder. A single letter may be a drive.
+var urlLike = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]+:/`)
 
 type publishOptions struct {
 	out, name, signKey, cosignKey, passwordFile string
@@ -116,6 +120,9 @@ func (p *program) publish(ctx context.Context, source string, o publishOptions) 
 	start := time.Now()
 	if o.out == "" {
 		return usage("say where to publish to: -o FOLDER or -o oci://REGISTRY/REPOSITORY:TAG")
+	}
+	if urlLike.MatchString(o.out) && !oci.IsReference(o.out) {
+		return usage("-o %s is neither a folder nor oci://REGISTRY/REPOSITORY:TAG: publish to the folder that a web server serves, or to a registry", o.out)
 	}
 	po := publish.Options{Name: o.name, LZ4: o.compression == "lz4", Level: o.level, Meter: new(publish.Meter)}
 	if o.level < 1 || o.level > bestLevel {

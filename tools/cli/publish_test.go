@@ -168,9 +168,34 @@ func TestImagePublish(t *testing.T) {
 	fails(t, "is a folder", "image", "publish", dir, "-o", in("x"))
 	fails(t, "--name", "image", "publish", "-", "-o", in("x"))
 	fails(t, "is no reference", "image", "publish", in("disk.raw"), "-o", "oci://nothing")
+	for _, place := range []string{"http://host/x", "https://host/x", "HTTP://host/x", "file:///x", "oci:/x", "s3://x/y"} {
+		fails(t, "the folder that a web server serves", "image", "publish", in("disk.raw"), "-o", place)
+	}
+	if left, _ := filepath.Glob("*:"); left != nil {
+		t.Errorf("made %v", left)
+	}
+	ok(t, "image", "publish", in("disk.raw"), "-o", in("with:colon"))
 	fails(t, "not the index", "image", "verify", in("disk.raw"))
 	if err := os.WriteFile(in("page.raw"), []byte("<html>"), 0o644); err != nil {
 		t.Fatal(err)
+	}
+	// inspect and publish refuse the same disks, with the same words.
+	cut, err := os.ReadFile(in("disk.raw"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut[446+13] = 0xff // more sectors than there are
+	if err := os.WriteFile(in("cut.raw"), cut, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	kit.Run(t, "qemu-img", "convert", "-O", "vpc", "-o", "subformat=fixed", in("disk.raw"), in("fixed.vhd"))
+	for file, want := range map[string][2]string{
+		"cut.raw": {"the image is cut off", "heck that the image is complete"}, "fixed.vhd": {"images in vhd format are not supported", "qemu-img convert -f vpc"},
+	} {
+		fails(t, want[0], "image", "inspect", in(file))
+		if text := fails(t, want[0], "image", "publish", in(file), "-o", in("x")); !strings.Contains(text, want[1]) {
+			t.Errorf("%s: %s", file, text)
+		}
 	}
 	if text := fails(t, "HTML page", "image", "publish", in("page.raw"), "-o", in("x")); !strings.Contains(text, "\n") {
 		t.Errorf("no advice: %s", text)
