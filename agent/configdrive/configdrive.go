@@ -12,6 +12,7 @@ package configdrive
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -170,6 +171,8 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) 
 	switch {
 	case err != nil:
 		return nil, "", step.Fail(remedyDrive, err)
+	case fs == nil && cutOff(payload):
+		return nil, "", step.Failf("make or fetch the config drive again", "the ISO 9660 image is truncated: it has %d bytes, fewer than its volume", len(payload))
 	case fs == nil && sector <= drive.Sector:
 		return payload, "iso9660", nil
 	case fs != nil && fs.Sector() >= sector:
@@ -186,6 +189,13 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) 
 		}
 	}
 	return makeFS(files, sector, now)
+}
+
+// cutOff tells that an ISO 9660 image is shorter than its primary volume descriptor says that its volume is.
+func cutOff(iso []byte) bool {
+	d := iso[16*drive.Sector:]
+	blocks, size := binary.LittleEndian.Uint32(d[80:]), binary.LittleEndian.Uint16(d[128:])
+	return d[0] == 1 && uint64(blocks)*uint64(size) > uint64(len(iso))
 }
 
 func errRebuild(sector int, err error) error {

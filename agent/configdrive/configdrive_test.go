@@ -424,3 +424,25 @@ func TestStepFailures(t *testing.T) {
 		t.Errorf("a fault of the disk: %v", err)
 	}
 }
+
+func TestTruncatedISO(t *testing.T) {
+	iso := build(t, object, 512)
+	asArg := func(b []byte) json.RawMessage {
+		raw, err := json.Marshal(base64.StdEncoding.EncodeToString(b))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	for _, sector := range []int{512, 4096} {
+		if _, _, err := Build(t.Context(), asArg(iso), sector, noon); err != nil {
+			t.Errorf("all of it, sectors of %d: %v", sector, err)
+		}
+		if _, _, err := Build(t.Context(), asArg(append(bytes.Clone(iso), make([]byte, 150*drive.Sector)...)), sector, noon); err != nil {
+			t.Errorf("padded, sectors of %d: %v", sector, err)
+		}
+		if _, _, err := Build(t.Context(), asArg(iso[:len(iso)-1]), sector, noon); err == nil || !strings.Contains(err.Error(), "truncated") {
+			t.Errorf("one byte less, sectors of %d: %v", sector, err)
+		}
+	}
+}

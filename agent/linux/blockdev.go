@@ -34,6 +34,9 @@ const (
 	bounceSize = 1 << 20
 )
 
+// ErrNoDisk is why a folder or a character device is not opened.
+var ErrNoDisk = errors.New("neither a block device nor a plain file")
+
 // OpenExclusive opens a block device, or a plain file, for reading and writing. On a block device nobody else can hold or
 // mount it meanwhile (O_EXCL; EBUSY when somebody does already), and reads and writes go past the page cache. On a plain file
 // O_EXCL means nothing without O_CREAT, so a whole-file lock takes its place.
@@ -51,7 +54,7 @@ func OpenExclusive(ctx context.Context, path string) (Device, error) {
 	case unix.S_IFREG:
 		return openFile(path)
 	}
-	return nil, fmt.Errorf("open %s: neither a block device nor a plain file", path)
+	return nil, fmt.Errorf("open %s: %w", path, ErrNoDisk)
 }
 
 func openBlock(path string) (Device, error) {
@@ -109,6 +112,18 @@ type device struct {
 	sector int
 	major  uint32
 	minor  uint32
+}
+
+// ReadOnly tells that a device is write-protected. Not all drivers refuse to open it then, and who only reads may have it.
+func (d *device) ReadOnly() (bool, error) {
+	if !d.block {
+		return false, nil
+	}
+	var ro int32
+	if err := ioctlPtr(int(d.f.Fd()), unix.BLKROGET, unsafe.Pointer(&ro)); err != nil {
+		return false, &os.PathError{Op: "read write protection of", Path: d.path, Err: err}
+	}
+	return ro != 0, nil
 }
 
 func (d *device) measure() error {

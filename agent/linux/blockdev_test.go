@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/ingot-metal/ingot/test/kit"
 )
 
 func tempDisk(t *testing.T, size int) string {
@@ -96,5 +98,20 @@ func TestOpenRefusesWhatIsNoDisk(t *testing.T) {
 	}
 	if _, err := OpenExclusive(t.Context(), "/dev/null"); err == nil {
 		t.Error("a character device was opened as a disk")
+	}
+}
+
+func TestWriteProtection(t *testing.T) {
+	kit.NeedRoot(t)
+	file := tempDisk(t, 1<<20)
+	for path, want := range map[string]bool{file: false, kit.Loop(t, file): false, kit.Loop(t, file, "--read-only"): true} {
+		d, err := OpenExclusive(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := d.(*device).ReadOnly(); err != nil || got != want {
+			t.Errorf("%s: read-only %v, %v, want %v", path, got, err, want)
+		}
+		d.Close()
 	}
 }

@@ -2,11 +2,13 @@ package standalone
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -41,6 +43,29 @@ func ReadConfigDrive(name string) (json.RawMessage, error) {
 		return json.Marshal(string(b))
 	}
 	return json.Marshal(base64.StdEncoding.EncodeToString(b))
+}
+
+// drive is a config drive that could be built.
+type drive struct {
+	arg    json.RawMessage // of write_configdrive
+	format string
+	size   int
+}
+
+// buildDrive builds, and fetches, a config drive as write_configdrive will do when the image is on the disk. No config drive gives nil.
+func buildDrive(ctx context.Context, raw json.RawMessage, sector int) (*drive, error) {
+	if len(raw) == 0 {
+		return nil, nil
+	}
+	payload, format, err := configdrive.Build(ctx, raw, sector, time.Now())
+	if err != nil {
+		return nil, fmt.Errorf("config drive: %w", err)
+	}
+	d := &drive{raw, format, len(payload)}
+	if bytes.HasPrefix(bytes.TrimSpace(raw), []byte(`"http`)) { // not fetched again: the next answer may be another
+		d.arg, err = json.Marshal(base64.StdEncoding.EncodeToString(payload))
+	}
+	return d, err
 }
 
 func isText(b []byte) bool {

@@ -12,13 +12,23 @@ import (
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/linux"
 	"github.com/ingot-metal/ingot/agent/step"
+	"golang.org/x/sys/unix"
 )
 
 // machine is this machine, with one disk.
 type machine struct {
 	linux.Machine
+	root string // of a test, that has a firmware of its own
 	disk disk.Disk
 	seen *seen
+}
+
+// Root is where /sys and others are found.
+func (m machine) Root() string {
+	if m.root != "" {
+		return m.root
+	}
+	return m.Machine.Root()
 }
 
 // Disks is the one disk, as long as it is there.
@@ -62,20 +72,66 @@ func openMachine(ctx context.Context, path string) (machine, error) {
 	}
 	for _, d := range disks {
 		if d.Name == real {
+			if d.ReadOnly {
+				return m, notOpened(errProtected(path))
+			}
 			m.disk = d
 			return m, nil
 		}
 	}
 	// A loop device, an array, a mapped device or a file: nothing is burnt into it, its path is all it has.
-	dev, err := linux.OpenExclusive(ctx, real)
+	dev, err := openWritable(ctx, real)
 	if err != nil {
-		return m, inUse(err)
+		return m, notOpened(err)
 	}
 	major, minor := dev.Number()
 	m.disk = disk.Disk{Name: real, ByPath: real, Number: fmt.Sprintf("%d:%d", major, minor), Size: dev.Size(), LogicalSectors: dev.SectorSize(), PhysicalSectors: dev.SectorSize()}
 	return m, dev.Close()
 }
 
-func inUse(err error) error {
-	return step.Fail("see what uses it (lsblk, mount, losetup) and release it; or run this as root", err)
+// openWritable refuses a device that is write-protected, of which else only the first write would tell.
+func openWritable(ctx context.Context, path string) (disk.Device, error) {
+	dev, err := linux.OpenExclusive(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	if d, ok := dev.(interface{ ReadOnly() (bool, error) }); ok {
+		ro, err := d.ReadOnly()
+		if err == nil && ro {
+			err = errProtected(path)
+		}
+		if err != nil {
+			return nil, errors.Join(err, dev.Close())
+		}
+	}
+	return dev, nil
+}
+
+func errProtected(path string) error {
+	return fmt.Errorf("open %s: the device is write-protected: %w", path, unix.EROFS)
+}
+
+const remedyInUse = "see what uses it (lsblk, mount, losetup) and release it"
+
+// notOpened gives the error of a disk that can't be opened its remedy.
+func notOpened(err error) error {
+	switch {
+	case errors.Is(err, unix.EBUSY):
+		return step.Fail(remedyInUse, err)
+	case errors.Is(err, linux.ErrNoDisk):
+		return step.Fail("give --disk, the path of a disk, a loop device or a file", err)
+	case errors.Is(err, unix.EROFS):
+		return step.Fail("take its write protection off (a switch on it, blockdev --setrw, losetup without --read-only, mount -o remount,rw), or give another disk", err)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return step.Fail("run this as root", err)
+	}
+	return err
+}
+
+// canBoot refuses a boot entry where there is no firmware that could have one. It is asked before anything is written.
+func (m machine) canBoot() error {
+	if isThere(filepath.Join(m.Root(), "sys/firmware/efi")) {
+		return nil
+	}
+	return step.Failf("leave out --boot-entry, or start this machine by UEFI", "this machine was not started by UEFI: no boot entry can be made")
 }

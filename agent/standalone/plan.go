@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/url"
 	"strings"
-	"time"
 
-	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/oci"
@@ -31,7 +31,7 @@ func LookAt(ctx context.Context, o Options) (Target, error) {
 	t := Target{Disk: m.disk}
 	dev, err := m.OpenExclusive(ctx, m.disk.Name)
 	if err != nil {
-		return t, inUse(err)
+		return t, notOpened(err)
 	}
 	defer dev.Close() // only read
 	if t.Holds, err = holds(dev); err != nil {
@@ -86,11 +86,15 @@ type Plan struct {
 
 // Rehearse does all that Write does before it touches the disk, and is refused by what Write would be refused by: the image's server, its
 // signature, the digest of an index, its table and what the disk has room for. The digest of an image that is no published one is known
-// only once all of it has been fetched. An image from a pipe can't be rehearsed, since it can be read only once.
+// only once all of it has been fetched. An image from a pipe can be read only once: only its config drive is looked at.
 func Rehearse(ctx context.Context, o Options, log *slog.Logger) error {
 	m, err := o.target(ctx)
-	if err != nil || isPipe(o.Image) {
+	if err != nil {
 		return err
+	}
+	if isPipe(o.Image) {
+		_, err := buildDrive(ctx, o.ConfigDrive, m.disk.LogicalSectors)
+		return inFlags(err)
 	}
 	m.seen.dry = true
 	_, err = m.write(ctx, o, log, func(string, step.Progress) {})
@@ -119,21 +123,36 @@ func Examine(ctx context.Context, o Options, log *slog.Logger) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
+	drive, err := buildDrive(ctx, o.ConfigDrive, t.Disk.LogicalSectors)
+	if err != nil {
+		return nil, inFlags(err)
+	}
+	if drive != nil {
+		o.ConfigDrive = drive.arg
+	}
 	if err := Rehearse(ctx, o, nil); err != nil {
 		return nil, err
 	}
-	p := &Plan{Target: t, Image: o.Image, Trust: o.trust(), BootEntry: o.BootEntry}
+	p := &Plan{Target: t, Image: shown(o.Image), Trust: o.trust(), BootEntry: o.BootEntry}
 	if err := p.lookAtImage(ctx, o, log); err != nil {
 		return nil, inFlags(err)
 	}
-	if len(o.ConfigDrive) > 0 {
-		payload, format, err := configdrive.Build(ctx, o.ConfigDrive, t.Disk.LogicalSectors, time.Now())
-		if err != nil {
-			return nil, fmt.Errorf("config drive: %w", err)
-		}
-		p.ConfigDrive = fmt.Sprintf("%s, %s", format, size(uint64(len(payload))))
+	if drive != nil {
+		p.ConfigDrive = fmt.Sprintf("%s, %s", drive.format, size(uint64(drive.size)))
 	}
 	return p, nil
+}
+
+// shown is an image's path, or its URL without what may be secret.
+func shown(image string) string {
+	if _, local := localImage(image); local {
+		return image
+	}
+	u, err := url.Parse(image)
+	if err != nil {
+		return "a URL that can't be understood"
+	}
+	return fetch.Redact(u)
 }
 
 // trust tells people what the image is verified by.

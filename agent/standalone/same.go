@@ -1,6 +1,7 @@
 package standalone
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -122,6 +123,31 @@ func apart(image, target string) error {
 	if slices.Contains(below, to) || slices.Contains(below, to.bottom()) || slices.Contains(to.under(nil, false), from.bottom()) {
 		return step.Failf("copy the image to somewhere else, or give another disk",
 			"the image %s is on the disk %s that it would be written to", path, target)
+	}
+	return nil
+}
+
+// alone refuses a disk that is in use through a loop device: the file of a mounted one, or another loop device over the same file. Neither
+// an exclusive open nor a lock of the disk itself tells.
+func alone(given, target string) error {
+	to, ok := storageOf(target)
+	if !ok {
+		return nil // opening it has said so, or will
+	}
+	loops, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, l := range loops {
+		name := "/dev/" + filepath.Base(filepath.Dir(filepath.Dir(l)))
+		loop, ok := storageOf(name)
+		if !ok || loop == to || !slices.Contains(loop.under(nil, false), to.bottom()) {
+			continue
+		}
+		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
+		if err == nil {
+			unix.Close(fd)
+		}
+		if errors.Is(err, unix.EBUSY) {
+			return step.Failf(remedyInUse, "%s is in use through %s, a loop device of the same data", given, name)
+		}
 	}
 	return nil
 }

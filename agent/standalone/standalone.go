@@ -98,11 +98,24 @@ func (o Options) target(ctx context.Context) (machine, error) {
 	if err != nil {
 		return m, err
 	}
-	return m, apart(o.Image, m.disk.Name)
+	if o.BootEntry {
+		if err := m.canBoot(); err != nil {
+			return m, err
+		}
+	}
+	if err := apart(o.Image, m.disk.Name); err != nil {
+		return m, err
+	}
+	return m, alone(o.Disk, m.disk.Name)
 }
 
 func (m machine) write(ctx context.Context, o Options, log *slog.Logger, report func(stepName string, p step.Progress)) (*Result, error) {
 	began := time.Now()
+	// A bad config drive must not be found when the old system is gone.
+	drive, err := buildDrive(ctx, o.ConfigDrive, m.disk.LogicalSectors)
+	if err != nil {
+		return nil, err
+	}
 	url, stop, err := serveIndex(o.Image)
 	if err != nil {
 		return nil, err
@@ -110,8 +123,8 @@ func (m machine) write(ctx context.Context, o Options, log *slog.Logger, report 
 	defer stop()
 	o.Image = url
 	plan := []step.Planned{planned("write_image", o.args(m.disk.Name))}
-	if len(o.ConfigDrive) > 0 {
-		plan = append(plan, planned("write_configdrive", map[string]any{"configdrive": o.ConfigDrive}))
+	if drive != nil {
+		plan = append(plan, planned("write_configdrive", map[string]any{"configdrive": drive.arg}))
 	}
 	if o.BootEntry {
 		plan = append(plan, planned("prepare_instance_boot", map[string]any{}))
@@ -130,7 +143,7 @@ func (m machine) write(ctx context.Context, o Options, log *slog.Logger, report 
 	if r.Result, ok = rep.results["write_image"].(*image.Result); !ok {
 		return nil, errors.New("write_image ended without a result")
 	}
-	pending, err := disk.PendingOf(facts)
+	pending, err := disk.WrittenOf(facts) // prepare_instance_boot has committed it
 	if err != nil {
 		return nil, err
 	}

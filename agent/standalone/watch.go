@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"golang.org/x/sys/unix"
 )
 
 // Left is what a write that did not come to its end left on the disk.
@@ -53,6 +54,7 @@ type seen struct {
 
 	mu      sync.Mutex
 	touched bool
+	writes  int  // that have not returned yet
 	sector0 bool // something is in the first sector, which is written last
 	done    bool // and was read back
 	reread  error
@@ -66,7 +68,7 @@ func (s *seen) left() Left {
 		return Complete
 	case s.sector0:
 		return Doubtful
-	case s.touched:
+	case s.touched || s.writes > 0:
 		return Broken
 	}
 	return Untouched
@@ -81,7 +83,7 @@ func (s *seen) stale() error {
 
 // OpenExclusive opens a disk that is watched.
 func (m machine) OpenExclusive(ctx context.Context, path string) (disk.Device, error) {
-	dev, err := m.Machine.OpenExclusive(ctx, path)
+	dev, err := openWritable(ctx, path)
 	if err != nil {
 		return nil, err
 	}
@@ -94,18 +96,29 @@ type watched struct {
 	seen *seen
 }
 
-func (w watched) WriteAt(p []byte, off int64) (int, error) {
+func (w watched) WriteAt(p []byte, off int64) (n int, err error) {
 	w.seen.mu.Lock()
 	if w.seen.dry {
 		w.seen.mu.Unlock()
 		return 0, errDry
 	}
-	w.seen.touched = true
+	w.seen.writes++ // one that never returns may have written
+	before := w.seen.sector0
 	if off == 0 {
 		w.seen.sector0 = !allZero(p[:min(len(p), w.SectorSize())])
 	}
 	w.seen.mu.Unlock()
-	return w.Device.WriteAt(p, off)
+	n, err = w.Device.WriteAt(p, off)
+	w.seen.mu.Lock()
+	defer w.seen.mu.Unlock()
+	w.seen.writes--
+	switch {
+	case n > 0 || !refused(err):
+		w.seen.touched = true
+	case off == 0:
+		w.seen.sector0 = before
+	}
+	return n, err
 }
 
 func (w watched) Punch(off, n int64) error {
@@ -114,9 +127,21 @@ func (w watched) Punch(off, n int64) error {
 		w.seen.mu.Unlock()
 		return errDry
 	}
-	w.seen.touched = true
+	w.seen.writes++
 	w.seen.mu.Unlock()
-	return w.Device.Punch(off, n)
+	err := w.Device.Punch(off, n)
+	w.seen.mu.Lock()
+	defer w.seen.mu.Unlock()
+	w.seen.writes--
+	if !refused(err) {
+		w.seen.touched = true
+	}
+	return err
+}
+
+// refused tells that the kernel did not even begin to write.
+func refused(err error) bool {
+	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EBADF)
 }
 
 // RereadPartitions is what disk.Commit does last, when the table has been read back.

@@ -73,6 +73,9 @@ func write(ctx context.Context, args []string, stdin io.Reader, stdout, stderr i
 	if o.CA, err = readText(ca); err != nil {
 		return err
 	}
+	if ca != "" && strings.TrimSpace(o.CA) == "" { // it would be as if none was given
+		return remedied(step.Failf("give a file with certificates in PEM form, or leave out --ca", "--ca: %s is empty", ca))
+	}
 	for _, k := range keys {
 		text, err := keyText(k)
 		if err != nil {

@@ -130,3 +130,17 @@ func TestFailureTellsOfTheDisk(t *testing.T) {
 		t.Errorf("a wrong digest: %v", err)
 	}
 }
+
+func TestEmptyCertificates(t *testing.T) {
+	image, sum, disk := imageAndDisk(t)
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, []byte("\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range []string{ca, "/dev/null"} {
+		err := write(t.Context(), []string{"--image", image, "--sha256", sum, "--disk", disk, "--quiet", "--yes", "--ca", file}, nil, io.Discard, io.Discard)
+		if err == nil || !strings.Contains(err.Error(), file+" is empty") || !strings.Contains(err.Error(), "what to do") {
+			t.Errorf("--ca %s: %v", file, err)
+		}
+	}
+}

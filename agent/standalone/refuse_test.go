@@ -1,0 +1,217 @@
+package standalone
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ingot-metal/ingot/agent/configdrive"
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+// wantOld fails when what dirty made was written to.
+func wantOld(t *testing.T, file string) {
+	t.Helper()
+	got, err := os.ReadFile(file)
+	if err != nil || len(bytes.Trim(got, "\xa5")) != 0 {
+		t.Errorf("the disk was touched (%v)", err)
+	}
+}
+
+func TestBadConfigDriveLeavesTheDisk(t *testing.T) {
+	img := mbrImage(4 * mib)
+	path, file := dirty(t, 80*mib, false)
+	iso, _, err := configdrive.Build(t.Context(), []byte(`{"meta_data": {}}`), 512, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	z.Write(iso)
+	z.Close()
+	gone := httptest.NewServer(http.NotFoundHandler())
+	defer gone.Close()
+	text := base64.StdEncoding.EncodeToString(iso)
+	for name, content := range map[string][]byte{
+		"a misspelt name":   []byte(`{"meta_dta": {}}`),
+		"a list":            []byte(`[1, 2]`),
+		"nothing":           {},
+		"YAML":              []byte("meta_data:\n  hostname: web-1\n"),
+		"random bytes":      bytes.Repeat([]byte{0x91, 0x00, 0xfe}, 1000),
+		"cut base64":        []byte(text[:len(text)-len(text)/3-1]),
+		"cut gzip":          packed.Bytes()[:packed.Len()/2],
+		"a cut image":       iso[:len(iso)-4096],
+		"a URL of nothing":  nil,
+		"a folder of files": []byte("openstack/latest/meta_data.json"),
+	} {
+		arg := gone.URL + "/drive"
+		if content != nil {
+			arg = writeFile(t, "drive", content)
+		}
+		raw, err := ReadConfigDrive(arg)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		o := Options{Image: serve(t, img), Digest: digest(img), Disk: path, ConfigDrive: raw}
+		_, werr := Write(t.Context(), o, nil, silent)
+		_, eerr := Examine(t.Context(), o, nil)
+		rerr := Rehearse(t.Context(), o, nil) // before the question
+		var f *Failure
+		if !errors.As(werr, &f) || f.Left != Untouched || eerr == nil || rerr == nil || werr.Error() != eerr.Error() || rerr.Error() != eerr.Error() ||
+			!strings.HasPrefix(werr.Error(), "config drive: ") || step.AsError(werr).Remedy == "" {
+			t.Errorf("%s: Write says %v, Examine %v, Rehearse %v", name, werr, eerr, rerr)
+		}
+	}
+	wantOld(t, file)
+}
+
+// TestConfigDriveIsFetchedOnce has what was checked written, whatever the server says later.
+func TestConfigDriveIsFetchedOnce(t *testing.T) {
+	img := mbrImage(4 * mib)
+	path, _ := dirty(t, 80*mib, false)
+	iso, _, err := configdrive.Build(t.Context(), []byte(`{"meta_data": {}}`), 512, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int32
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked.Add(1) > 1 {
+			http.NotFound(w, r)
+			return
+		}
+		w.Write(iso)
+	}))
+	defer s.Close()
+	raw, _ := json.Marshal(s.URL + "/drive")
+	o := Options{Image: serve(t, img), Digest: digest(img), Disk: path, ConfigDrive: raw}
+	if _, err := Write(t.Context(), o, nil, silent); err != nil || asked.Load() != 1 {
+		t.Errorf("fetched %d times: %v", asked.Load(), err)
+	}
+}
+
+func TestWriteProtected(t *testing.T) {
+	kit.NeedRoot(t)
+	img := mbrImage(4 * mib)
+	_, file := dirty(t, 16*mib, false)
+	loop := kit.Loop(t, file, "--read-only")
+	o := Options{Image: serve(t, img), Digest: digest(img), Disk: loop}
+	_, werr := Write(t.Context(), o, nil, silent)
+	_, eerr := Examine(t.Context(), o, nil)
+	for _, err := range []error{werr, eerr} {
+		if err == nil || !strings.Contains(err.Error(), "write-protected") || !strings.Contains(step.AsError(err).Remedy, "blockdev --setrw") {
+			t.Errorf("a write-protected disk: %v (%s)", err, step.AsError(err).Remedy)
+		}
+	}
+}
+
+// refusing is a device that answers every write with an error, after n bytes.
+type refusing struct {
+	disk.Device
+	n   int
+	err error
+}
+
+func (r refusing) WriteAt([]byte, int64) (int, error) { return r.n, r.err }
+func (r refusing) Punch(int64, int64) error           { return r.err }
+func (r refusing) SectorSize() int                    { return 512 }
+
+func TestWhatWasNotWrittenIsUntouched(t *testing.T) {
+	for _, c := range []struct {
+		n     int
+		err   error
+		write Left
+		punch Left
+	}{
+		{0, unix.EPERM, Untouched, Untouched},
+		{0, &os.PathError{Op: "write", Path: "/dev/x", Err: unix.EROFS}, Untouched, Untouched},
+		{0, unix.EACCES, Untouched, Untouched},
+		{0, unix.EBADF, Untouched, Untouched},
+		{512, unix.EPERM, Doubtful, Untouched},
+		{0, unix.EIO, Doubtful, Broken},
+		{0, nil, Doubtful, Broken},
+	} {
+		w := watched{refusing{n: c.n, err: c.err}, &seen{}}
+		w.WriteAt(bytes.Repeat([]byte{1}, 4096), 0)
+		if got := w.seen.left(); got != c.write {
+			t.Errorf("a write of %d bytes, %v: %s, want %s", c.n, c.err, got, c.write)
+		}
+		w.seen = &seen{}
+		w.Punch(0, 4096)
+		if got := w.seen.left(); got != c.punch {
+			t.Errorf("a hole, %v: %s, want %s", c.err, got, c.punch)
+		}
+	}
+}
+
+func TestPlanKeepsSecrets(t *testing.T) {
+	img := mbrImage(4 * mib)
+	path, _ := dirty(t, 16*mib, false)
+	o := Options{Image: strings.Replace(serve(t, img), "http://", "http://user:secret@", 1) + "?token=secret", Digest: digest(img), Disk: path}
+	p, err := Examine(t.Context(), o, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	asJSON, err := json.Marshal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{p.Text(), string(asJSON)} {
+		if strings.Contains(text, "secret") || !strings.Contains(text, "/image") {
+			t.Errorf("told: %s", text)
+		}
+	}
+}
+
+// TestInUseThroughALoopDevice has the file of a mounted loop device for a disk, by itself and by another loop device.
+func TestInUseThroughALoopDevice(t *testing.T) {
+	kit.NeedRoot(t)
+	img := mbrImage(4 * mib)
+	_, file := dirty(t, 16*mib, false)
+	one, two := kit.Loop(t, file), kit.Loop(t, file)
+	fd, err := unix.Open(one, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0) // as a mount does
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Image: serve(t, img), Digest: digest(img)}
+	for _, o.Disk = range []string{file, two, one} {
+		_, werr := Write(t.Context(), o, nil, silent)
+		_, eerr := Examine(t.Context(), o, nil)
+		for _, err := range []error{werr, eerr} {
+			if err == nil || !strings.Contains(err.Error(), one) || !strings.Contains(step.AsError(err).Remedy, "release it") {
+				t.Errorf("%s, with %s in use: %v (%s)", o.Disk, one, err, step.AsError(err).Remedy)
+			}
+		}
+	}
+	wantOld(t, file)
+	unix.Close(fd)
+	for _, o.Disk = range []string{file, two} {
+		if _, err := Write(t.Context(), o, nil, silent); err != nil {
+			t.Errorf("%s, with nothing in use: %v", o.Disk, err)
+		}
+	}
+}
+
+func TestRemedyOfWhatCannotBeOpened(t *testing.T) {
+	for err, want := range map[error]string{
+		unix.EBUSY: "lsblk", unix.EACCES: "as root", unix.EPERM: "as root", unix.EROFS: "write protection", unix.EIO: "",
+	} {
+		got := step.AsError(notOpened(&os.PathError{Op: "open", Path: "/dev/x", Err: err})).Remedy
+		if !strings.Contains(got, want) || strings.Contains(got, "lsblk") != (err == unix.EBUSY) {
+			t.Errorf("%v: %q, want %q", err, got, want)
+		}
+	}
+}
