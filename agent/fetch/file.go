@@ -210,7 +210,7 @@ func (f *File) Rewind() {
 	f.k.reset()
 }
 
-// Distrust tells that the bytes had a wrong digest, and asks whether another attempt can make sense: from another mirror, or without having
+// Distrust tells that the bytes had a wrong digest, or with nil that they were found to be damaged before their end, and asks whether another attempt can make sense: from another mirror, or without having
 // put together what nobody knows to be of one file. Then the file is to be read again after Rewind.
 func (f *File) Distrust(got []byte) bool {
 	if f.local != nil {

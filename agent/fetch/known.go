@@ -209,11 +209,15 @@ func (k *known) came(m *mirror, off, n int64) {
 	k.furthest = max(k.furthest, off+n)
 }
 
-// distrust draws the conclusion from a wrong digest, which is nil when it is not one of the whole file that others may have too: it says
+// distrust draws the conclusion from a wrong digest, which is nil when it is not one of the whole file that others may have too, or when the file was
+// found damaged before its end: it says
 // whether another attempt makes sense. That comes from one mirror alone, so that it is clear whose file is wrong.
 func (k *known) distrust(got []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.owner == nil && got == nil {
+		return false // nothing came from anybody
+	}
 	if k.owner != nil && (!k.blind || k.only != nil) {
 		for m, sum := range k.wrong {
 			if got != nil && bytes.Equal(sum, got) {
@@ -222,7 +226,7 @@ func (k *known) distrust(got []byte) bool {
 			}
 		}
 		k.wrong[k.owner] = bytes.Clone(got)
-		k.out[k.owner] = step.Failf("replace the file there", "fetch %s: the file there has a wrong digest", k.owner.name)
+		k.out[k.owner] = step.Failf("replace the file there", "fetch %s: the file there is not the right one", k.owner.name)
 		k.owner.wrong += 2 // it seemed to have worked
 	}
 	m := k.next()
@@ -231,6 +235,6 @@ func (k *known) distrust(got []byte) bool {
 	}
 	k.only = m
 	k.restarts++
-	k.o.log.Warn("the digest is wrong: the file is fetched again, from one mirror alone", "url", m.name, "bytes", k.furthest)
+	k.o.log.Warn("the file is not the right one: it is fetched again, from one mirror alone", "url", m.name, "bytes", k.furthest)
 	return true
 }

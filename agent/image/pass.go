@@ -27,7 +27,7 @@ type pass struct {
 	args     writeArgs
 	pending  *disk.Pending
 	division *disk.Division // for a partition image
-	wrong    error          // what the last attempt's digest was refused with
+	wrong    error          // what the last attempt's file was refused with
 	short    bool           // memory is, for the decoder keeps much
 }
 
@@ -57,6 +57,11 @@ func (p *pass) once(ctx context.Context) (*Result, error) {
 		debug.FreeOSMemory()
 	}
 	if err != nil {
+		var damaged *images.Error
+		if ctx.Err() == nil && errors.As(err, &damaged) && p.src.Distrust(nil) { // another mirror may have it whole
+			p.wrong = err
+			return nil, fetch.ErrRestart
+		}
 		return nil, err
 	}
 	r.PhasesMS.Write = time.Since(began).Milliseconds()

@@ -2,6 +2,7 @@ package image
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -285,6 +286,38 @@ func TestDamagedIndex(t *testing.T) {
 		if b.disk.Written() != 0 {
 			t.Errorf("%s: the disk was touched", c.name)
 		}
+	}
+}
+
+// TestMirrorHasItWhole: what is damaged, cut off or another thing on one server is fetched from the other, whoever finds it out.
+func TestMirrorHasItWhole(t *testing.T) {
+	img := mbrImage(24 * mib)
+	var packed bytes.Buffer
+	z := gzip.NewWriter(&packed)
+	if _, err := z.Write(img); err != nil {
+		t.Fatal(err)
+	}
+	if err := z.Close(); err != nil {
+		t.Fatal(err)
+	}
+	good := packed.Bytes()
+	damaged := bytes.Clone(good)
+	copy(damaged[len(good)*3/4:], "XXXXXXXXXXXX")
+	for name, bad := range map[string][]byte{"damaged": damaged, "cut off": good[:len(good)/2], "a page": []byte("<!DOCTYPE html><html>sign in</html>")} {
+		t.Run(name, func(t *testing.T) {
+			first, second := serve(t, bad), serve(t, good)
+			b := newBench(t, fake.DiskSpec{Size: 64 * mib})
+			args := map[string]any{"image_source": first.URL, "image_mirrors": []string{second.URL}, "image_checksum": sha(good)}
+			if _, err := b.write(t.Context(), args); err != nil {
+				t.Fatal(err)
+			}
+			args["image_mirrors"] = []string{serve(t, bad).URL}
+			if _, err := newBench(t, fake.DiskSpec{Size: 64 * mib}).write(t.Context(), args); err == nil {
+				t.Error("written though no server has it whole")
+			} else {
+				t.Log(err)
+			}
+		})
 	}
 }
 
