@@ -24,6 +24,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 )
@@ -77,6 +78,9 @@ func command(ctx context.Context, args []string) error {
 		}
 		b.print(os.Stdout)
 		return b.save()
+	}
+	if !slices.Contains([]string{"", "fast", "nvme", "disk", "link", "rebuild", "swarm"}, b.only) {
+		return fmt.Errorf("-only %s: there is no such scenario", b.only)
 	}
 	if os.Getuid() != 0 {
 		return errors.New("this needs root: for loop devices, a file system and network namespaces")
