@@ -108,7 +108,7 @@ func openAt(ctx context.Context, w Where, t Trust, o *fetch.Origin) (*Image, err
 // signatureOf fetches the signature of an index.
 func signatureOf(ctx context.Context, w Where, o *fetch.Origin) ([][]byte, error) {
 	if w.Signature != "" {
-		at, err := fetch.NewOrigin([]string{w.Signature}, w.CA, w.Wait, w.Log)
+		at, err := fetch.OriginOf("signature", "image_signature", []string{w.Signature}, w.CA, w.Wait, w.Log)
 		if err != nil {
 			return nil, fmt.Errorf("image_signature: %w", err)
 		}

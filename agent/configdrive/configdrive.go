@@ -32,7 +32,13 @@ const MaxSize = drive.MaxSize
 // WriteArgs declares the arguments of write_configdrive.
 var WriteArgs = []step.Arg{
 	{Name: "configdrive", Type: "any", Required: true,
-		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 or FAT image, gzipped or not; or its http(s) URL"},
+		Description: "object with meta_data, user_data, network_data, vendor_data; or base64 of an ISO 9660 or FAT image, gzipped or not; or the http(s) URL of any of these"},
+	{Name: "image_ca", Type: "string", Description: "certificates in PEM form that the server's must be signed by, for a URL"},
+}
+
+type writeArgs struct {
+	ConfigDrive json.RawMessage `json:"configdrive"`
+	CA          string          `json:"image_ca"`
 }
 
 // machine is all that this package asks of the machine.
@@ -47,15 +53,14 @@ type Result struct {
 	Format    string `json:"format"` // "iso9660" or "vfat"
 	Bytes     int64  `json:"bytes"`
 	Start     int64  `json:"start"`
+	Warning   string `json:"warning,omitempty"` // why the instance may not find it
 }
 
 // WriteStep puts a config drive behind the image that write_image wrote, and its partition into the table that is to be committed.
 // Stopped half way, the disk has no partition table; run again, it writes the same place again.
 func WriteStep(m machine) step.Func {
 	return func(ctx context.Context, c *step.Call) (step.Outcome, error) {
-		var args struct {
-			ConfigDrive json.RawMessage `json:"configdrive"`
-		}
+		var args writeArgs
 		if err := c.Decode(&args); err != nil {
 			return step.Outcome{}, err
 		}
@@ -64,9 +69,9 @@ func WriteStep(m machine) step.Func {
 			return step.Outcome{}, err
 		}
 		c.Report(step.Progress{Phase: "build config drive"})
-		payload, format, err := Build(ctx, args.ConfigDrive, p.Disk.LogicalSectors, time.Now())
+		payload, format, err := args.built(ctx, c, p.Disk.LogicalSectors)
 		if err != nil {
-			return step.Outcome{}, fmt.Errorf("config drive: %w", err)
+			return step.Outcome{}, err
 		}
 		c.Report(step.Progress{Phase: "write config drive", Total: uint64(len(payload))})
 		part, err := put(ctx, m, p, payload)
@@ -75,7 +80,11 @@ func WriteStep(m machine) step.Func {
 		}
 		c.Report(step.Progress{Phase: "write config drive", Bytes: uint64(len(payload)), Total: uint64(len(payload))})
 		c.Log.Info("config drive written", "disk", p.Disk.Name, "partition", part.Number, "bytes", len(payload), "format", format)
-		return step.Outcome{Result: Result{Partition: part.Number, Format: format, Bytes: int64(len(payload)), Start: part.Start}}, nil
+		r := Result{Partition: part.Number, Format: format, Bytes: int64(len(payload)), Start: part.Start, Warning: oddLabel(payload)}
+		if r.Warning != "" {
+			c.Log.Warn(r.Warning, "disk", p.Disk.Name)
+		}
+		return step.Outcome{Result: r}, nil
 	}
 }
 
@@ -140,17 +149,13 @@ func write(ctx context.Context, dev disk.Device, part disk.Partition, stale []di
 const remedyDrive = "correct the config drive: an object with meta_data, user_data, network_data and vendor_data, or an ISO 9660 or FAT image of at most 64 MiB in base64"
 
 // Build makes the file system of a config drive for a disk with the given sector size, and says which kind it is.
-func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) (payload []byte, format string, err error) {
+func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time, from Servers) (payload []byte, format string, err error) {
 	raw = bytes.TrimSpace(raw)
 	switch {
 	case len(raw) == 0 || bytes.Equal(raw, []byte("null")):
 		return nil, "", step.Failf(remedyDrive, "none is given")
 	case raw[0] == '{':
-		files, err := drive.Files(raw, "") // the conductor knows the node's id; this is for who calls the step alone
-		if err != nil {
-			return nil, "", told(err)
-		}
-		return makeFS(files, sector, now)
+		return makeObject(raw, sector, now)
 	case raw[0] != '"':
 		return nil, "", step.Failf(remedyDrive, "neither an object nor a string")
 	}
@@ -158,9 +163,12 @@ func Build(ctx context.Context, raw json.RawMessage, sector int, now time.Time) 
 	if err != nil {
 		return nil, "", err
 	}
-	if bytes.HasPrefix(text, []byte("http://")) || bytes.HasPrefix(text, []byte("https://")) {
-		if text, err = fetch(ctx, string(text)); err != nil {
+	if isURL(text) {
+		if text, err = from.fetch(ctx, string(text)); err != nil {
 			return nil, "", err
+		}
+		if object := bytes.TrimSpace(text); bytes.HasPrefix(object, []byte("{")) {
+			return makeObject(object, sector, now)
 		}
 	}
 	if payload, err = drive.Unwrap(text, isImage); err != nil {
@@ -215,6 +223,14 @@ func unquote(raw json.RawMessage) ([]byte, error) {
 }
 
 type file = drive.File
+
+func makeObject(raw json.RawMessage, sector int, now time.Time) ([]byte, string, error) {
+	files, err := drive.Files(raw, "") // the conductor knows the node's id; this is for who calls the step alone
+	if err != nil {
+		return nil, "", told(err)
+	}
+	return makeFS(files, sector, now)
+}
 
 func makeFS(files []file, sector int, now time.Time) ([]byte, string, error) {
 	make, format := drive.ISO, "iso9660"

@@ -7,8 +7,11 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/json"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -45,7 +48,7 @@ var wantFiles = map[string]string{
 
 func build(t testing.TB, raw string, sector int) []byte {
 	t.Helper()
-	b, _, err := Build(t.Context(), json.RawMessage(raw), sector, noon)
+	b, _, err := Build(t.Context(), json.RawMessage(raw), sector, noon, Servers{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -213,7 +216,7 @@ func TestForeignISO(t *testing.T) {
 			}
 		}
 		// On large sectors it is rebuilt.
-		fat, format, err := Build(t.Context(), quoted(base64.StdEncoding.EncodeToString(img)), 4096, noon)
+		fat, format, err := Build(t.Context(), quoted(base64.StdEncoding.EncodeToString(img)), 4096, noon, Servers{})
 		if err != nil || format != "vfat" {
 			t.Fatalf("%v: rebuild: %s, %v", opts, format, err)
 		}
@@ -262,12 +265,12 @@ func TestEveryWayToHandInAnISO(t *testing.T) {
 		"base64 of gzip": b64(zipped(iso)), "base64 of plain": b64(iso), "wrapped": lines.String(), "not padded": strings.TrimRight(b64(zipped(iso)), "="),
 		"URL of ISO": srv.URL + "/iso", "URL of gzip": srv.URL + "/gz", "URL of base64": srv.URL + "/b64?token=secret",
 	} {
-		got, format, err := Build(t.Context(), quoted(s), 512, noon)
+		got, format, err := Build(t.Context(), quoted(s), 512, noon, Servers{})
 		if err != nil || format != "iso9660" || !bytes.Equal(got, iso) {
 			t.Errorf("%s: %d bytes, %s, %v", name, len(got), format, err)
 		}
 	}
-	_, _, err := Build(t.Context(), quoted("http://user:hunter2@"+strings.TrimPrefix(srv.URL, "http://")+"/none?sig=topsecret"), 512, noon)
+	_, _, err := Build(t.Context(), quoted("http://user:hunter2@"+strings.TrimPrefix(srv.URL, "http://")+"/none?sig=topsecret"), 512, noon, Servers{})
 	if err == nil || !strings.Contains(err.Error(), "404") || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "topsecret") {
 		t.Errorf("URL that is not there: %v", err)
 	}
@@ -286,7 +289,7 @@ func TestBuildRefuses(t *testing.T) {
 		"truncated gzip":          quoted(b64(zipped(iso)[:500])),
 		"bomb":                    quoted(b64(zipped(make([]byte, 80*mib)))),
 	} {
-		_, _, err := Build(t.Context(), raw, 512, noon)
+		_, _, err := Build(t.Context(), raw, 512, noon, Servers{})
 		var se *step.Error
 		if !errors.As(err, &se) || se.Remedy == "" {
 			t.Errorf("%s: %v", name, err)
@@ -333,7 +336,7 @@ func FuzzBuild(f *testing.F) {
 		if strings.Contains(raw, "http") {
 			return
 		}
-		Build(context.Background(), json.RawMessage(raw), 512, noon)
+		Build(context.Background(), json.RawMessage(raw), 512, noon, Servers{})
 	})
 }
 
@@ -435,14 +438,118 @@ func TestTruncatedISO(t *testing.T) {
 		return raw
 	}
 	for _, sector := range []int{512, 4096} {
-		if _, _, err := Build(t.Context(), asArg(iso), sector, noon); err != nil {
+		if _, _, err := Build(t.Context(), asArg(iso), sector, noon, Servers{}); err != nil {
 			t.Errorf("all of it, sectors of %d: %v", sector, err)
 		}
-		if _, _, err := Build(t.Context(), asArg(append(bytes.Clone(iso), make([]byte, 150*drive.Sector)...)), sector, noon); err != nil {
+		if _, _, err := Build(t.Context(), asArg(append(bytes.Clone(iso), make([]byte, 150*drive.Sector)...)), sector, noon, Servers{}); err != nil {
 			t.Errorf("padded, sectors of %d: %v", sector, err)
 		}
-		if _, _, err := Build(t.Context(), asArg(iso[:len(iso)-1]), sector, noon); err == nil || !strings.Contains(err.Error(), "truncated") {
+		if _, _, err := Build(t.Context(), asArg(iso[:len(iso)-1]), sector, noon, Servers{}); err == nil || !strings.Contains(err.Error(), "truncated") {
 			t.Errorf("one byte less, sectors of %d: %v", sector, err)
+		}
+	}
+}
+
+// TestForesee: who writes the image learns the size of the config drive that is to come, or what is wrong with it, and one from a URL is
+// fetched once.
+func TestForesee(t *testing.T) {
+	asked := 0
+	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if asked++; r.URL.Path == "/object" {
+			w.Write([]byte(" \n" + object))
+		} else {
+			http.NotFound(w, r)
+		}
+	}))
+	defer srv.Close()
+	srv.Config.ErrorLog = log.New(io.Discard, "", 0)
+	ca := string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}))
+	args := func(drive any, ca string) json.RawMessage {
+		raw, err := json.Marshal(map[string]any{"configdrive": drive, "image_ca": ca})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	foresee := func(facts *step.Facts, raw json.RawMessage) (int64, error) {
+		c := call(facts, `{}`)
+		c.Later = []step.Planned{{Interface: "deploy", Name: "inject_files"}, {Interface: "deploy", Name: "write_configdrive", Args: raw}}
+		return Foresee(t.Context(), c, 512)
+	}
+	if n, err := Foresee(t.Context(), call(&step.Facts{}, `{}`), 512); n != 0 || err != nil {
+		t.Errorf("without a config drive: %d, %v", n, err)
+	}
+	if n, err := foresee(&step.Facts{}, json.RawMessage(`{"configdrive": `+object+`}`)); n != int64(len(build(t, object, 512))) || err != nil {
+		t.Errorf("an object: %d, %v", n, err)
+	}
+	for _, c := range []struct {
+		raw         json.RawMessage
+		err, remedy string
+	}{
+		{args("bm90IGEgZHJpdmU=", ""), "config drive: ", "ISO 9660"},
+		{json.RawMessage(`{"drive": 1}`), "config drive: ", "arguments"},
+		{args(srv.URL+"/gone", ca), "404", "correct the config drive's URL, or put the config drive there"},
+		{args(srv.URL+"/object", ""), "unknown authority", "image_ca"},
+		{args("http://", ""), "config drive's URL", "http or https URL"},
+	} {
+		if _, err := foresee(&step.Facts{}, c.raw); err == nil || !strings.Contains(err.Error(), c.err) || !strings.Contains(step.AsError(err).Remedy, c.remedy) {
+			t.Errorf("%s: %v (%s)", c.raw, err, step.AsError(err).Remedy)
+		}
+	}
+
+	asked = 0
+	m, _, facts := pendingDisk(t, 100*mib, 512)
+	raw := args(srv.URL+"/object", ca)
+	n, err := foresee(facts, raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want := range 2 { // kept for one run
+		out, err := WriteStep(m)(t.Context(), call(facts, string(raw)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := out.Result.(Result); r.Bytes != n || asked != want+1 {
+			t.Errorf("run %d: %+v, %d bytes were foreseen, asked %d times", want, r, n, asked)
+		}
+	}
+	// Of other arguments, or for another disk, it is not the same drive.
+	for sector, raw := range map[int]json.RawMessage{512: args(srv.URL+"/object?v=2", ca), 4096: args(srv.URL+"/object", ca)} {
+		if _, err := foresee(facts, args(srv.URL+"/object", ca)); err != nil {
+			t.Fatal(err)
+		}
+		before := asked
+		var a writeArgs
+		if err := json.Unmarshal(raw, &a); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err := a.built(t.Context(), call(facts, `{}`), sector); err != nil || asked != before+1 {
+			t.Errorf("sectors of %d: asked %d times more, %v", sector, asked-before, err)
+		}
+	}
+}
+
+// TestOddLabel: a finished image that most systems would not find is taken, but not without a word.
+func TestOddLabel(t *testing.T) {
+	iso, fat := build(t, object, 512), build(t, object, 4096)
+	other := bytes.Clone(iso)
+	copy(other[16*drive.Sector+40:], "MY-CONFIG ")
+	seed := bytes.Clone(iso)
+	copy(seed[16*drive.Sector+40:], "cidata    ")
+	for name, c := range map[string]struct {
+		payload []byte
+		want    string
+	}{"ISO": {iso, ""}, "FAT": {fat, ""}, "NoCloud": {seed, ""}, "other": {other, `"MY-CONFIG", not "config-2"`}} {
+		if got := oddLabel(c.payload); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+			t.Errorf("%s: %q", name, got)
+		}
+		m, _, facts := pendingDisk(t, 100*mib, 512)
+		raw, _ := json.Marshal(map[string]string{"configdrive": base64.StdEncoding.EncodeToString(c.payload)})
+		out, err := WriteStep(m)(t.Context(), call(facts, string(raw)))
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if got := out.Result.(Result).Warning; (got == "") != (c.want == "") {
+			t.Errorf("%s: warned %q", name, got)
 		}
 	}
 }

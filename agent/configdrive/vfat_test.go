@@ -58,7 +58,7 @@ func TestFATMayBeHandedIn(t *testing.T) {
 	} {
 		img := tenantFAT(t, c.size, c.format...)
 		for how, given := range map[string][]byte{"plain": img, "gzip": zipped(img)} {
-			got, format, err := Build(t.Context(), quoted(base64.StdEncoding.EncodeToString(given)), c.sector, noon)
+			got, format, err := Build(t.Context(), quoted(base64.StdEncoding.EncodeToString(given)), c.sector, noon, Servers{})
 			if err != nil || format != "vfat" || bytes.Equal(got, img) != c.asIs {
 				t.Errorf("%v, %s, on sectors of %d: %d bytes, %s, %v", c.format, how, c.sector, len(got), format, err)
 				continue
@@ -75,10 +75,10 @@ func TestFATMayBeHandedIn(t *testing.T) {
 	img := tenantFAT(t, 2*mib, "-F", "12")
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.Write(img) }))
 	defer srv.Close()
-	if got, format, err := Build(t.Context(), quoted(srv.URL+"/fat"), 512, noon); err != nil || format != "vfat" || !bytes.Equal(got, img) {
+	if got, format, err := Build(t.Context(), quoted(srv.URL+"/fat"), 512, noon, Servers{}); err != nil || format != "vfat" || !bytes.Equal(got, img) {
 		t.Errorf("by URL: %d bytes, %s, %v", len(got), format, err)
 	}
-	if _, _, err := Build(t.Context(), quoted(base64.StdEncoding.EncodeToString(img[:mib])), 512, noon); err == nil {
+	if _, _, err := Build(t.Context(), quoted(base64.StdEncoding.EncodeToString(img[:mib])), 512, noon, Servers{}); err == nil {
 		t.Error("a truncated FAT is accepted")
 	}
 }
@@ -118,7 +118,7 @@ func TestLimit(t *testing.T) {
 			}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			got, _, err := Build(t.Context(), f.raw, 512, noon)
+			got, _, err := Build(t.Context(), f.raw, 512, noon, Servers{})
 			runtime.ReadMemStats(&after)
 			if (err == nil) != c.ok || c.ok && !bytes.Equal(got, img) {
 				t.Errorf("%s, %d bytes: %d bytes, %v", name, c.size, len(got), err)
@@ -135,7 +135,7 @@ func TestLimit(t *testing.T) {
 	room := MaxSize - len(build(t, `{"meta_data":{"uuid":"x"},"user_data":"x"}`, 512)) + drive.Sector
 	for n, ok := range map[int]bool{room: true, room + 1: false} {
 		raw := `{"meta_data":{"uuid":"x"},"user_data":"` + strings.Repeat("x", n) + `"}`
-		got, _, err := Build(t.Context(), json.RawMessage(raw), 512, noon)
+		got, _, err := Build(t.Context(), json.RawMessage(raw), 512, noon, Servers{})
 		if (err == nil) != ok || ok && len(got) != MaxSize {
 			t.Errorf("user data of %d bytes: %d bytes, %v", n, len(got), err)
 		}

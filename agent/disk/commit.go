@@ -171,13 +171,9 @@ func (p *Pending) Reserve(name string, want, least int64) (Partition, error) {
 		p.added[name] = part
 		return part, nil
 	}
-	sectors := func(bytes int64) uint64 {
-		n := (bytes + HeadSize - 1) / HeadSize * HeadSize
-		return uint64(n) / uint64(p.Disk.LogicalSectors)
-	}
-	part, err := p.table.add(name, sectors(want))
+	part, err := p.table.add(name, wholeMiB(want, p.Disk.LogicalSectors))
 	if err != nil && least < want {
-		part, err = p.table.add(name, sectors(least))
+		part, err = p.table.add(name, wholeMiB(least, p.Disk.LogicalSectors))
 	}
 	if err != nil {
 		return Partition{}, fmt.Errorf("add partition %s to %s: %w", name, p.Disk.Name, err)

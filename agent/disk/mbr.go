@@ -111,24 +111,23 @@ func (m *mbr) reserved() uint64         { return 0 }
 // walkMBR goes through primary and logical partitions; a chain of extended boot records is followed for 128 links at most.
 func walkMBR(dev Device, sector0 []byte, add func(kind string, start, n uint64)) error {
 	type entry struct {
-		kind     byte
+		kind     string // as in Partition
 		start, n uint64
 	}
 	read := func(b []byte) (es []entry) {
 		for i := range 4 {
 			e := b[446+16*i:]
-			es = append(es, entry{e[4], uint64(binary.LittleEndian.Uint32(e[8:])), uint64(binary.LittleEndian.Uint32(e[12:]))})
+			es = append(es, entry{fmt.Sprintf("0x%02x", e[4]), uint64(binary.LittleEndian.Uint32(e[8:])), uint64(binary.LittleEndian.Uint32(e[12:]))})
 		}
 		return es
 	}
-	extended := func(kind byte) bool { return kind == 0x05 || kind == 0x0f || kind == 0x85 }
 	var base, next uint64
 	for _, e := range read(sector0) {
 		switch {
 		case extended(e.kind):
 			base, next = e.start, e.start
-		case e.kind != 0 && e.kind != 0xee:
-			add(fmt.Sprintf("0x%02x", e.kind), e.start, e.n)
+		case e.kind != "0x00" && e.kind != "0xee":
+			add(e.kind, e.start, e.n)
 		}
 	}
 	sector := int64(dev.SectorSize())
@@ -150,8 +149,8 @@ func walkMBR(dev Device, sector0 []byte, add func(kind string, start, n uint64))
 			switch {
 			case extended(e.kind):
 				next = base + e.start
-			case e.kind != 0:
-				add(fmt.Sprintf("0x%02x", e.kind), here+e.start, e.n)
+			case e.kind != "0x00":
+				add(e.kind, here+e.start, e.n)
 			}
 		}
 	}

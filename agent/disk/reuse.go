@@ -1,6 +1,7 @@
 package disk
 
 import (
+	"fmt"
 	"strings"
 
 	"github.com/ingot-metal/ingot/agent/fat"
@@ -58,8 +59,8 @@ func logical(dev Device, t table, start []byte, size int64) []Partition {
 	var all []Partition
 	sector := uint64(m.sector)
 	seen, primary := 0, 0
-	for _, q := range m.partitions() {
-		if q.Type != "0x05" && q.Type != "0x0f" && q.Type != "0x85" {
+	for _, e := range m.entries { // as walkMBR gives them, also those without sectors
+		if kind := fmt.Sprintf("0x%02x", e[4]); kind != "0x00" && kind != "0xee" && !extended(kind) {
 			primary++
 		}
 	}

@@ -101,20 +101,29 @@ func HasTable(head []byte, sector int) bool {
 	return false
 }
 
-// CheckHead says whether an image that begins with head can be put on a disk: that it has a partition table, made for such
-// sectors, whose partitions lie within the image (size, or -1 when nobody knows yet) and on the disk. Nothing is written.
+// CheckHead says whether an image that begins with head, its first MiB or all of a smaller one, can be put on a disk: that it has a partition
+// table, made for such sectors, whose partitions lie within the image (size, or -1 when nobody knows yet) and on the disk. Nothing is written.
 func CheckHead(head []byte, size int64, d Disk) error {
+	_, err := fitted(head, size, d)
+	return err
+}
+
+// fitted is the table of an image as it will be on a disk.
+func fitted(head []byte, size int64, d Disk) (table, error) {
 	if size > d.Size {
-		return tooLarge(size, d)
+		return nil, tooLarge(size, d)
 	}
-	t, err := parseTable(head, d.LogicalSectors)
+	if len(head) < HeadSize {
+		head = append(head[:len(head):len(head)], make([]byte, HeadSize-len(head))...)
+	}
+	t, err := parseTable(head[:HeadSize], d.LogicalSectors)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := t.fit(uint64(d.Size) / uint64(d.LogicalSectors)); err != nil {
-		return err
+		return nil, err
 	}
-	return checkExtent(t, size)
+	return t, checkExtent(t, size)
 }
 
 func checkExtent(t table, size int64) error {
@@ -144,16 +153,16 @@ func place(parts []Partition, sectors, limit, align uint64) (start uint64, err e
 		used = max(used, p.StartLBA+p.Sectors)
 	}
 	if sectors > limit {
-		return 0, errNoRoom(sectors)
+		return 0, errNoRoom((sectors + align - 1) / align)
 	}
 	start = (limit - sectors) / align * align
 	if start < used {
-		return 0, errNoRoom(sectors)
+		return 0, errNoRoom((sectors + align - 1) / align)
 	}
 	return start, nil
 }
 
-func errNoRoom(sectors uint64) error {
+func errNoRoom(mib uint64) error {
 	return step.Failf("use a larger disk, or an image that leaves room behind its last partition",
-		"no room for another %d sectors behind the last partition", sectors)
+		"no room for another %d MiB behind the last partition", mib)
 }

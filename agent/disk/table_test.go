@@ -192,7 +192,7 @@ func TestCheckHeadRefuses(t *testing.T) {
 		{"4096 image on a 512 disk", makeGPT(t, 8<<20, 4096, 1, testPart{"root", 256, 512}), -1, d512, "sectors of 4096 bytes, but the disk has sectors of 512"},
 		{"MBR on a 4096 disk", makeMBR(8<<20, testPart{"", 2048, 4096}), -1, d4k, "MBR counts in sectors of 512"},
 		{"nothing", make([]byte, 8<<20), -1, d512, "no partition table"},
-		{"tiny", []byte("hello"), 5, d512, "too short"},
+		{"tiny", []byte("hello"), 5, d512, "no partition table"},
 		{"boot sector", change(func(b []byte) { clear(b[512:1024]); copy(b[446:], "not a table") }), -1, d512, "boot sector"},
 		{"no partition", makeMBR(8 << 20), -1, d512, "without a single partition"},
 		{"protective MBR alone", change(func(b []byte) { clear(b[512:1024]) }), -1, d512, "protective MBR without a GPT"},
@@ -488,5 +488,21 @@ func TestExtendedRecordsBackwards(t *testing.T) {
 	}
 	if want := []uint64{4096, 44096, 24096}; !slices.Equal(starts, want) {
 		t.Errorf("partitions at %d, want %d", starts, want)
+	}
+}
+
+// TestPrimaryWithoutSectors: an entry that has a type and no sectors does not make a logical partition of the next primary one.
+func TestPrimaryWithoutSectors(t *testing.T) {
+	img := makeMBR(8<<20, testPart{"", 2048, 0}, testPart{"", 4096, 8192})
+	f := newFileDisk(t, 8<<20, 512)
+	if _, err := f.WriteAt(img, 0); err != nil {
+		t.Fatal(err)
+	}
+	table, err := parseTable(img[:HeadSize], 512)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := logical(f, table, img, 8<<20); len(got) != 0 || len(table.partitions()) != 1 {
+		t.Errorf("logical partitions %+v of %+v", got, table.partitions())
 	}
 }

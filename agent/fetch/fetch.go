@@ -89,23 +89,23 @@ func Redact(u *url.URL) string {
 	return v.String()
 }
 
-func statusError(code int, where string) error {
+func (o *Origin) statusError(code int, where string) error {
 	err := fmt.Errorf("fetch %s: the server answered %d %s", where, code, http.StatusText(code))
 	switch {
 	case code == http.StatusNotFound || code == http.StatusGone:
-		return step.Fail("correct image_source, or put the image file there", err)
+		return step.Fail("correct "+o.arg+", or put the "+o.thing+" there", err)
 	case code == http.StatusUnauthorized || code == http.StatusForbidden || code == http.StatusProxyAuthRequired:
-		return step.Fail("allow the machine to read the image, or give user and password in image_source", err)
+		return step.Fail("allow the machine to read the "+o.thing+", or give user and password in "+o.arg, err)
 	case code >= 500 || code == http.StatusTooManyRequests || code == http.StatusRequestTimeout:
-		return step.Retryable("see the image server's log", err)
+		return step.Retryable("see the log of the "+o.thing+"'s server", err)
 	}
-	return step.Fail("see the image server's log", err)
+	return step.Fail("see the log of the "+o.thing+"'s server", err)
 }
 
 // unreachable says why there was no answer at all, without the URL that net/http puts into its errors.
-func unreachable(err error, where string) error {
+func (o *Origin) unreachable(err error, where string) error {
 	err = plain(err)
-	remedy := "check that the image server runs and that the provisioning network leads to it"
+	remedy := "check that the " + o.thing + "'s server runs and that the provisioning network leads to it"
 	var dns *net.DNSError
 	var unknown x509.UnknownAuthorityError
 	var host x509.HostnameError
@@ -113,15 +113,15 @@ func unreachable(err error, where string) error {
 	var redirect redirectError
 	switch {
 	case errors.As(err, &dns):
-		remedy = "check the host name in image_source and the DNS server of the provisioning network"
+		remedy = "check the host name in " + o.arg + " and the DNS server of the provisioning network"
 	case errors.As(err, &unknown):
 		return step.Failf("give the certificate of its authority in image_ca", "fetch %s: the server's certificate is signed by an unknown authority", where)
 	case errors.As(err, &host), errors.As(err, &invalid):
-		return step.Fail("correct the server's certificate, or the host name in image_source", fmt.Errorf("fetch %s: %w", where, err))
+		return step.Fail("correct the server's certificate, or the host name in "+o.arg, fmt.Errorf("fetch %s: %w", where, err))
 	case errors.Is(err, syscall.ECONNREFUSED):
-		remedy = "start the image server, or correct host and port in image_source"
+		remedy = "start the " + o.thing + "'s server, or correct host and port in " + o.arg
 	case errors.As(err, &redirect):
-		return step.Fail("correct image_source: it redirects too often, or to where it must not", fmt.Errorf("fetch %s: %w", where, err))
+		return step.Fail("correct "+o.arg+": it redirects too often, or to where it must not", fmt.Errorf("fetch %s: %w", where, err))
 	}
 	return step.Retryable(remedy, fmt.Errorf("fetch %s: not reachable: %w", where, err))
 }

@@ -22,6 +22,8 @@ type Origin struct {
 	transport *http.Transport
 	log       *slog.Logger
 	wait      Patience
+	arg       string // where its URLs are given
+	thing     string // that they lead to
 
 	mu      sync.Mutex
 	mirrors []*mirror
@@ -55,21 +57,26 @@ const (
 // NewOrigin takes the URLs of the same file, or folder, on each server. Paths are relative to them, as links in a page are: with
 // http://a/x/disk.ingot, "objects/ab" is http://a/x/objects/ab and "" is the file itself. A query is kept. No log is silence.
 func NewOrigin(urls []string, ca string, wait Patience, log *slog.Logger) (*Origin, error) {
+	return OriginOf("image", "image_source", urls, ca, wait, log)
+}
+
+// OriginOf is NewOrigin for something else than an image: thing is what the URLs lead to, arg where they are given, for errors.
+func OriginOf(thing, arg string, urls []string, ca string, wait Patience, log *slog.Logger) (*Origin, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	if len(urls) == 0 {
-		return nil, step.Failf("set image_source in instance_info", "no URL is given")
+		return nil, step.Failf("set "+arg, "no URL is given")
 	}
-	o := &Origin{log: log, wait: wait}
+	o := &Origin{log: log, wait: wait, arg: arg, thing: thing}
 	for _, raw := range urls {
 		u, err := url.Parse(raw)
 		if err != nil {
 			// The error of url.Parse quotes the URL, which may have a password in it.
-			return nil, step.Failf("correct image_source", "the image's URL can't be understood")
+			return nil, step.Failf("correct "+arg, "the %s's URL can't be understood", thing)
 		}
 		if (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-			return nil, step.Failf("give image_source as an http or https URL", "the image's URL %s is not of a kind that can be fetched", Redact(u))
+			return nil, step.Failf("give "+arg+" as an http or https URL", "the %s's URL %s is not of a kind that can be fetched", thing, Redact(u))
 		}
 		m := &mirror{user: u.User, name: Redact(u)}
 		u.User = nil

@@ -368,7 +368,7 @@ func (s *stream) request(m *mirror) (time.Duration, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
 		cancel(nil)
-		return 0, step.Failf("correct image_source", "fetch %s: %s", where, plain(err))
+		return 0, step.Failf("correct "+s.o.arg, "fetch %s: %s", where, plain(err))
 	}
 	req.Header.Set("User-Agent", "ingot-agent")
 	req.Header.Set("Accept-Encoding", "identity")
@@ -397,7 +397,7 @@ func (s *stream) request(m *mirror) (time.Duration, error) {
 	resp, err := s.o.client.Do(req)
 	if err != nil {
 		cancel(nil)
-		return 0, unreachable(err, where)
+		return 0, s.o.unreachable(err, where)
 	}
 	if err := s.accept(m, resp, where, part); err != nil {
 		cancel(nil)
@@ -444,7 +444,7 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 	case code == http.StatusRequestedRangeNotSatisfiable && part, code == http.StatusPreconditionFailed && part:
 		return s.changed(m, where, "the file on the server has changed")
 	default:
-		return statusError(code, where)
+		return s.o.statusError(code, where)
 	}
 
 	s.k.mu.Lock()
@@ -568,7 +568,10 @@ func retryAfter(h string) time.Duration {
 
 // all reads to the end.
 func (s *stream) all() ([]byte, error) {
-	buf := make([]byte, 0, 64<<10)
+	if err := s.connect(); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 0, max(s.left, 64<<10)+1) // does not grow when the server says the size
 	for {
 		if len(buf) == cap(buf) {
 			buf = append(buf, 0)[:len(buf)]

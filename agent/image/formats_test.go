@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -253,6 +254,9 @@ func TestEndedAtAnyMoment(t *testing.T) {
 			}
 			if !errors.Is(err, want) || step.AsError(err).Remedy == "" && kind != "cancelled" {
 				t.Fatalf("%s at operation %d: %v", kind, n, err)
+			}
+			if word := map[string]string{"EIO": "health", "ENOSPC": "make room"}[kind]; !strings.Contains(step.AsError(err).Remedy, word) {
+				t.Fatalf("%s at operation %d: %v (%s)", kind, n, err, step.AsError(err).Remedy)
 			}
 			after := b.contents(t)
 			if (disk.HasTable(after[:mib], 512) || soundBackup(after)) && !bytes.Equal(after[mib:5*mib], old[mib:5*mib]) {

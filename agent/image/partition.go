@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/sink"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -53,6 +54,10 @@ func (p *pass) place(info images.Info) (disk.Device, error) {
 // begin makes the old system unbootable, once all is known that could speak against the new one.
 func (p *pass) begin(ctx context.Context, s *sink.Sink, start []byte, size int64) error {
 	if p.division == nil {
+		// A disk that is divided has room for it.
+		if err := disk.CheckRoom(start, size, p.disk, configdrive.Label, p.drive); err != nil {
+			return err
+		}
 		return s.Begin(ctx, start, size)
 	}
 	if err := p.division.Begin(ctx, start, size); err != nil {

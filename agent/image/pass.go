@@ -25,6 +25,7 @@ type pass struct {
 	dev      disk.Device
 	disk     disk.Disk
 	args     writeArgs
+	drive    int64 // size of the config drive that is to come beside the image
 	pending  *disk.Pending
 	division *disk.Division // for a partition image
 	wrong    error          // what the last attempt's file was refused with

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/chunked"
+	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/sink"
@@ -192,6 +193,10 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 		c.Log.Info("the image that was written ahead is of no use", "disk", there.pending.Disk.Name, "why", why)
 	}
 
+	drive, err := configdrive.Foresee(ctx, c, choice.Disk.LogicalSectors)
+	if err != nil {
+		return nil, err
+	}
 	c.Report(step.Progress{Phase: "connect"})
 	var src *fetch.File // nil for an image in a registry, which is a published one for certain
 	switch {
@@ -208,7 +213,7 @@ func write(ctx context.Context, m machine, c *step.Call, wait fetch.Patience) (*
 	if err != nil {
 		return nil, err
 	}
-	p := &pass{c: c, machine: m, src: src, dev: dev, disk: d, args: a}
+	p := &pass{c: c, machine: m, src: src, dev: dev, disk: d, args: a, drive: drive}
 	var r *Result
 	if err = errPublished; src != nil {
 		r, err = p.untilDone(ctx)
@@ -264,7 +269,7 @@ const maxSums = 4 << 20
 
 // fetchDigest looks the image up in a checksum file.
 func fetchDigest(ctx context.Context, a writeArgs, imagePath string, wait fetch.Patience, log *slog.Logger) (images.Digest, error) {
-	o, err := fetch.NewOrigin([]string{a.checksumURL}, a.CA, wait, log)
+	o, err := fetch.OriginOf("checksum file", "the checksum file's URL", []string{a.checksumURL}, a.CA, wait, log)
 	if err != nil {
 		return images.Digest{}, fmt.Errorf("checksum file: %w", err)
 	}

@@ -26,6 +26,7 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
@@ -112,12 +113,7 @@ func (s *Sink) Begin(ctx context.Context, start []byte, size int64) error {
 	if !s.o.Partition {
 		start = start[:min(int64(len(start)), s.headLen)]
 		s.start, s.startLen = sha256.Sum256(start), int64(len(start))
-		head := start
-		if int64(len(head)) < s.headLen {
-			head = make([]byte, s.headLen)
-			copy(head, start)
-		}
-		if err := disk.CheckHead(head, size, s.disk); err != nil {
+		if err := disk.CheckHead(start, size, s.disk); err != nil {
 			return err
 		}
 		if err := disk.Wipe(ctx, s.dev); err != nil {
@@ -164,6 +160,9 @@ func (s *Sink) tooLarge(size int64) error {
 
 // Fault gives an error of the disk the operator's remedy.
 func Fault(err error) error {
+	if errors.Is(err, syscall.ENOSPC) {
+		return step.Fail("make room where what is written to lies: the file system of a file, or the pool of a thin volume", err)
+	}
 	return step.Fail("look at the disk's health; replace it if the kernel log shows medium errors", err)
 }
 

@@ -77,6 +77,7 @@ func explain(err error) error {
 
 // flags are the words of a deployment, and what the same is called here.
 var flags = strings.NewReplacer(
+	"; if there is nothing but MD5, the conductor's setting deploy.allow_md5 accepts it", "",
 	"set image_source in instance_info", "give --image, a URL or the path of a file",
 	"set image_os_hash_algo and image_os_hash_value in instance_info", "give --sha256, --sha512 or --blake3",
 	"image_os_hash_algo (sha256, sha512 or blake3) and image_os_hash_value of the image file", "--sha256, --sha512 or --blake3 of the image file",

@@ -19,7 +19,7 @@ func ReadConfigDrive(name string) (json.RawMessage, error) {
 	if name == "" {
 		return nil, nil
 	}
-	if strings.HasPrefix(name, "http://") || strings.HasPrefix(name, "https://") {
+	if isURL(name) {
 		return json.Marshal(name)
 	}
 	st, err := os.Stat(name)
@@ -52,17 +52,18 @@ type drive struct {
 	size   int
 }
 
-// buildDrive builds, and fetches, a config drive as write_configdrive will do when the image is on the disk. No config drive gives nil.
-func buildDrive(ctx context.Context, raw json.RawMessage, sector int) (*drive, error) {
+// drive builds, and fetches, the config drive as write_configdrive does. No config drive gives nil.
+func (o Options) drive(ctx context.Context, sector int) (*drive, error) {
+	raw := o.ConfigDrive
 	if len(raw) == 0 {
 		return nil, nil
 	}
-	payload, format, err := configdrive.Build(ctx, raw, sector, time.Now())
+	payload, format, err := configdrive.Build(ctx, raw, sector, time.Now(), configdrive.Servers{CA: o.CA})
 	if err != nil {
 		return nil, fmt.Errorf("config drive: %w", err)
 	}
 	d := &drive{raw, format, len(payload)}
-	if bytes.HasPrefix(bytes.TrimSpace(raw), []byte(`"http`)) { // not fetched again: the next answer may be another
+	if isURL(strings.Trim(string(raw), " \"")) { // not fetched again: the next answer may be another
 		d.arg, err = json.Marshal(base64.StdEncoding.EncodeToString(payload))
 	}
 	return d, err

@@ -93,7 +93,7 @@ func Rehearse(ctx context.Context, o Options, log *slog.Logger) error {
 		return err
 	}
 	if isPipe(o.Image) {
-		_, err := buildDrive(ctx, o.ConfigDrive, m.disk.LogicalSectors)
+		_, err := o.drive(ctx, m.disk.LogicalSectors)
 		return inFlags(err)
 	}
 	m.seen.dry = true
@@ -123,18 +123,19 @@ func Examine(ctx context.Context, o Options, log *slog.Logger) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	drive, err := buildDrive(ctx, o.ConfigDrive, t.Disk.LogicalSectors)
+	drive, err := o.drive(ctx, t.Disk.LogicalSectors)
 	if err != nil {
 		return nil, inFlags(err)
 	}
+	var beside int64
 	if drive != nil {
-		o.ConfigDrive = drive.arg
+		o.ConfigDrive, beside = drive.arg, int64(drive.size)
 	}
 	if err := Rehearse(ctx, o, nil); err != nil {
 		return nil, err
 	}
 	p := &Plan{Target: t, Image: shown(o.Image), Trust: o.trust(), BootEntry: o.BootEntry}
-	if err := p.lookAtImage(ctx, o, log); err != nil {
+	if err := p.lookAtImage(ctx, o, beside, log); err != nil {
 		return nil, inFlags(err)
 	}
 	if drive != nil {

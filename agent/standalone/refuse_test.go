@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -34,7 +36,7 @@ func wantOld(t *testing.T, file string) {
 func TestBadConfigDriveLeavesTheDisk(t *testing.T) {
 	img := mbrImage(4 * mib)
 	path, file := dirty(t, 80*mib, false)
-	iso, _, err := configdrive.Build(t.Context(), []byte(`{"meta_data": {}}`), 512, time.Now())
+	iso, _, err := configdrive.Build(t.Context(), []byte(`{"meta_data": {}}`), 512, time.Now(), configdrive.Servers{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,7 +85,7 @@ func TestBadConfigDriveLeavesTheDisk(t *testing.T) {
 func TestConfigDriveIsFetchedOnce(t *testing.T) {
 	img := mbrImage(4 * mib)
 	path, _ := dirty(t, 80*mib, false)
-	iso, _, err := configdrive.Build(t.Context(), []byte(`{"meta_data": {}}`), 512, time.Now())
+	iso, _, err := configdrive.Build(t.Context(), []byte(`{"meta_data": {}}`), 512, time.Now(), configdrive.Servers{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,6 +103,84 @@ func TestConfigDriveIsFetchedOnce(t *testing.T) {
 	if _, err := Write(t.Context(), o, nil, silent); err != nil || asked.Load() != 1 {
 		t.Errorf("fetched %d times: %v", asked.Load(), err)
 	}
+}
+
+// TestNoRoomForTheConfigDrive has images whose tables leave no room for a config drive. They are refused while the old system is there, in
+// every form, and a dry run says the same.
+func TestNoRoomForTheConfigDrive(t *testing.T) {
+	four := mbrImage(8 * mib)
+	for i := range 4 {
+		e := four[446+16*i:]
+		e[4] = 0xa5
+		binary.LittleEndian.PutUint32(e[8:], uint32(2048*(1+i)))
+		binary.LittleEndian.PutUint32(e[12:], 2048)
+	}
+	for name, c := range map[string]struct {
+		img  []byte
+		size int
+		want string
+	}{
+		"a disk of the image's size":   {mbrImage(8 * mib), 8 * mib, "no room"},
+		"four primary partitions":      {four, 100 * mib, "all four primary partitions"},
+		"a drive larger than the room": {mbrImage(8 * mib), 12 * mib, "no room"},
+	} {
+		path, file := dirty(t, c.size, false)
+		sum, _ := published(t, t.TempDir(), "img", c.img)
+		pipe := filepath.Join(t.TempDir(), "pipe")
+		if err := unix.Mkfifo(pipe, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		var z bytes.Buffer
+		w := gzip.NewWriter(&z)
+		w.Write(c.img)
+		w.Close()
+		drive, _ := json.Marshal(map[string]string{"user_data": strings.Repeat("x", 5*mib)})
+		for form, image := range map[string]string{"raw": serve(t, c.img), "gzip": serve(t, z.Bytes()), "published": sum, "pipe": pipe} {
+			o := Options{Image: image, Unverified: true, Disk: path, ConfigDrive: drive}
+			feed := func() {}
+			if form == "pipe" {
+				feed = func() { go os.WriteFile(pipe, c.img, 0) }
+			}
+			feed()
+			_, eerr := Examine(t.Context(), o, nil)
+			feed()
+			_, werr := Write(t.Context(), o, nil, silent)
+			var f *Failure
+			if !errors.As(werr, &f) || f.Left != Untouched || !strings.Contains(werr.Error(), c.want) || !strings.Contains(werr.Error(), "config-2") ||
+				eerr == nil || eerr.Error() != werr.Error() || step.AsError(werr).Remedy == "" {
+				t.Errorf("%s, %s: Write says %v, Examine %v", name, form, werr, eerr)
+			}
+			if form != "raw" {
+				continue
+			}
+			wantOld(t, file)
+			o.ConfigDrive = nil // nothing else speaks against it
+			if _, err := Examine(t.Context(), o, nil); err != nil {
+				t.Errorf("%s, without a config drive: %v", name, err)
+			}
+		}
+		wantOld(t, file)
+	}
+}
+
+// TestFaultsOfChecksumFiles: what is wrong with a checksum file is told of it, not of the image.
+func TestFaultsOfChecksumFiles(t *testing.T) {
+	img := mbrImage(4 * mib)
+	path, file := dirty(t, 16*mib, false)
+	gone := httptest.NewServer(http.NotFoundHandler())
+	defer gone.Close()
+	sums := serve(t, []byte("d41d8cd98f00b204e9800998ecf8427e  image\n"))
+	for url, want := range map[string]string{
+		gone.URL:       "correct the checksum file's URL, or put the checksum file there",
+		"https://[::1": "correct the checksum file's URL",
+		sums:           "--sha256",
+	} {
+		_, err := Write(t.Context(), Options{Image: serve(t, img), Checksum: url, Disk: path}, nil, silent)
+		if remedy := step.AsError(err).Remedy; err == nil || !strings.Contains(remedy, want) || strings.Contains(remedy, "conductor") || strings.Contains(remedy, "--image") {
+			t.Errorf("%s: %v (%s)", url, err, remedy)
+		}
+	}
+	wantOld(t, file)
 }
 
 func TestWriteProtected(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"sync"
 
 	"github.com/ingot-metal/ingot/agent/chunked"
+	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fetch"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -54,7 +55,8 @@ func serveIndex(image string) (url string, end func(), err error) {
 }
 
 // lookAtImage reads as much of the image as tells what it is. Whether it can be trusted and placed is not asked here: a rehearsal does.
-func (p *Plan) lookAtImage(ctx context.Context, o Options, log *slog.Logger) error {
+// Of an image from a pipe it is asked here whether a config drive of beside bytes has room beside it.
+func (p *Plan) lookAtImage(ctx context.Context, o Options, beside int64, log *slog.Logger) error {
 	if oci.IsReference(o.Image) {
 		return p.lookAtPublished(ctx, o.Image, o, log)
 	}
@@ -93,7 +95,7 @@ func (p *Plan) lookAtImage(ctx context.Context, o Options, log *slog.Logger) err
 	if isPipe(o.Image) {
 		p.Notes = append(p.Notes, "the image comes from a pipe, which can be read only once: it was not looked at as closely as others")
 		if !info.Partition {
-			return disk.CheckHead(info.Start, e.Size(), p.Disk)
+			return disk.CheckRoom(info.Start, e.Size(), p.Disk, configdrive.Label, beside)
 		}
 	}
 	if info.Partition {

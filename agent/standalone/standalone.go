@@ -16,6 +16,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/boot"
+	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/image"
 	"github.com/ingot-metal/ingot/agent/step"
@@ -111,11 +112,6 @@ func (o Options) target(ctx context.Context) (machine, error) {
 
 func (m machine) write(ctx context.Context, o Options, log *slog.Logger, report func(stepName string, p step.Progress)) (*Result, error) {
 	began := time.Now()
-	// A bad config drive must not be found when the old system is gone.
-	drive, err := buildDrive(ctx, o.ConfigDrive, m.disk.LogicalSectors)
-	if err != nil {
-		return nil, err
-	}
 	url, stop, err := serveIndex(o.Image)
 	if err != nil {
 		return nil, err
@@ -123,8 +119,8 @@ func (m machine) write(ctx context.Context, o Options, log *slog.Logger, report 
 	defer stop()
 	o.Image = url
 	plan := []step.Planned{planned("write_image", o.args(m.disk.Name))}
-	if drive != nil {
-		plan = append(plan, planned("write_configdrive", map[string]any{"configdrive": drive.arg}))
+	if len(o.ConfigDrive) > 0 {
+		plan = append(plan, planned("write_configdrive", map[string]any{"configdrive": o.ConfigDrive, "image_ca": o.CA}))
 	}
 	if o.BootEntry {
 		plan = append(plan, planned("prepare_instance_boot", map[string]any{}))
@@ -159,6 +155,9 @@ func (m machine) write(ctx context.Context, o Options, log *slog.Logger, report 
 	r.Table, r.Partitions = pending.Table(), pending.Partitions()
 	if err := m.seen.stale(); err != nil {
 		r.Notes = append(r.Notes, fmt.Sprintf("this kernel goes on with the disk's old partition table (%v): see what uses it, then run blockdev --rereadpt %s, or boot anew", err, m.disk.Name))
+	}
+	if d, ok := r.ConfigDrive.(configdrive.Result); ok && d.Warning != "" {
+		r.Notes = append(r.Notes, d.Warning)
 	}
 	if b, ok := r.Boot.(boot.Result); ok && b.Warning != "" {
 		r.Notes = append(r.Notes, b.Warning)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 )
@@ -68,30 +69,40 @@ func (r *Runner) Run(ctx context.Context, facts *Facts, steps []Planned, rep Rep
 		facts = &Facts{}
 	}
 	for i, p := range steps {
-		if end, ok := r.runOne(ctx, log, facts, i, p, rep); !ok {
+		if end, ok := r.runOne(ctx, turn{log, facts, rep, i, p, steps[i+1:]}); !ok {
 			return end
 		}
 	}
 	return End{Done: true}
 }
 
+// turn is a step when it is its turn.
+type turn struct {
+	log   *slog.Logger
+	facts *Facts
+	rep   Reporter
+	index int // as the Reporter hears it
+	Planned
+	later []Planned // the steps behind it
+}
+
 // runOne runs a step, and again for as long as it asks to, and the steps it asks for. It tells whether the plan goes on.
-func (r *Runner) runOne(ctx context.Context, log *slog.Logger, facts *Facts, i int, p Planned, rep Reporter) (End, bool) {
+func (r *Runner) runOne(ctx context.Context, t turn) (End, bool) {
 	// A step that must not be stopped and asks to run again has not come to its end: what it has begun it may finish.
 	unfinished := false
 	for {
 		if ctx.Err() != nil && !unfinished {
 			return End{Cancelled: true}, false
 		}
-		rep.StepStarted(i, p)
-		res := r.attempt(ctx, log.With("step", p.Name), facts, i, p, rep)
-		rep.StepFinished(i, p, res)
+		t.rep.StepStarted(t.index, t.Planned)
+		res := r.attempt(ctx, t)
+		t.rep.StepFinished(t.index, t.Planned, res)
 		if res.Err != nil {
 			return End{Err: res.Err, Cancelled: ctx.Err() != nil}, false
 		}
 		switch res.Outcome.Kind {
 		case Rerun:
-			s, _ := Find(r.Table, p.Interface, p.Name)
+			s, _ := Find(r.Table, t.Interface, t.Name)
 			unfinished = !s.Abortable
 			stop := ctx.Done()
 			if unfinished {
@@ -103,8 +114,9 @@ func (r *Runner) runOne(ctx context.Context, log *slog.Logger, facts *Facts, i i
 			}
 			continue
 		case RunNext:
-			for _, next := range res.Outcome.Next {
-				if end, ok := r.runOne(ctx, log, facts, i, next, rep); !ok {
+			for i, next := range res.Outcome.Next {
+				later := slices.Concat(res.Outcome.Next[i+1:], t.later)
+				if end, ok := r.runOne(ctx, turn{t.log, t.facts, t.rep, t.index, next, later}); !ok {
 					return end, false
 				}
 			}
@@ -115,11 +127,12 @@ func (r *Runner) runOne(ctx context.Context, log *slog.Logger, facts *Facts, i i
 	}
 }
 
-func (r *Runner) attempt(ctx context.Context, log *slog.Logger, facts *Facts, i int, p Planned, rep Reporter) Result {
+func (r *Runner) attempt(ctx context.Context, t turn) Result {
 	begin := time.Now()
+	t.log = t.log.With("step", t.Name)
 	fail := func(err error) Result {
 		e := AsError(err)
-		log.Error("step failed", "took", time.Since(begin).Round(time.Millisecond), "err", e.Err, "remedy", e.Remedy)
+		t.log.Error("step failed", "took", time.Since(begin).Round(time.Millisecond), "err", e.Err, "remedy", e.Remedy)
 		return Result{Err: e, Took: time.Since(begin)}
 	}
 	r.mu.Lock()
@@ -128,24 +141,24 @@ func (r *Runner) attempt(ctx context.Context, log *slog.Logger, facts *Facts, i 
 	if stuck {
 		return fail(Fail("restart the node and try again", ErrStuck))
 	}
-	s, ok := Find(r.Table, p.Interface, p.Name)
+	s, ok := Find(r.Table, t.Interface, t.Name)
 	if !ok {
-		return fail(Failf("use a ramdisk whose agent has the step, or leave it out", "this agent has no step %s.%s", p.Interface, p.Name))
+		return fail(Failf("use a ramdisk whose agent has the step, or leave it out", "this agent has no step %s.%s", t.Interface, t.Name))
 	}
-	if err := s.CheckArgs(p.Args); err != nil {
+	if err := s.CheckArgs(t.Args); err != nil {
 		return fail(Fail("correct the step's arguments", err))
 	}
-	log.Info("step started")
-	out, err := r.supervise(ctx, log, facts, i, p, s, rep)
+	t.log.Info("step started")
+	out, err := r.supervise(ctx, t, s)
 	if err != nil {
 		return fail(err)
 	}
-	log.Info("step finished", "took", time.Since(begin).Round(time.Millisecond))
+	t.log.Info("step finished", "took", time.Since(begin).Round(time.Millisecond))
 	return Result{Outcome: out, Took: time.Since(begin)}
 }
 
 // supervise runs the step's function in a goroutine of its own and watches that it gets on.
-func (r *Runner) supervise(ctx context.Context, log *slog.Logger, facts *Facts, i int, p Planned, s Step, rep Reporter) (Outcome, error) {
+func (r *Runner) supervise(ctx context.Context, t turn, s Step) (Outcome, error) {
 	base := context.WithoutCancel(ctx)
 	if s.Abortable {
 		base = ctx
@@ -153,18 +166,18 @@ func (r *Runner) supervise(ctx context.Context, log *slog.Logger, facts *Facts, 
 	sctx, stop := context.WithCancelCause(base)
 	defer stop(nil)
 
-	limit := p.Stall
+	limit := t.Stall
 	if limit == 0 {
 		limit = s.Stall
 	}
 	watch := newWatch(limit)
 	meter := &meter{}
-	call := &Call{Args: p.Args, Log: log, Facts: facts, Report: func(pr Progress) {
+	call := &Call{Args: t.Args, Log: t.log, Facts: t.facts, Later: t.later, Report: func(pr Progress) {
 		pr, alive := meter.note(time.Now(), pr)
 		if alive {
 			watch.alive()
 		}
-		rep.Progress(i, p, pr)
+		t.rep.Progress(t.index, t.Planned, pr)
 	}, Alive: watch.alive}
 
 	type ended struct {
@@ -173,7 +186,7 @@ func (r *Runner) supervise(ctx context.Context, log *slog.Logger, facts *Facts, 
 	}
 	done := make(chan ended, 1)
 	go func() {
-		out, err := guard(sctx, log, s, call)
+		out, err := guard(sctx, t.log, s, call)
 		done <- ended{out, err}
 	}()
 
@@ -191,7 +204,7 @@ func (r *Runner) supervise(ctx context.Context, log *slog.Logger, facts *Facts, 
 		select {
 		case e := <-done:
 			if e.err != nil {
-				return Outcome{}, explain(sctx, e.err, p, limit, s.Timeout)
+				return Outcome{}, explain(sctx, e.err, t.Planned, limit, s.Timeout)
 			}
 			return e.out, nil
 		case <-watch.c():
@@ -217,7 +230,7 @@ func (r *Runner) supervise(ctx context.Context, log *slog.Logger, facts *Facts, 
 			r.stuck = true
 			r.mu.Unlock()
 			return Outcome{}, Failf("restart the node: something in it no longer answers (a disk, most likely)",
-				"step %s did not stop within %s: %w", p.Name, stopGrace, context.Cause(sctx))
+				"step %s did not stop within %s: %w", t.Name, stopGrace, context.Cause(sctx))
 		}
 	}
 }

@@ -117,6 +117,8 @@ type Call struct {
 	Args  json.RawMessage
 	Log   *slog.Logger
 	Facts *Facts
+	// Later are the steps of the same plan that come after this one.
+	Later []Planned
 	// Report takes progress; any report, even of unchanged bytes under another phase, counts as a sign of life only when
 	// Bytes or Phase changed. Never blocks.
 	Report func(Progress)

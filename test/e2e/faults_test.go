@@ -71,8 +71,8 @@ func TestImageFaults(t *testing.T) {
 		{"server gone in the middle", r.images.url + "/cut/" + good, sum, nil, []string{r.lab.Host.String(), "image server"}},
 		{"larger than the disk", r.ours(huge), huge.sha256, nil, []string{"larger", "disk", "use a smaller image"}},
 		{"no disk fits the hints", r.ours(r.art.tiny), sum, object{"serial": "no-such-disk"}, []string{"no-such-disk", "hint", "correct root_device"}},
-		{"URL not reachable", "http://" + r.lab.Host.String() + ":9999/x.raw", sum, nil, []string{"9999", "refused", "start the image server"}},
-		{"not found", r.images.url + "/missing/" + good, sum, nil, []string{"404", "put the image file there"}},
+		{"URL not reachable", "http://" + r.lab.Host.String() + ":9999/x.raw", sum, nil, []string{"9999", "refused", "start the image's server"}},
+		{"not found", r.images.url + "/missing/" + good, sum, nil, []string{"404", "put the image there"}},
 		{"a web page", r.images.url + "/html/" + good, sum, nil, []string{"html", "check the url"}},
 		{"not an image", r.images.url + "/slow/noise.bin", hashOf("noise.bin"), nil, []string{"not an image", "check the url"}},
 	} {

@@ -133,7 +133,7 @@ func computed(step, arg string) bool {
 	case "write_image":
 		return arg == "image_source" || arg == "root_device" || strings.HasPrefix(arg, "image_")
 	case "write_configdrive":
-		return arg == "configdrive"
+		return arg == "configdrive" || arg == "image_ca"
 	case "inject_files":
 		return arg == "image_ca" || arg == "root_device"
 	case "create_configuration":

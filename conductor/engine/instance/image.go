@@ -92,9 +92,7 @@ func (s Site) ImageArgs(n *node.Node, args map[string]any) error {
 	if hints != nil {
 		args["root_device"] = hints
 	}
-	if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
-		args["image_ca"] = v
-	}
+	CA(n, args)
 	if s.AllowUnverified {
 		args["allow_unverified"] = true
 	}
@@ -208,4 +206,11 @@ func (s Site) checkPublished(n *node.Node) (vouched bool, err error) {
 		return false, invalidf("an image in a registry has no mirrors: leave out image_mirrors")
 	}
 	return len(given) > 0 || pinned(text("image_source")), nil
+}
+
+// CA gives a step that fetches what tenants name the certificates that a node's operator trusts; none when none are set.
+func CA(n *node.Node, args map[string]any) {
+	if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
+		args["image_ca"] = v
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/proto/drive"
 )
 
 // Args are the arguments of a step of a job as the agent gets them.
@@ -42,14 +43,15 @@ func (m Maker) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
 		if v := n.InstanceInfo["configdrive"]; v != nil {
 			args["configdrive"] = v
 		}
+		if url, _ := args["configdrive"].(string); drive.IsURL(url) {
+			instance.CA(n, args)
+		}
 	case catalog.StepLoadRamdisk:
 		if err := m.workloadArgs(n, args); err != nil {
 			return nil, err
 		}
 	case "inject_files":
-		if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
-			args["image_ca"] = v
-		}
+		instance.CA(n, args)
 		hints, err := instance.RootDevice(n)
 		if err != nil {
 			return nil, err

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/engine/start"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
@@ -205,8 +206,6 @@ func (m Maker) workloadArgs(n *node.Node, args map[string]any) error {
 	if w.Drive != nil {
 		args["configdrive"], args["instance"] = w.Drive, n.UUID
 	}
-	if v, ok := n.DriverInfo["image_ca"].(string); ok && v != "" {
-		args["image_ca"] = v
-	}
+	instance.CA(n, args)
 	return nil
 }

@@ -29,3 +29,20 @@ func TestTrustIsTheNodes(t *testing.T) {
 type defaults struct{}
 
 func (defaults) Interface(*node.Node, string) string { return "" }
+
+// TestDriveFromAURL: the agent gets the certificates that the node's operator trusts for a config drive that it fetches.
+func TestDriveFromAURL(t *testing.T) {
+	for drive, want := range map[any]string{"https://h/drive": "pem", "H4sI": "", any(nil): ""} {
+		n := &node.Node{DriverInfo: map[string]any{"image_ca": "pem"}, InstanceInfo: map[string]any{"configdrive": drive}}
+		raw, err := Maker{}.stepArgs(n, node.JobStep{Interface: "deploy", Name: "write_configdrive"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got struct {
+			CA string `json:"image_ca"`
+		}
+		if err := json.Unmarshal(raw, &got); err != nil || got.CA != want {
+			t.Errorf("%v: %s", drive, raw)
+		}
+	}
+}
