@@ -80,7 +80,7 @@ func WriteStep(m machine) step.Func {
 		}
 		c.Report(step.Progress{Phase: "write config drive", Bytes: uint64(len(payload)), Total: uint64(len(payload))})
 		c.Log.Info("config drive written", "disk", p.Disk.Name, "partition", part.Number, "bytes", len(payload), "format", format)
-		r := Result{Partition: part.Number, Format: format, Bytes: int64(len(payload)), Start: part.Start, Warning: oddLabel(payload)}
+		r := Result{Partition: part.Number, Format: format, Bytes: int64(len(payload)), Start: part.Start, Warning: OddLabel(payload)}
 		if r.Warning != "" {
 			c.Log.Warn(r.Warning, "disk", p.Disk.Name)
 		}

@@ -540,7 +540,7 @@ func TestOddLabel(t *testing.T) {
 		payload []byte
 		want    string
 	}{"ISO": {iso, ""}, "FAT": {fat, ""}, "NoCloud": {seed, ""}, "other": {other, `"MY-CONFIG", not "config-2"`}} {
-		if got := oddLabel(c.payload); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
+		if got := OddLabel(c.payload); !strings.Contains(got, c.want) || (got == "") != (c.want == "") {
 			t.Errorf("%s: %q", name, got)
 		}
 		m, _, facts := pendingDisk(t, 100*mib, 512)

@@ -62,8 +62,8 @@ func (a writeArgs) built(ctx context.Context, c *step.Call, sector int) (payload
 	return payload, format, nil
 }
 
-// oddLabel says why an instance may not find a file system of somebody's own; "" when nothing speaks against it.
-func oddLabel(payload []byte) string {
+// OddLabel says why an instance may not find the config drive that Build gave, when it is a file system of somebody's own; "" when nothing speaks against it.
+func OddLabel(payload []byte) string {
 	label := ""
 	if drive.IsISO(payload) {
 		label = strings.TrimRight(string(payload[16*drive.Sector+40:][:32]), " \x00")

@@ -50,6 +50,7 @@ type drive struct {
 	arg    json.RawMessage // of write_configdrive
 	format string
 	size   int
+	note   string
 }
 
 // drive builds, and fetches, the config drive as write_configdrive does. No config drive gives nil.
@@ -62,7 +63,7 @@ func (o Options) drive(ctx context.Context, sector int) (*drive, error) {
 	if err != nil {
 		return nil, fmt.Errorf("config drive: %w", err)
 	}
-	d := &drive{raw, format, len(payload)}
+	d := &drive{raw, format, len(payload), configdrive.OddLabel(payload)}
 	if isURL(strings.Trim(string(raw), " \"")) { // not fetched again: the next answer may be another
 		d.arg, err = json.Marshal(base64.StdEncoding.EncodeToString(payload))
 	}

@@ -139,6 +139,9 @@ func Examine(ctx context.Context, o Options, log *slog.Logger) (*Plan, error) {
 		return nil, inFlags(err)
 	}
 	if drive != nil {
+		if drive.note != "" {
+			p.Notes = append(p.Notes, drive.note)
+		}
 		p.ConfigDrive = fmt.Sprintf("%s, %s", drive.format, size(uint64(drive.size)))
 	}
 	return p, nil

@@ -126,24 +126,28 @@ func TestNoRoomForTheConfigDrive(t *testing.T) {
 	} {
 		path, file := dirty(t, c.size, false)
 		sum, _ := published(t, t.TempDir(), "img", c.img)
-		pipe := filepath.Join(t.TempDir(), "pipe")
-		if err := unix.Mkfifo(pipe, 0o600); err != nil {
-			t.Fatal(err)
+		pipe := func() string { // can be read once
+			path := filepath.Join(t.TempDir(), "pipe")
+			if err := unix.Mkfifo(path, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			go os.WriteFile(path, c.img, 0) // nobody reads all of it
+			return path
 		}
 		var z bytes.Buffer
 		w := gzip.NewWriter(&z)
 		w.Write(c.img)
 		w.Close()
 		drive, _ := json.Marshal(map[string]string{"user_data": strings.Repeat("x", 5*mib)})
-		for form, image := range map[string]string{"raw": serve(t, c.img), "gzip": serve(t, z.Bytes()), "published": sum, "pipe": pipe} {
+		for form, image := range map[string]string{"raw": serve(t, c.img), "gzip": serve(t, z.Bytes()), "published": sum, "pipe": ""} {
 			o := Options{Image: image, Unverified: true, Disk: path, ConfigDrive: drive}
-			feed := func() {}
 			if form == "pipe" {
-				feed = func() { go os.WriteFile(pipe, c.img, 0) }
+				o.Image = pipe()
 			}
-			feed()
 			_, eerr := Examine(t.Context(), o, nil)
-			feed()
+			if form == "pipe" {
+				o.Image = pipe()
+			}
 			_, werr := Write(t.Context(), o, nil, silent)
 			var f *Failure
 			if !errors.As(werr, &f) || f.Left != Untouched || !strings.Contains(werr.Error(), c.want) || !strings.Contains(werr.Error(), "config-2") ||
@@ -160,6 +164,30 @@ func TestNoRoomForTheConfigDrive(t *testing.T) {
 			}
 		}
 		wantOld(t, file)
+	}
+}
+
+// TestOddLabelIsTold has a config drive that most systems won't find, for a write and a dry run.
+func TestOddLabelIsTold(t *testing.T) {
+	img := mbrImage(4 * mib)
+	path, _ := dirty(t, 80*mib, false)
+	iso, _, err := configdrive.Build(t.Context(), []byte(`{"meta_data": {}}`), 512, time.Now(), configdrive.Servers{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(iso[16*2048+40:], "MY-CONFIG ")
+	raw, err := ReadConfigDrive(writeFile(t, "drive", iso))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{Image: serve(t, img), Digest: digest(img), Disk: path, ConfigDrive: raw}
+	p, err := Examine(t.Context(), o, nil)
+	if err != nil || !strings.Contains(strings.Join(p.Notes, " "), "MY-CONFIG") {
+		t.Errorf("dry run: %+v, %v", p, err)
+	}
+	r, err := Write(t.Context(), o, nil, silent)
+	if err != nil || !strings.Contains(strings.Join(r.Notes, " "), "MY-CONFIG") {
+		t.Errorf("write: %+v, %v", r, err)
 	}
 }
 
