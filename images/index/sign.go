@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"aead.dev/minisign"
@@ -20,6 +21,32 @@ var SignatureSuffixes = []string{".minisig", ".sig"}
 
 // MaxSignature is more than any signature file takes, in bytes.
 const MaxSignature = 16 << 10
+
+// maxSignatures is how many signatures are looked for in one file.
+const maxSignatures = 8
+
+// JoinSignatures makes one signature file of several, for VerifySignature: each signature once, in their order, with an empty line between
+// them. It gives nil when that would be more than VerifySignature reads.
+func JoinSignatures(files ...[]byte) []byte {
+	var all [][]byte
+	for _, f := range files {
+		for _, s := range apart(f) {
+			if len(s) > 0 && !slices.ContainsFunc(all, func(known []byte) bool { return bytes.Equal(known, s) }) {
+				all = append(all, s)
+			}
+		}
+	}
+	b := append(bytes.Join(all, []byte("\n\n")), '\n')
+	if len(all) == 0 || len(all) > maxSignatures || len(b) > MaxSignature {
+		return nil
+	}
+	return b
+}
+
+// apart gives the signatures that are in a file.
+func apart(file []byte) [][]byte {
+	return bytes.Split(bytes.TrimSpace(bytes.ReplaceAll(file, []byte("\r\n"), []byte("\n"))), []byte("\n\n"))
+}
 
 // Key is a public key that published images may be signed with: of minisign, or of cosign (ECDSA P-256).
 type Key struct {
@@ -75,6 +102,9 @@ func (k Key) String() string {
 // VerifySignature checks that sig, the contents of a signature file, is a signature of the index's bytes by one of the keys: one of
 // minisign (legacy or prehashed; its trusted comment is checked as well), or one of `cosign sign-blob` (base64). Nothing that is in
 // the index or in the signature may be believed before.
+//
+// A file may hold several signatures with an empty line between them, of which one has to hold. Who replaces an index has the old
+// signature and the new one there for a moment, because two files can't be replaced at the same time.
 func VerifySignature(index, sig []byte, keys []Key) error {
 	const remedy = "sign the index with a key that this node trusts (image_keys), or add the public key to those"
 	if len(keys) == 0 {
@@ -83,14 +113,26 @@ func VerifySignature(index, sig []byte, keys []Key) error {
 	if len(sig) > MaxSignature {
 		return refuse(remedy, "the image's signature is %d bytes long, which no signature is", len(sig))
 	}
-	check := verifyCosign
-	if bytes.HasPrefix(sig, []byte("untrusted comment:")) {
-		check = verifyMinisign
+	parts := apart(sig)
+	if len(parts) > maxSignatures {
+		return refuse(remedy, "the file of the image's signature has %d parts, which no signature has", len(parts))
 	}
-	if err := check(index, sig, keys); err != nil {
-		return refuse(remedy, "the image's signature does not hold: %w", err)
+	var faults []error
+	for _, s := range parts {
+		check := verifyCosign
+		if bytes.HasPrefix(s, []byte("untrusted comment:")) {
+			check = verifyMinisign
+		}
+		err := check(index, s, keys)
+		if err == nil {
+			return nil
+		}
+		faults = append(faults, err)
 	}
-	return nil
+	if len(faults) == 1 {
+		return refuse(remedy, "the image's signature does not hold: %w", faults[0])
+	}
+	return refuse(remedy, "none of the image's %d signatures holds; the last: %w", len(faults), faults[len(faults)-1])
 }
 
 func verifyMinisign(index, sig []byte, keys []Key) error {
@@ -99,7 +141,7 @@ func verifyMinisign(index, sig []byte, keys []Key) error {
 		return err
 	}
 	// The library's base64 lets some bits and line ends pass that mean nothing. A signature has one form.
-	if text, err := s.MarshalText(); err != nil || !bytes.Equal(bytes.TrimSpace(text), bytes.TrimSpace(bytes.ReplaceAll(sig, []byte("\r\n"), []byte("\n")))) {
+	if text, err := s.MarshalText(); err != nil || !bytes.Equal(bytes.TrimSpace(text), bytes.TrimSpace(sig)) {
 		return errors.New("it is not written the way minisign does")
 	}
 	var known []string

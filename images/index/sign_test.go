@@ -118,6 +118,46 @@ func TestSignatures(t *testing.T) {
 	}
 }
 
+// TestSeveralSignatures: a file may hold several signatures, of which one has to hold.
+func TestSeveralSignatures(t *testing.T) {
+	s := sign(t)
+	other := append(bytes.Clone(s.index), 0)
+	for _, c := range []struct{ sig, key string }{{"hashed", "mini"}, {"legacy", "mini"}, {"cosign", "ec"}} {
+		for _, with := range []string{"hashed", "legacy", "cosign"} {
+			for _, file := range [][]byte{JoinSignatures(s.sigs[c.sig], s.sigs[with]), JoinSignatures(s.sigs[with], s.sigs[c.sig]), JoinSignatures([]byte("what is that?"), s.sigs[c.sig])} {
+				for _, text := range [][]byte{file, bytes.ReplaceAll(file, []byte("\n"), []byte("\r\n"))} {
+					if err := VerifySignature(s.index, text, []Key{s.keys[c.key]}); err != nil {
+						t.Errorf("%s with %s: %v", c.sig, with, err)
+					}
+					if err := VerifySignature(other, text, []Key{s.keys[c.key]}); err == nil || !strings.Contains(err.Error(), "hold") {
+						t.Errorf("%s with %s, for another index: %v", c.sig, with, err)
+					}
+				}
+			}
+		}
+	}
+	// The same one is there once, and joining what is joined adds nothing.
+	both := JoinSignatures(s.sigs["hashed"], s.sigs["cosign"], s.sigs["hashed"])
+	if again := JoinSignatures(both, s.sigs["cosign"]); !bytes.Equal(again, both) || len(apart(both)) != 2 {
+		t.Errorf("joined again:\n%s\nand before:\n%s", again, both)
+	}
+	var many [][]byte
+	for i := range maxSignatures + 1 {
+		many = append(many, []byte{'a' + byte(i)})
+	}
+	if b := JoinSignatures(many[1:]...); b == nil {
+		t.Error("as many as may be are too many")
+	}
+	for what, files := range map[string][][]byte{"none": {nil, []byte("\n")}, "too many": many, "too long": {make([]byte, MaxSignature), s.sigs["hashed"]}} {
+		if b := JoinSignatures(files...); b != nil {
+			t.Errorf("%s: %q", what, b)
+		}
+	}
+	if err := VerifySignature(s.index, append(bytes.Join(many, []byte("\n\n")), append([]byte("\n\n"), s.sigs["cosign"]...)...), []Key{s.keys["ec"]}); err == nil || !strings.Contains(err.Error(), "10 parts") {
+		t.Errorf("too many: %v", err)
+	}
+}
+
 func TestParseKeyRefuses(t *testing.T) {
 	kit.NeedPrograms(t, "openssl")
 	run := func(args ...string) string { return kit.Run(t, "openssl", args...) }
@@ -153,6 +193,7 @@ func FuzzVerifySignature(f *testing.F) {
 	}
 	f.Add([]byte("untrusted comment: x\nRUQf6LRCGA9i559r3g7V1qNyJDApGip8MfqcadIgT9CuhV3EMhHoN1mGTkUidF/z7SrlQgXdy8ofjb7bNJJylDOocrCo8KLzZwo=\ntrusted comment: y\nQtKMXWyYcwdpZAlPF7tE2ENJkRd1ujvKjlj1m9RtHTBnZPa5WKU5uWRs5GoP5M/VqE81QFuMKI5k/SfNQUaOAA==\n"))
 	f.Add([]byte("MEUCIQDx"))
+	f.Add([]byte("MEUCIQDx\n\nuntrusted comment: x\nRUQf\n\n"))
 	f.Fuzz(func(t *testing.T, sig []byte) {
 		if VerifySignature([]byte("index"), sig, []Key{key, ec}) == nil {
 			t.Fatal("somebody has signed something without a key")

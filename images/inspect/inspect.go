@@ -3,7 +3,8 @@
 // It opens the file as the agent does, by images.Open, reads all of it, unpacks every piece, and hashes the file on the way. So a file that
 // it finds fit is fit for the agent, apart from what only the machine can say: the size of its disk and its sectors, and its firmware.
 //
-// Offsets and sizes are bytes. Inspect gives an error only when the file could not be read; what is wrong with the image is in the Report.
+// Offsets and sizes are bytes. Inspect gives an error only when the file could not be read, as a qcow2 can't from a pipe; what is wrong with
+// the image is in the Report.
 package inspect
 
 import (
@@ -88,6 +89,8 @@ func Inspect(ctx context.Context, in images.Input, o Options) (*Report, error) {
 		return nil, file.failed
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
+	case err != nil && r.Format == string(images.QCow2) && in.At == nil && in.Again == nil:
+		return nil, err // its tables are out of reach: nothing is known of the image
 	case errors.As(err, &refused):
 		r.refuse(refused.Remedy, "%v", err)
 	case err != nil:

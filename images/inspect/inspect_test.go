@@ -56,6 +56,18 @@ func pack(t testing.TB, b []byte) []byte {
 	return w.EncodeAll(b, nil)
 }
 
+// TestPipe: a qcow2 whose tables are out of reach is not called one that can't be deployed.
+func TestPipe(t *testing.T) {
+	file := qcow2(t, gpt(t), false)
+	for _, b := range [][]byte{file, pack(t, file)} {
+		r, err := Inspect(t.Context(), images.Input{Stream: bytes.NewReader(b), Size: -1}, Options{})
+		var refused *images.Error
+		if r != nil || !errors.As(err, &refused) || !strings.Contains(err.Error(), "can't be read before its data") {
+			t.Errorf("%+v, %v", r, err)
+		}
+	}
+}
+
 func TestInspect(t *testing.T) {
 	disk := gpt(t)
 	for _, c := range []struct {

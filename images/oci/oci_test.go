@@ -15,7 +15,9 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"path"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -214,6 +216,101 @@ func TestManyObjects(t *testing.T) {
 	if len(top.Manifests) != 4 {
 		t.Errorf("%d manifests", len(top.Manifests))
 	}
+}
+
+// shelf is a registry in memory.
+type shelf struct {
+	mu       sync.Mutex
+	things   map[string][]byte // blobs and manifests, by their digest
+	keeps    bool              // what it has under a digest is not replaced, as in docker's registry
+	readOnly bool
+	uploads  int
+}
+
+func (s *shelf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	name := path.Base(r.URL.Path)
+	if d := r.URL.Query().Get("digest"); d != "" {
+		name = d
+	}
+	switch r.Method {
+	case http.MethodPost:
+		if s.readOnly {
+			w.WriteHeader(http.StatusForbidden)
+			return
+		}
+		s.uploads++
+		w.Header().Set("Location", r.URL.Path+"upload")
+		w.WriteHeader(http.StatusAccepted)
+	case http.MethodPut:
+		b, _ := io.ReadAll(r.Body)
+		if _, there := s.things[name]; !there || !s.keeps {
+			s.things[name] = b
+		}
+		w.WriteHeader(http.StatusCreated)
+	default:
+		b, there := s.things[name]
+		if !there {
+			w.WriteHeader(http.StatusNotFound)
+			return
+		}
+		w.Header().Set("Content-Length", fmt.Sprint(len(b)))
+		w.Write(b)
+	}
+}
+
+func newShelf(t *testing.T) (*shelf, Reference) {
+	s := &shelf{things: map[string][]byte{}}
+	srv := httptest.NewServer(s)
+	t.Cleanup(srv.Close)
+	return s, parse(t, "oci+http://"+strings.TrimPrefix(srv.URL, "http://")+"/x:1")
+}
+
+// TestDamagedBlobs: one that is shorter than it should be is sent again. Registries differ in what they make of that, and an image is not
+// called published when one stays as it was.
+func TestDamagedBlobs(t *testing.T) {
+	for _, damage := range [][]byte{nil, []byte("short"), make([]byte, 1000)} {
+		for _, keeps := range []bool{false, true} {
+			m := image(5, 7)
+			s, tag := newShelf(t)
+			s.keeps = keeps
+			if _, err := Push(t.Context(), tag, m.upload(), Options{}); err != nil {
+				t.Fatal(err)
+			}
+			o := m.x.Chunks[2]
+			s.things[o.String()] = damage
+			delete(s.things, "1")
+			p, err := Push(t.Context(), tag, m.upload(), Options{})
+			if keeps {
+				wantRefusal(t, "a damaged blob", err, o.String(), fmt.Sprintf("%d bytes instead of %d", len(damage), o.Len))
+				if s.things["1"] != nil {
+					t.Error("it has a tag")
+				}
+				continue
+			}
+			if err != nil || p.New != 1 || !bytes.Equal(s.things[o.String()], m.objects[o]) {
+				t.Errorf("%d bytes of a damaged blob: %+v, %v", len(damage), p, err)
+			}
+		}
+	}
+}
+
+// TestPrepare: what is wrong with a place is known before an image is made for it.
+func TestPrepare(t *testing.T) {
+	s, tag := newShelf(t)
+	for range 2 {
+		if err := Prepare(t.Context(), tag, Options{}); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(s.things) != 1 || s.uploads != 2 {
+		t.Errorf("%d things, %d uploads", len(s.things), s.uploads)
+	}
+	s.readOnly = true // what is there may be looked at
+	wantRefusal(t, "somebody who may not push", Prepare(t.Context(), tag, Options{}), "does not allow this")
+	wantRefusal(t, "a digest", Prepare(t.Context(), tag.WithDigest("sha256:"+strings.Repeat("ab", 32)), Options{}), "has a digest")
+	wantRefusal(t, "nobody", Prepare(t.Context(), parse(t, "oci://"+kit.Registry(t, "pw")+"/x:1"), Options{}), "wants a user and a password")
 }
 
 func TestLogin(t *testing.T) {

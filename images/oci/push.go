@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,6 +13,8 @@ import (
 	"github.com/opencontainers/image-spec/specs-go"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
 	"golang.org/x/sync/errgroup"
+	"oras.land/oras-go/v2/content"
+	"oras.land/oras-go/v2/errdef"
 	"oras.land/oras-go/v2/registry"
 	"oras.land/oras-go/v2/registry/remote"
 
@@ -41,11 +44,31 @@ type Pushed struct {
 	Written int64     // their bytes
 }
 
+// Prepare finds out whether images can be pushed to a place, before somebody makes one for hours: it pushes a blob that they all have.
+func Prepare(ctx context.Context, ref Reference, o Options) error {
+	if err := ref.pushable(); err != nil {
+		return err
+	}
+	// Whether it is there or not: who may only pull could ask for that.
+	empty := []byte("{}")
+	if err := ref.repository(o).Blobs().Push(ctx, describe(ocispec.MediaTypeEmptyJSON, index.Of(empty)), bytes.NewReader(empty)); err != nil {
+		return explain(ref, err)
+	}
+	return nil
+}
+
+func (r Reference) pushable() error {
+	if r.Pinned() {
+		return refuse("leave the digest out", "an image is pushed to a tag, and %s has a digest", r)
+	}
+	return nil
+}
+
 // Push puts an image into a registry under a tag. The tag changes last: whoever pulls sees the old image or all of the new one. What the
 // repository has already is not sent again.
 func Push(ctx context.Context, ref Reference, u Upload, o Options) (*Pushed, error) {
-	if ref.Pinned() {
-		return nil, refuse("leave the digest out", "an image is pushed to a tag, and %s has a digest", ref)
+	if err := ref.pushable(); err != nil {
+		return nil, err
 	}
 	x, err := index.Parse(u.Index)
 	if err != nil {
@@ -99,26 +122,48 @@ type push struct {
 	fresh, written atomic.Int64
 }
 
-// blob pushes a blob that the repository does not have.
+// blob pushes a blob that the repository does not have. One that is there with another length is damaged, and pushed again; docker's registry
+// keeps it nevertheless. One that is damaged and as long as it should be is not found here: that would take fetching all of the image.
 func (p *push) blob(ctx context.Context, d ocispec.Descriptor, get func() ([]byte, error)) error {
-	there, err := p.repo.Blobs().Exists(ctx, d)
+	there, err := p.repo.Blobs().Resolve(ctx, d.Digest.String())
+	switch {
+	case errors.Is(err, errdef.ErrNotFound):
+		err = p.send(ctx, d, get)
+	case err == nil && there.Size != d.Size:
+		if err = p.send(ctx, d, get); err == nil {
+			err = p.mended(ctx, d, there.Size)
+		}
+	}
 	if err != nil {
 		return err
-	}
-	if !there {
-		b, err := get()
-		if err != nil {
-			return err
-		}
-		if err := p.repo.Blobs().Push(ctx, d, bytes.NewReader(b)); err != nil {
-			return fmt.Errorf("push %s: %w", d.Digest, err)
-		}
-		p.fresh.Add(1)
-		p.written.Add(d.Size)
 	}
 	p.Done.Add(d.Size)
 	return nil
 }
+
+func (p *push) send(ctx context.Context, d ocispec.Descriptor, get func() ([]byte, error)) error {
+	b, err := get()
+	if err != nil {
+		return err
+	}
+	if err := p.repo.Blobs().Push(ctx, d, bytes.NewReader(b)); err != nil {
+		return fmt.Errorf("push %s: %w", d.Digest, err)
+	}
+	p.fresh.Add(1)
+	p.written.Add(d.Size)
+	return nil
+}
+
+// mended reads back a blob that was damaged before it was pushed.
+func (p *push) mended(ctx context.Context, d ocispec.Descriptor, was int64) error {
+	_, err := content.FetchAll(ctx, p.repo.Blobs(), d)
+	if err != nil && ctx.Err() == nil {
+		return refuse(remedyKept, "the registry's blob %s is damaged: it has %d bytes instead of %d, and stays so when it is sent again", d.Digest, was, d.Size)
+	}
+	return err
+}
+
+const remedyKept = "delete what uses the blob from the registry, run the registry's garbage collection, and publish the image again"
 
 // small pushes a blob of known bytes and gives its layer.
 func (p *push) small(ctx context.Context, mediaType, title string, b []byte) (ocispec.Descriptor, error) {

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ingot-metal/ingot/images/index"
@@ -23,7 +25,16 @@ func (d Dir) object(o index.Object) string {
 	return filepath.Join(string(d), filepath.FromSlash(o.Path()))
 }
 
-func (d Dir) make() error { return os.MkdirAll(filepath.Join(string(d), "objects"), 0o755) }
+// make prepares the folder for an image of this name.
+func (d Dir) make(name string) error {
+	for _, suffix := range append([]string{""}, index.SignatureSuffixes...) {
+		path := d.index(name) + suffix
+		if info, err := os.Lstat(path); err == nil && info.IsDir() {
+			return refuse("remove it, or give the image another name", "%s is a folder, where a file has to be", path)
+		}
+	}
+	return os.MkdirAll(filepath.Join(string(d), "objects"), 0o755)
+}
 
 // put stores an object and tells whether it is new. One that is there already and right is left alone.
 func (d Dir) put(o index.Object, stored []byte) (fresh bool, err error) {
@@ -61,11 +72,18 @@ func ReadObject(r io.Reader, o index.Object) ([]byte, error) {
 
 // finish makes a publication visible: everything it refers to is on the disk by then.
 func (d Dir) finish(name string, x []byte, signatures map[string][]byte) error {
-	folders, err := filepath.Glob(filepath.Join(string(d), "objects", "??"))
+	objects := filepath.Join(string(d), "objects")
+	below, err := os.ReadDir(objects) // no Glob: a folder's name may have brackets in it
 	if err != nil {
 		return err
 	}
-	for _, f := range append(folders, filepath.Join(string(d), "objects"), string(d)) {
+	folders := []string{objects, string(d)}
+	for _, e := range below {
+		if e.IsDir() && len(e.Name()) == 2 {
+			folders = append(folders, filepath.Join(objects, e.Name()))
+		}
+	}
+	for _, f := range folders {
 		if err := sweep(f); err != nil {
 			return err
 		}
@@ -73,21 +91,122 @@ func (d Dir) finish(name string, x []byte, signatures map[string][]byte) error {
 			return err
 		}
 	}
+	unlock, err := d.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return d.replace(onDisk{}, name, x, signatures)
+}
+
+// lock keeps two publications of one name from mixing their indices and signatures.
+func (d Dir) lock() (unlock func(), err error) {
+	f, err := os.Open(string(d))
+	if err != nil {
+		return nil, err
+	}
+	// Some network file systems have no locks. It is only for two at the very same moment.
+	_ = syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+	return func() { f.Close() }, nil
+}
+
+// folder is what replace does to a folder.
+type folder interface {
+	write(path string, b []byte) error // all of the file, or nothing
+	remove(path string) error
+	sync(path string) error // of the folder itself: what was done before stays done
+}
+
+// replace puts an index and its signatures in the place of older ones, if there are any.
+//
+// No two files change at the same time, and a reader fetches both. So the signature files hold the old signatures and the new ones while the
+// index changes: whoever comes at any moment, and after a crash or a power failure at any moment, finds the old index or the new one, with a
+// signature that holds. An index that was not signed, or is not signed any more, has none while it changes: that is a plain refusal, and no
+// mismatch that looks like an attack.
+func (d Dir) replace(f folder, name string, x []byte, signatures map[string][]byte) error {
+	path := d.index(name)
+	_, err := os.Lstat(path)
+	first := errors.Is(err, fs.ErrNotExist)
+	old, err := d.signatures(name)
+	if err != nil {
+		return err
+	}
 	for _, suffix := range index.SignatureSuffixes {
-		path := d.index(name) + suffix
-		if s, ok := signatures[suffix]; ok {
-			err = writeFile(path, s)
-		} else if err = os.Remove(path); errors.Is(err, fs.ErrNotExist) {
-			err = nil // one of an earlier index, if there was one, would only mislead
+		before, there := old[suffix]
+		now, signed := signatures[suffix]
+		switch {
+		case first:
+			before = nil // what lies there without an index is nobody's
+		case len(old) == 0:
+			continue // to the old index it would be a mismatch
+		case len(signatures) > 0 && !signed:
+			continue // for those who accept either kind
+		}
+		var both []byte
+		if signed {
+			both = index.JoinSignatures(before, now) // nil after many crashes at this place
+		}
+		if both != nil {
+			err = f.write(path+suffix, both)
+		} else if there {
+			err = f.remove(path + suffix)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	if err := writeFile(d.index(name), x); err != nil {
+	if err := f.sync(string(d)); err != nil {
 		return err
 	}
-	return syncDir(string(d))
+	if err := f.write(path, x); err != nil {
+		return err
+	}
+	if err := f.sync(string(d)); err != nil {
+		return err
+	}
+	for _, suffix := range index.SignatureSuffixes {
+		if now, signed := signatures[suffix]; signed {
+			err = f.write(path+suffix, now)
+		} else if _, there := old[suffix]; there {
+			err = f.remove(path + suffix)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return f.sync(string(d))
+}
+
+// signatures reads the signature files of an image, as far as they are read by anybody.
+func (d Dir) signatures(name string) (map[string][]byte, error) {
+	all := map[string][]byte{}
+	for _, suffix := range index.SignatureSuffixes {
+		f, err := os.Open(d.index(name) + suffix)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all[suffix], err = io.ReadAll(io.LimitReader(f, index.MaxSignature+1))
+		f.Close()
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
+}
+
+type onDisk struct{}
+
+func (onDisk) write(path string, b []byte) error { return writeFile(path, b) }
+func (onDisk) sync(path string) error            { return syncDir(path) }
+func (onDisk) remove(path string) error {
+	err := os.Remove(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }
 
 // writeFile writes a file that is either complete or not there.
@@ -120,13 +239,16 @@ func writeFile(path string, b []byte) (err error) {
 
 // sweep removes what killed publications have left half written. Nobody takes an hour to write one file.
 func sweep(folder string) error {
-	left, err := filepath.Glob(filepath.Join(folder, ".ingot-*"))
+	left, err := os.ReadDir(folder)
 	if err != nil {
 		return err
 	}
-	for _, path := range left {
-		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > time.Hour {
-			os.Remove(path)
+	for _, e := range left {
+		if !strings.HasPrefix(e.Name(), ".ingot-") {
+			continue
+		}
+		if info, err := e.Info(); err == nil && time.Since(info.ModTime()) > time.Hour {
+			os.Remove(filepath.Join(folder, e.Name()))
 		}
 	}
 	return nil

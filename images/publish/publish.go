@@ -40,8 +40,10 @@ type Options struct {
 	// Compress packs a chunk instead of the encoder that is built in: into one zstd frame that tells its size, without a checksum.
 	Compress func(ctx context.Context, raw []byte) ([]byte, error)
 	Sign     []Signer
-	Workers  int // how many chunks are packed at a time; 0: as many as there are processors
-	Meter    *Meter
+	// Unchanged is asked when all of the image has been read, before anything is published: its error says that what was read is no image.
+	Unchanged func() error
+	Workers   int // how many chunks are packed at a time; 0: as many as there are processors
+	Meter     *Meter
 
 	resident int // incomplete chunks in memory; 0: the usual number
 }
@@ -62,6 +64,8 @@ type Result struct {
 	Index   *index.Index
 	Written int64 // bytes of objects that were not there before
 	New     int   // how many those are
+	// Unsigned says that the image of that name which was there had a signature, and this one has none.
+	Unsigned bool
 }
 
 var nameRule = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+-]{0,127}$`)
@@ -104,15 +108,15 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 		}
 		o.Compress = encoder(o.Level, o.Workers)
 	}
-	if err := dir.make(); err != nil {
-		return nil, err
-	}
 	e, info, err := images.Open(in, images.Limits{Size: index.MaxSize})
 	if err != nil {
 		return nil, err
 	}
-	// What is wrong with the table is told before hours of work, as far as it shows by then.
-	if err := checkTable(info, e.Size()); err != nil {
+	// What is wrong with the table or the folder is told before hours of work, as far as it shows by then.
+	if err = checkTable(info, e.Size()); err == nil {
+		err = dir.make(o.Name)
+	}
+	if err != nil {
 		e.Close()
 		return nil, err
 	}
@@ -135,8 +139,18 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 	if err != nil {
 		return nil, err
 	}
+	if o.Unchanged != nil {
+		if err := o.Unchanged(); err != nil {
+			return nil, err
+		}
+	}
+	before, err := dir.signatures(o.Name)
+	if err != nil {
+		return nil, err
+	}
 	b := x.Marshal()
-	r := &Result{Path: dir.index(o.Name), SHA256: sha256.Sum256(b), Index: x, Written: stored.bytes.Load(), New: int(stored.objects.Load())}
+	r := &Result{Path: dir.index(o.Name), SHA256: sha256.Sum256(b), Index: x, Written: stored.bytes.Load(), New: int(stored.objects.Load()),
+		Unsigned: len(before) > 0 && len(o.Sign) == 0}
 	signatures := map[string][]byte{}
 	for _, s := range o.Sign {
 		if signatures[s.Suffix()], err = s.Sign(b); err != nil {

@@ -214,7 +214,7 @@ func TestZerosAreNotStored(t *testing.T) {
 	const size = 4<<30 + 5*mib
 	e := &fakeExtents{size: size, all: []images.Extent{{Off: 0, Len: mib, Data: bytes.Repeat([]byte{1}, mib)}, {Off: mib, Len: size - mib}}}
 	dir := t.TempDir()
-	if err := Dir(dir).make(); err != nil {
+	if err := Dir(dir).make("test"); err != nil {
 		t.Fatal(err)
 	}
 	x, stored, err := assemble(t.Context(), e, Dir(dir), Options{Compress: encoder(3, 1), Workers: 2, Meter: new(Meter)})
@@ -298,7 +298,7 @@ func TestPiecesInAnyOrder(t *testing.T) {
 		all := pieces(img, r)
 		orders[name](all)
 		dir := t.TempDir()
-		if err := Dir(dir).make(); err != nil {
+		if err := Dir(dir).make("test"); err != nil {
 			t.Fatal(err)
 		}
 		x, _, err := assemble(t.Context(), &fakeExtents{size: int64(len(img)), all: all}, Dir(dir), Options{Compress: encoder(1, 2), Workers: 1 + r.IntN(4), Meter: new(Meter), resident: 3})
@@ -354,7 +354,7 @@ func TestBrokenReaders(t *testing.T) {
 		{"an error of a decoder", mib, []images.Extent{{Off: 0, Len: mib, Decode: func([]byte) error { return boom }}}, nil, boom},
 	} {
 		dir := Dir(t.TempDir())
-		if err := dir.make(); err != nil {
+		if err := dir.make("test"); err != nil {
 			t.Fatal(err)
 		}
 		_, _, err := assemble(t.Context(), &fakeExtents{c.size, c.all, c.end}, dir, Options{Compress: encoder(1, 1), Workers: 2, Meter: new(Meter)})
@@ -546,6 +546,9 @@ func TestVerifyFindsEveryFault(t *testing.T) {
 	// Indices that lie, with objects that are what they say.
 	lie := *r.Index
 	lie.SHA256[0]++
+	if err := Verify(t.Context(), &lie, Dir(dir), nil); errors.As(err, new(*UnfitError)) {
+		t.Errorf("what is wrong is called unfit: %v", err)
+	}
 	if err := Verify(t.Context(), &lie, Dir(dir), nil); err == nil || !strings.Contains(err.Error(), "the disk's SHA-256") {
 		t.Errorf("wrong digest of the disk: %v", err)
 	}
@@ -660,7 +663,7 @@ func TestUnfitDisks(t *testing.T) {
 		}
 		// Verify finds those that were published before this was looked at.
 		dir := Dir(t.TempDir())
-		if err := dir.make(); err != nil {
+		if err := dir.make("test"); err != nil {
 			t.Fatal(err)
 		}
 		e, info, err := images.Open(input(c.img), images.Limits{})
@@ -672,7 +675,8 @@ func TestUnfitDisks(t *testing.T) {
 			t.Fatal(err)
 		}
 		x.Head = info.Head
-		if err := Verify(t.Context(), x, dir, nil); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+		err = Verify(t.Context(), x, dir, nil)
+		if unfit := new(UnfitError); (err == nil) != (c.want == "") || err != nil && (!errors.As(err, &unfit) || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("verify %s: %v", c.name, err)
 		}
 	}

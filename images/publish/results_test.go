@@ -12,7 +12,7 @@ func TestFullListOfAShortDisk(t *testing.T) {
 	const short = index.ChunkSize - 1<<20
 	for _, data := range []int{0, index.ListChunks - 1} {
 		dir := Dir(t.TempDir())
-		if err := dir.make(); err != nil {
+		if err := dir.make("x"); err != nil {
 			t.Fatal(err)
 		}
 		r := newResults(dir, Options{Name: "x", Level: 1, Workers: 1, Meter: new(Meter)}, (index.ListChunks-1)*index.ChunkSize+short)

@@ -22,8 +22,16 @@ type Objects interface {
 // maxFaults is how many faults Verify tells before it gives up.
 const maxFaults = 20
 
+// UnfitError says that an image is whole and undamaged, and no agent would deploy it.
+type UnfitError struct{ Err error }
+
+func (e *UnfitError) Error() string { return "no agent would deploy it: " + e.Err.Error() }
+
+// Unwrap gives the reason.
+func (e *UnfitError) Unwrap() error { return e.Err }
+
 // Verify reads everything that an index refers to and checks it, down to the digest of the whole disk. It goes on after a fault, to
-// tell of several.
+// tell of several. An UnfitError comes alone.
 func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
 	if m == nil {
 		m = new(Meter)
@@ -98,13 +106,14 @@ func Verify(ctx context.Context, x *index.Index, from Objects, m *Meter) error {
 	if faults == nil && !bytes.Equal(sum.Sum(nil), x.SHA256[:]) {
 		faults = append(faults, fmt.Errorf("the disk's SHA-256 is %x, and the index says %x", sum.Sum(nil), x.SHA256))
 	}
-	if faults == nil {
-		// Right, byte by byte, but of a source that publishing did not always look at.
-		if err := deployable(x, first, last); err != nil {
-			faults = append(faults, fmt.Errorf("no agent would deploy it: %w", err))
-		}
+	if faults != nil {
+		return errors.Join(faults...)
 	}
-	return errors.Join(faults...)
+	// Right, byte by byte, but of a source that publishing did not always look at.
+	if err := deployable(x, first, last); err != nil {
+		return &UnfitError{err}
+	}
+	return nil
 }
 
 // deployable refuses a disk that publishing would refuse, by its first and last chunk.

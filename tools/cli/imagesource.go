@@ -9,45 +9,94 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/oci"
 )
 
 // imageSource is an image to read: a file, a block device, an http or https URL, or standard input.
 type imageSource struct {
 	images.Input
-	name  string       // without user and password
-	close func() error // tells as well whether the image changed while it was read
+	name    string       // without user and password
+	changed func() error // tells whether the image changed while it was read
+	close   func() error
+	words   *strings.Replacer // what advice about files on servers is called here
+}
+
+// atHand is advice about a file on a server, for one that is here.
+var atHand = strings.NewReplacer(
+	"check what the URL serves", "see where it comes from",
+	"check the URL: the server answered with a message instead of an image", "give the file of a whole-disk image",
+	"check the URL: it must lead to a whole-disk image", "give the file of a whole-disk image",
+	"check that the image file on the server is complete", "check that the file is complete",
+	// There is always a way to read a file's tables; these are of a pipe.
+	"serve the image from a server that answers range requests, or convert it: qemu-img convert -O raw", "save it as a file and give that, instead of a pipe",
+	"serve the qcow2 image as it is; its clusters may be packed: qemu-img convert -c", "save it as a file and give that, instead of a pipe",
+	"serve the image from a server that answers range requests, or convert it: qemu-img convert -f vpc -O raw", "save it as a file and give that, instead of a pipe",
+)
+
+// inWords gives an error about an image the words of where the image is.
+func (s *imageSource) inWords(err error) error {
+	var refused *images.Error
+	if s.words == nil || !errors.As(err, &refused) {
+		return err
+	}
+	return &images.Error{Err: err, Remedy: s.words.Replace(refused.Remedy)}
 }
 
 // openSource opens an image that a command was given.
 func (p *program) openSource(ctx context.Context, source string) (*imageSource, error) {
 	switch {
 	case source == "-":
-		return &imageSource{Input: images.Input{Stream: p.stdin, Size: -1}, name: "standard input", close: func() error { return nil }}, nil
+		if f, ok := p.stdin.(*os.File); ok {
+			info, err := f.Stat()
+			if at, serr := f.Seek(0, io.SeekCurrent); err == nil && serr == nil && at == 0 && info.Mode().IsRegular() {
+				return fileSource(f, "standard input") // of "< file"
+			}
+		}
+		nothing := func() error { return nil }
+		return &imageSource{Input: images.Input{Stream: p.stdin, Size: -1}, name: "standard input", changed: nothing, close: nothing, words: atHand}, nil
 	case isURL(source):
 		return openURL(ctx, source)
 	}
-	return openFile(source)
+	f, err := openImage(source)
+	if err != nil {
+		return nil, err
+	}
+	return fileSource(f, source)
 }
 
 func isURL(source string) bool {
 	return strings.HasPrefix(source, "http://") || strings.HasPrefix(source, "https://")
 }
 
-func openFile(path string) (*imageSource, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
+// openImage opens a file. A URL that nobody can read is no name of one.
+func openImage(source string) (*os.File, error) {
+	f, err := os.Open(source)
+	switch {
+	case err == nil:
+		return f, nil
+	case oci.IsReference(source):
+		return nil, advise(fmt.Errorf("%s is an image in a registry, which is published already", source), "Look at it with: ingot image verify %s", source)
+	case urlLike.MatchString(source):
+		return nil, usage("%s is neither a file nor an http or https URL", source)
 	}
+	return nil, err
+}
+
+func fileSource(f *os.File, name string) (*imageSource, error) {
 	before, err := f.Stat()
 	if err == nil && before.IsDir() {
-		err = fmt.Errorf("%s is a folder", path)
+		err = fmt.Errorf("%s is a folder", name)
 	}
 	var size int64
 	if err == nil {
 		size, err = f.Seek(0, io.SeekEnd) // a block device's size is nowhere else
+	}
+	if errors.Is(err, syscall.ESPIPE) {
+		err = advise(fmt.Errorf("%s is a pipe", name), "Give - and let it be standard input.")
 	}
 	if err != nil {
 		f.Close()
@@ -57,15 +106,16 @@ func openFile(path string) (*imageSource, error) {
 		Input: images.Input{Stream: io.NewSectionReader(f, 0, size), Size: size, At: f, Again: func() (io.ReadCloser, error) {
 			return io.NopCloser(io.NewSectionReader(f, 0, size)), nil
 		}},
-		name: path,
-		close: func() error {
+		name: name,
+		changed: func() error {
 			after, err := f.Stat()
 			if err == nil && before.Mode().IsRegular() && (after.Size() != before.Size() || !after.ModTime().Equal(before.ModTime())) {
-				err = fmt.Errorf("%s was changed while it was read", path)
+				err = fmt.Errorf("%s was changed while it was read", name)
 			}
-			f.Close()
 			return err
 		},
+		close: f.Close,
+		words: atHand,
 	}, nil
 }
 
@@ -101,7 +151,11 @@ func openURL(ctx context.Context, source string) (*imageSource, error) {
 	if r.same != "" {
 		in.At = r
 	}
-	return &imageSource{Input: in, name: r.name, close: func() error { tr.CloseIdleConnections(); return s.Close() }}, nil
+	return &imageSource{
+		Input: in, name: r.name,
+		changed: func() error { return nil }, // the stream would have told
+		close:   func() error { tr.CloseIdleConnections(); return s.Close() },
+	}, nil
 }
 
 func parseURL(source string) (*url.URL, error) {

@@ -68,11 +68,15 @@ func (p *program) inspectImage(ctx context.Context, name string, o inspect.Optio
 	stop := meter.show(newDisplay(p.stderr), src.Size)
 	r, err := inspect.Inspect(ctx, src.Input, o)
 	stop()
-	if cerr := src.close(); err == nil {
-		err = cerr
+	if err == nil {
+		err = src.changed()
 	}
+	src.close()
 	if err != nil {
-		return fmt.Errorf("inspect %s: %w", src.name, err)
+		return remedied(fmt.Errorf("inspect %s: %w", src.name, src.inWords(err)))
+	}
+	if src.words != nil {
+		r.Remedy = src.words.Replace(r.Remedy)
 	}
 	if p.output == "json" {
 		err = p.printJSON(r)

@@ -5,11 +5,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"time"
 	"unicode/utf8"
 
@@ -45,7 +47,8 @@ func (p *program) imagePublish() *cobra.Command {
 	var o publishOptions
 	cmd := &cobra.Command{
 		Use: "publish SRC -o FOLDER|oci://REGISTRY/REPOSITORY:TAG", Short: "Publish an image in chunks, for fast and resumable deployments",
-		Long: `Publish an image: SRC is a file, a block device, an http or https URL, or - for standard input, in any format that can be deployed.
+		Long: `Publish an image: SRC is a file, a block device, an http or https URL, or - for standard input, in any format that can be deployed. A qcow2
+can't come through a pipe: its tables are wanted before its data.
 
 The disk is cut into chunks that are packed one by one. Nodes fetch them in parallel, from several places and from each other, check each
 before it is written, resume by chunk, and fetch only what has changed when they are deployed again. A folder can be served by any web
@@ -89,13 +92,44 @@ docs/images.md has the format.`,
 	return cmd
 }
 
+// ourWords is the advice of packages that know no command line, in the words of this one.
+var ourWords = strings.NewReplacer(
+	"give it another name", "give it another name: --name NAME",
+	"give the image another name", "give the image another name: --name NAME",
+	"give another level", "give another one: --level 1 to "+fmt.Sprint(bestLevel),
+	"use it as it is where published images are read; ingot image publish made it", "use it as it is: it is the index of a published image",
+	"give user and password by image_pull_secret, or by docker's configuration", "leave the password out, and log in: docker login",
+	"give a user and password", "log in to the registry: docker login",
+	"check the user and the password, and that they are for this registry", "log in to this registry: docker login",
+	"check that image_source leads to the index of a published image, and publish the image again if it does", "give the NAME.ingot of a published image, and publish it again if this is one",
+)
+
 // remedied gives an error about an image its advice.
 func remedied(err error) error {
 	var refused *images.Error
-	if !errors.As(err, &refused) || refused.Remedy == "" {
+	if errors.As(err, new(*advised)) || !errors.As(err, &refused) || refused.Remedy == "" {
 		return err
 	}
-	return advise(err, "%s%s.", strings.ToUpper(refused.Remedy[:1]), refused.Remedy[1:])
+	remedy := ourWords.Replace(refused.Remedy)
+	return advise(err, "%s%s.", strings.ToUpper(remedy[:1]), remedy[1:])
+}
+
+// unstored says what to do when a folder can't be written to.
+func unstored(err error, o publishOptions) error {
+	remote := oci.IsReference(o.out)
+	switch {
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		if remote {
+			return advise(err, "An image for a registry is put together in a folder first: make room there, or name a folder with more by TMPDIR.")
+		}
+		return advise(err, "Make room and publish it again: what is stored already is used then.")
+	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.ENOTDIR):
+		if remote {
+			return advise(err, "An image for a registry is put together in a folder first: name one that can be written to by TMPDIR.")
+		}
+		return advise(err, "Give a folder that can be written to: -o FOLDER.")
+	}
+	return err
 }
 
 // published is what the command prints.
@@ -113,7 +147,10 @@ type published struct {
 	NewBytes  int64   `json:"new_bytes"`
 	New       int     `json:"new_objects"`
 	Chunks    int     `json:"chunks"`
+	Signed    bool    `json:"signed"`
 	Seconds   float64 `json:"seconds"`
+
+	unsigned bool // the image that was there had a signature
 }
 
 func (p *program) publish(ctx context.Context, source string, o publishOptions) error {
@@ -137,23 +174,11 @@ func (p *program) publish(ctx context.Context, source string, o publishOptions) 
 	if po.Sign, err = p.signers(o); err != nil {
 		return err
 	}
-	dir := publish.Dir(o.out)
-	var ref oci.Reference
-	if oci.IsReference(o.out) {
-		if ref, err = oci.ParseReference(o.out); err != nil {
-			return err
-		}
-		tmp, err := p.bigTemp()
-		if err != nil {
-			return err
-		}
-		defer os.RemoveAll(tmp)
-		dir = publish.Dir(tmp)
-	}
 	src, err := p.openSource(ctx, source)
 	if err != nil {
 		return err
 	}
+	defer src.close()
 	if po.Name == "" {
 		if po.Name = publish.NameOf(src.name); source == "-" {
 			return usage("say how the image is called: --name NAME")
@@ -162,20 +187,37 @@ func (p *program) publish(ctx context.Context, source string, o publishOptions) 
 	if po.Source = path.Base(filepath.ToSlash(src.name)); source == "-" {
 		po.Source = po.Name
 	}
+	po.Unchanged = src.changed
+	dir := publish.Dir(o.out)
+	var ref oci.Reference
+	if oci.IsReference(o.out) {
+		if ref, err = oci.ParseReference(o.out); err != nil {
+			return err
+		}
+		login, err := p.registry()
+		if err != nil {
+			return err
+		}
+		if err := oci.Prepare(ctx, ref, login); err != nil {
+			return err
+		}
+		tmp, free, err := p.bigTemp()
+		if err != nil {
+			return unstored(err, o)
+		}
+		defer free()
+		dir = publish.Dir(filepath.Join(tmp, "image"))
+	}
 	show := p.meter("publish", o.quiet, func() (done, total int64) { return po.Meter.Done.Load(), po.Meter.Total.Load() })
 	r, err := publish.Image(ctx, src.Input, dir, po)
 	show()
-	if cerr := src.close(); err == nil && cerr != nil {
-		// The index is there, but of what nobody knows.
-		os.Remove(r.Path)
-		err = cerr
-	}
 	if err != nil {
-		return fmt.Errorf("publish %s: %w", src.name, err)
+		return unstored(fmt.Errorf("publish %s: %w", src.name, src.inWords(err)), o)
 	}
 	out := published{
 		Source: r.Path, HashAlgo: "sha256", HashValue: hex.EncodeToString(r.SHA256[:]), Index: r.Path, Content: string(r.Index.Head),
 		DiskSHA: hex.EncodeToString(r.Index.SHA256[:]), Size: r.Index.Size, Data: r.Index.Data(), NewBytes: r.Written, New: r.New, Chunks: len(r.Index.Chunks),
+		Signed: len(po.Sign) > 0, unsigned: r.Unsigned,
 	}
 	out.Stored, out.Objects = r.Index.Stored()
 	if oci.IsReference(o.out) {
@@ -198,6 +240,13 @@ func (p *program) showPublished(r published) error {
 		url = "https://SERVER/" + filepath.Base(r.Index)
 		source = "the URL of " + r.Index + " where the folder is served"
 	}
+	signed := "no"
+	switch {
+	case r.Signed:
+		signed = "yes"
+	case r.unsigned:
+		signed = "no: the signature of the image that was there is removed, and nodes with image_keys refuse this one"
+	}
 	return sheet(p.stdout, [][2]string{
 		{"image_source", source},
 		{"image_os_hash_algo", r.HashAlgo},
@@ -206,21 +255,57 @@ func (p *program) showPublished(r published) error {
 		{"content", "a disk with " + r.Content},
 		{"disk", size(uint64(r.Size)) + " in " + fmt.Sprint(r.Chunks) + " chunks, " + size(uint64(r.Data)) + " of data"},
 		{"stored", fmt.Sprintf("%s in %d objects", size(uint64(r.Stored)), r.Objects)},
+		{"signed", signed},
 		{"new", fmt.Sprintf("%s in %d objects", size(uint64(r.NewBytes)), r.New)},
 		{"took", span(time.Duration(r.Seconds * float64(time.Second)))},
 	})
 }
 
-// bigTemp makes a temporary folder where there is room: /tmp is memory on many systems.
-func (p *program) bigTemp() (string, error) {
+// bigTemp makes a temporary folder where there is room: /tmp is memory on many systems. It holds as much as an image, so that one which a
+// killed publication has left is removed by the next.
+func (p *program) bigTemp() (dir string, free func(), err error) {
 	parent := p.getenv("TMPDIR")
 	if parent == "" {
 		parent = "/var/tmp"
 	}
-	return os.MkdirTemp(parent, "ingot-publish-")
+	const prefix = "ingot-publish-"
+	left, _ := os.ReadDir(parent) // what is wrong with it shows below
+	for _, e := range left {
+		// A folder is locked a moment after it was made.
+		info, err := e.Info()
+		if err != nil || !strings.HasPrefix(e.Name(), prefix) || time.Since(info.ModTime()) < time.Minute {
+			continue
+		}
+		old := filepath.Join(parent, e.Name())
+		if f, err := lockFolder(old); err == nil {
+			os.RemoveAll(old)
+			f.Close()
+		}
+	}
+	if dir, err = os.MkdirTemp(parent, prefix); err != nil {
+		return "", nil, err
+	}
+	f, err := lockFolder(dir) // as long as this program lives
+	if err != nil {
+		return dir, func() { os.RemoveAll(dir) }, nil // nobody can lock it, and remove it then
+	}
+	return dir, func() { os.RemoveAll(dir); f.Close() }, nil
 }
 
-// registry is how this program reaches registries: logged in as docker and podman are, and patient.
+// lockFolder opens a folder that nobody else has locked.
+func lockFolder(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_DIRECTORY|syscall.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// registry is how this program reaches registries: logged in as docker is, and patient.
 func (p *program) registry() (oci.Options, error) {
 	store, err := credentials.NewStoreFromDocker(credentials.StoreOptions{})
 	if err != nil {

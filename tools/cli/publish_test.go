@@ -391,7 +391,7 @@ func TestSourceChangesWhileItIsRead(t *testing.T) {
 	if err := os.Chtimes(raw, later, later); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.close(); err == nil || !strings.Contains(err.Error(), "was changed while it was read") {
+	if err := s.changed(); err == nil || !strings.Contains(err.Error(), "was changed while it was read") {
 		t.Errorf("close = %v", err)
 	}
 }

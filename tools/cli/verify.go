@@ -11,6 +11,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,14 +46,30 @@ URL is the same where a web server has it, as in image_source. With --key it mus
 	return cmd
 }
 
+// readKey takes a public key, or a file with one.
+func readKey(s string) (index.Key, error) {
+	b, ferr := os.ReadFile(s)
+	if ferr != nil {
+		b = []byte(s)
+	}
+	k, err := index.ParseKey(string(b))
+	switch {
+	case err == nil:
+		return k, nil
+	case ferr == nil:
+		return k, fmt.Errorf("--key %s: %w", s, err)
+	case strings.HasPrefix(s, "RW"), strings.HasPrefix(s, "-----BEGIN"):
+		return k, err
+	}
+	return k, advise(fmt.Errorf("--key %s is neither a public key nor a file with one: %w", s, ferr),
+		"Give the file, the line of a minisign key that begins with RW, or the PEM of a cosign key.")
+}
+
 func (p *program) verify(ctx context.Context, place string, keyTexts []string, quiet bool) error {
 	start := time.Now()
 	var keys []index.Key
 	for _, s := range keyTexts {
-		if b, err := os.ReadFile(s); err == nil {
-			s = string(b)
-		}
-		k, err := index.ParseKey(s)
+		k, err := readKey(s)
 		if err != nil {
 			return err
 		}
@@ -69,7 +86,7 @@ func (p *program) verify(ctx context.Context, place string, keyTexts []string, q
 		return fmt.Errorf("%s: %w", place, err)
 	}
 	if len(keys) > 0 {
-		err := fmt.Errorf("%s is not signed", place)
+		err := advise(fmt.Errorf("%s is not signed", place), "Publish it again with --sign-key or --cosign-key.")
 		if img.noSignature != nil {
 			err = fmt.Errorf("signature: %w", img.noSignature)
 		}
@@ -77,6 +94,7 @@ func (p *program) verify(ctx context.Context, place string, keyTexts []string, q
 			if err = index.VerifySignature(img.index, s, keys); err == nil {
 				break
 			}
+			err = advise(fmt.Errorf("%s: %w", place, err), "Give the public key of who has signed it, or publish it again with --sign-key or --cosign-key.")
 		}
 		if err != nil {
 			return err
@@ -86,8 +104,14 @@ func (p *program) verify(ctx context.Context, place string, keyTexts []string, q
 	show := p.meter("verify", quiet, func() (int64, int64) { return m.Done.Load(), m.Total.Load() })
 	err = publish.Verify(ctx, x, img, &m)
 	show()
-	if err != nil {
-		return fmt.Errorf("%s is damaged or not complete:\n%w", place, err)
+	unfit := new(publish.UnfitError)
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("verify %s: %w", place, context.Cause(ctx))
+	case errors.As(err, &unfit):
+		return fmt.Errorf("%s is whole and undamaged, but no agent would deploy it: %w", place, unfit.Err)
+	case err != nil:
+		return advise(fmt.Errorf("%s is damaged or not complete:\n%w", place, err), "%s", img.remedy)
 	}
 	stored, objects := x.Stored()
 	if p.output == "json" {
@@ -114,6 +138,7 @@ type publishedImage struct {
 	index      []byte
 	signatures [][]byte
 	close      func()
+	remedy     string // when it is damaged
 
 	noSignature error // why none could be fetched, if not because there is none
 }
@@ -132,22 +157,53 @@ func (p *program) openPublished(ctx context.Context, place string) (*publishedIm
 		if err != nil {
 			return nil, err
 		}
-		return &publishedImage{Objects: pulled{img}, name: place, index: img.Index, signatures: img.Signatures, close: func() {}}, nil
+		return &publishedImage{Objects: pulled{img}, name: place, index: img.Index, signatures: img.Signatures, close: func() {},
+			remedy: "A registry may keep what is damaged when it is sent again: delete the image there, run the registry's garbage collection, then publish it again."}, nil
 	}
 	if isURL(place) {
 		return openServed(ctx, place)
 	}
-	b, err := os.ReadFile(place)
+	b, err := readIndex(place)
 	if err != nil {
 		return nil, err
 	}
-	img := &publishedImage{Objects: publish.Dir(filepath.Dir(place)), name: place, index: b, close: func() {}}
+	img := &publishedImage{Objects: publish.Dir(filepath.Dir(place)), name: place, index: b, close: func() {},
+		remedy: "Publish the image into that folder again: what is damaged or missing is stored anew."}
 	for _, suffix := range index.SignatureSuffixes {
 		if s, err := os.ReadFile(place + suffix); err == nil {
 			img.signatures = append(img.signatures, s)
 		}
 	}
 	return img, nil
+}
+
+// readIndex reads an index that is a file, not more of it than an index may have.
+func readIndex(place string) ([]byte, error) {
+	if info, err := os.Stat(place); err == nil && info.IsDir() {
+		var there []string
+		files, err := os.ReadDir(place)
+		for _, f := range files {
+			if strings.HasSuffix(f.Name(), index.Suffix) {
+				there = append(there, filepath.Join(place, f.Name()))
+			}
+		}
+		switch {
+		case err != nil:
+			return nil, err
+		case there == nil:
+			return nil, advise(fmt.Errorf("%s is a folder, and there is no published image in it", place), "Give the NAME%s of a published image.", index.Suffix)
+		}
+		return nil, advise(fmt.Errorf("%s is a folder with published images", place), "Give one of them: %s", strings.Join(there, " "))
+	}
+	f, err := os.Open(place)
+	if err != nil {
+		if urlLike.MatchString(place) {
+			err = usage("%s is neither a file nor an http or https URL nor oci://REGISTRY/REPOSITORY:TAG", place)
+		}
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, index.MaxIndex+1)) // what is longer is refused by who reads it
 }
 
 // pulled checks what comes out of a registry.
@@ -175,7 +231,8 @@ func openServed(ctx context.Context, source string) (*publishedImage, error) {
 	}
 	tr := newTransport()
 	s := served{&http.Client{Transport: retry.NewTransport(tr)}, u}
-	img := &publishedImage{Objects: s, name: remote(ctx, s.client, u).name, close: tr.CloseIdleConnections}
+	img := &publishedImage{Objects: s, name: remote(ctx, s.client, u).name, close: tr.CloseIdleConnections,
+		remedy: "See that the server has all of the folder, and that it is right there: ingot image verify FOLDER/" + path.Base(u.Path)}
 	if img.index, err = s.read(ctx, u, index.MaxIndex); err != nil {
 		return nil, err
 	}
