@@ -25,6 +25,7 @@ const idleLinks = 2 // kept per neighbour
 
 var (
 	errBusy    = errors.New("the neighbour is busy")
+	errLate    = errors.New("the neighbour took long to say that it is busy")
 	errMissing = errors.New("the neighbour does not have it")
 )
 
@@ -48,14 +49,19 @@ func (m *Member) ask(ctx context.Context, nb *neighbour, chunk int) (*link, answ
 			}
 			l = &link{c, m.times}
 		}
+		began := time.Now()
 		a, err := l.request(ctx, r, want)
 		var lie errNonsense
 		switch {
 		case err == nil && a.status == statusOK:
 			return l, a, nil
 		case err == nil && a.status == statusBusy:
-			m.settle(nb, l, errBusy)
-			return nil, a, errBusy
+			err = errBusy
+			if time.Since(began) > m.times.answer/10 { // it would hold one of few transfers again and again
+				err = errLate
+			}
+			m.settle(nb, l, err)
+			return nil, a, err
 		case err == nil:
 			m.mu.Lock()
 			if i := int(r.chunk); !nb.gone && nb.have.has(i) {

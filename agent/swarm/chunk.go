@@ -13,6 +13,7 @@ type parcel struct {
 	encoding encoding
 	data     []byte
 	nb       *neighbour // who sent it; nil: the origin
+	reserved int        // of the pool's memory: enough for the chunk as published, should this turn out to be a lie
 	err      error      // of the origin
 }
 
@@ -24,7 +25,7 @@ func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 	delete(m.parcels, i)
 	m.mu.Unlock()
 	if p == nil { // not given by Next
-		if p = m.fromOrigin(ctx, i); p.err != nil {
+		if p = m.fromOrigin(ctx, i, 0); p.err != nil {
 			return p.err
 		}
 		defer m.release(p)
@@ -39,15 +40,17 @@ func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 		err = m.compare(ctx, i, dst, err)
 	}
 	if err == nil {
-		m.pool.keep(i, p.encoding, p.data, len(p.data), false)
+		m.pool.keep(i, p.encoding, p.data, p.reserved, false)
 		return nil
 	}
-	m.release(p)
 	if p.nb == nil || p.encoding == published {
+		m.release(p)
 		return err // whose digest was right: the image itself is broken
 	}
 	m.accuse(p.nb, i, err)
-	again := m.fromOrigin(ctx, i)
+	// What waits to be unpacked may have all the other memory, and only who is here unpacks it: there must be no waiting for memory.
+	m.pool.free(p.data)
+	again := m.fromOrigin(ctx, i, p.reserved)
 	if again.err != nil {
 		return again.err
 	}
@@ -58,7 +61,7 @@ func (m *Member) Chunk(ctx context.Context, i int, dst []byte) error {
 // release gives a parcel's memory back.
 func (m *Member) release(p *parcel) {
 	m.pool.free(p.data)
-	m.pool.release(len(p.data))
+	m.pool.release(p.reserved)
 }
 
 // compare checks a chunk that a neighbour packed anew, by its content. An errNonsense is the neighbour's fault.
@@ -73,11 +76,12 @@ func (m *Member) compare(ctx context.Context, i int, data []byte, unpacked error
 	return err // without the list nobody can be believed
 }
 
-// fromOrigin fetches a chunk from the image's own server, and lets the others know that it does.
-func (m *Member) fromOrigin(ctx context.Context, i int) *parcel {
+// fromOrigin fetches a chunk from the image's own server, and lets the others know that it does. So much memory is reserved for it already;
+// 0: none.
+func (m *Member) fromOrigin(ctx context.Context, i, reserved int) *parcel {
 	m.claim(i, true)
 	defer m.claim(i, false)
-	return m.object(ctx, i)
+	return m.object(ctx, i, reserved)
 }
 
 // claim tells the others that this agent fetches a chunk from the origin, or does no more.
@@ -94,12 +98,15 @@ func (m *Member) claim(i int, on bool) {
 	m.n.notify()
 }
 
-// object fetches a chunk from the image's own server. When its err is nil the memory of its data is taken.
-func (m *Member) object(ctx context.Context, i int) *parcel {
+// object fetches a chunk from the image's own server. When its err is nil the memory of its data is taken, else nothing is reserved any more.
+func (m *Member) object(ctx context.Context, i, reserved int) *parcel {
 	o := m.x.Chunks[i]
-	p := &parcel{encoding: published}
-	if p.err = m.pool.reserve(ctx, int(o.Len)); p.err != nil {
-		return p
+	p := &parcel{encoding: published, reserved: reserved}
+	if reserved == 0 {
+		if p.err = m.pool.reserve(ctx, int(o.Len)); p.err != nil {
+			return p
+		}
+		p.reserved = int(o.Len)
 	}
 	began := time.Now()
 	p.data = m.pool.room(int(o.Len))
@@ -137,8 +144,16 @@ func (m *Member) gained(n int, took time.Duration) bool {
 		m.took = took
 	}
 	m.took = (3*m.took + took) / 4
-	m.patience = min(max(20*m.took, 2*m.times.minPatience), m.times.maxPatience)
+	m.patience = m.patienceLocked()
 	return true
+}
+
+// patienceLocked is how long a chunk may take, by what chunks took of late.
+func (m *Member) patienceLocked() time.Duration {
+	if m.took == 0 {
+		return m.times.maxPatience
+	}
+	return min(max(20*m.took, 2*m.times.minPatience), m.times.maxPatience)
 }
 
 // fromPeer fetches a chunk from a neighbour, whose active count the caller has raised, and tells how long it took if that says something; nil
@@ -149,6 +164,11 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel,
 		m.settle(nb, nil, nil)
 		return nil, 0
 	}
+	// Who sends ever so little each time would else hold one of few transfers for as long as the whole image should take.
+	m.mu.Lock()
+	ctx, stop := context.WithTimeout(ctx, m.patienceLocked())
+	m.mu.Unlock()
+	defer stop()
 	l, a, err := m.ask(ctx, nb, i)
 	if err != nil {
 		m.pool.release(mem)
@@ -162,8 +182,7 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel,
 			m.settle(nb, nil, nil)
 			return nil, 0
 		}
-	} else {
-		m.pool.release(mem - n)
+		mem = n
 	}
 	began := time.Now()
 	data := m.pool.room(int(a.length))
@@ -175,7 +194,7 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel,
 	}
 	if err != nil {
 		_ = l.Close()
-		m.release(&parcel{data: data})
+		m.release(&parcel{data: data, reserved: mem})
 		m.settle(nb, nil, err)
 		m.accuse(nb, i, err)
 		return nil, 0
@@ -188,7 +207,7 @@ func (m *Member) fromPeer(ctx context.Context, nb *neighbour, i int) (p *parcel,
 		took = 0
 	}
 	m.mu.Unlock()
-	return &parcel{encoding: a.encoding, data: data, nb: nb}, took
+	return &parcel{encoding: a.encoding, data: data, nb: nb, reserved: mem}, took
 }
 
 // accuse bars a neighbour if an error is its fault.

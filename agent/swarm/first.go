@@ -33,7 +33,7 @@ func (m *Member) First(ctx context.Context, i int, dst []byte) error {
 		m.release(p)
 		return err
 	}
-	m.pool.keep(i, p.encoding, p.data, len(p.data), false)
+	m.pool.keep(i, p.encoding, p.data, p.reserved, false)
 	m.verified(i)
 	return nil
 }
@@ -51,7 +51,7 @@ func (m *Member) direct(ctx context.Context, i int) *parcel {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	got := make(chan *parcel, 1)
-	go func() { got <- m.object(ctx, i) }()
+	go func() { got <- m.object(ctx, i, 0) }()
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	claimed := false

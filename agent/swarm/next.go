@@ -107,7 +107,7 @@ func (m *Member) bring(i int, nb *neighbour) bool {
 		p, took = m.fromPeer(m.ctx, nb, i)
 		m.down.give(took)
 	} else {
-		p = m.fromOrigin(m.ctx, i)
+		p = m.fromOrigin(m.ctx, i, 0)
 	}
 	if p != nil {
 		m.log.Debug("a chunk has come", "chunk", i, "from", source, "bytes", len(p.data), "took", time.Since(began))
@@ -198,10 +198,15 @@ func (m *Member) chooseOrigin(now time.Time) int {
 			}
 		}
 	}
-	if len(m.origin) > 0 || m.receiving() {
+	if len(m.origin) > 0 {
 		return -1
 	}
-	if now.Sub(m.gain) < m.patience {
+	// What a neighbour sends is waited for, but not for longer than a chunk may take: the next one may be as slow.
+	patience := m.patience
+	if m.receiving() {
+		patience = m.patienceLocked()
+	}
+	if now.Sub(m.gain) < patience {
 		return -1
 	}
 	i := m.pick(func(i int) bool { return !m.inFlight(i) })

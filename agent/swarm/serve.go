@@ -184,6 +184,12 @@ func (m *Member) answer(t *tls.Conn, r request) error {
 	var took time.Duration
 	defer func() { m.up.give(took) }()
 	p, err := m.pack(i)
+	if err := t.SetDeadline(time.Now().Add(m.times.window)); err != nil { // packing may have taken longer
+		if p != nil {
+			m.pool.unpin(p)
+		}
+		return err
+	}
 	if errors.Is(err, errNotKept) || errors.Is(err, context.Canceled) { // the writer has ended
 		return say(statusMissing)
 	}
@@ -207,6 +213,12 @@ func (m *Member) answer(t *tls.Conn, r request) error {
 func (m *Member) pack(i int) (*packed, error) {
 	if p := m.pool.pin(i); p != nil {
 		return p, nil
+	}
+	m.mu.Lock()
+	resting := m.resting
+	m.mu.Unlock()
+	if resting {
+		return nil, errNotKept
 	}
 	want, err := m.sums.of(m.ctx, i) // which may wait for the origin, as nobody may who has the disk: Rest waits for that
 	if err != nil {
