@@ -210,7 +210,7 @@ func openRegistry(ctx context.Context, w Where, t Trust) (*Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := fetch.Client(w.CA, w.Wait)
+	client, err := fetch.RegistryClient(w.CA, w.Wait)
 	if err != nil {
 		return nil, err
 	}

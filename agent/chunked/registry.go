@@ -26,31 +26,30 @@ type registry struct {
 	last time.Time // when something last came
 }
 
-const damagedTries = 3 // of an object that comes damaged, before it is thought to be so in the registry
-
 func (r *registry) Object(ctx context.Context, o index.Object, dst []byte) error {
-	damaged := 0
+	damaged, furthest := 0, 0
 	return r.patiently(ctx, o.String(), func(ctx context.Context) error {
 		body, err := r.image.Object(ctx, o)
 		if err != nil {
 			return err
 		}
 		defer body.Close()
-		stall := time.AfterFunc(r.wait.Stall, func() { body.Close() })
-		defer stall.Stop()
 		for n := 0; n < len(dst); {
 			m, err := body.Read(dst[n:])
 			n += m
+			if n > furthest { // not before: a connection that always breaks at the same place is no progress
+				furthest = n
+				r.came()
+			}
 			if err != nil && n < len(dst) {
 				if err == io.EOF {
 					err = io.ErrUnexpectedEOF
 				}
 				return fmt.Errorf("object %s from the registry, after %d bytes: %w", o, n, err)
 			}
-			stall.Reset(r.wait.Stall)
 		}
 		if err := o.Verify(dst); err != nil {
-			if damaged++; damaged < damagedTries {
+			if damaged++; damaged < fetch.DamagedTries {
 				return errors.New(err.Error()) // perhaps on the way: not final yet
 			}
 			return err
@@ -59,7 +58,15 @@ func (r *registry) Object(ctx context.Context, o index.Object, dst []byte) error
 	})
 }
 
-// patiently tries again for as long as the registry may come back. An images.Error is final.
+// came notes that the registry gives something.
+func (r *registry) came() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = time.Now()
+}
+
+// patiently tries again for as long as the registry may come back. An images.Error is final. Patience counts from when something last came: on a
+// slow link a single object may take longer than an outage may last.
 func (r *registry) patiently(ctx context.Context, what string, try func(context.Context) error) error {
 	began, pause := time.Now(), r.wait.First
 	for {
@@ -69,9 +76,7 @@ func (r *registry) patiently(ctx context.Context, what string, try func(context.
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case err == nil:
-			r.mu.Lock()
-			r.last = time.Now()
-			r.mu.Unlock()
+			r.came()
 			return nil
 		case errors.As(err, &final):
 			return err

@@ -205,8 +205,18 @@ func (k *known) came(m *mirror, off, n int64) {
 	}
 	t.gave += n
 	k.total[m] += n
-	k.some = true
+	k.some, k.o.some = true, true
 	k.furthest = max(k.furthest, off+n)
+}
+
+// empty is the mirror that has an empty file, when no byte has come from any. The lock is held.
+func (k *known) empty() *mirror {
+	for _, m := range k.o.mirrors {
+		if t := k.tag(m); t.seen && t.refused == nil && k.out[m] == nil {
+			return m
+		}
+	}
+	return nil
 }
 
 // distrust draws the conclusion from a wrong digest, which is nil when it is not one of the whole file that others may have too, or when the file was
@@ -215,6 +225,9 @@ func (k *known) came(m *mirror, off, n int64) {
 func (k *known) distrust(got []byte) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.owner == nil {
+		k.owner = k.empty()
+	}
 	if k.owner == nil && got == nil {
 		return false // nothing came from anybody
 	}

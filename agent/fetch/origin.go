@@ -27,6 +27,7 @@ type Origin struct {
 
 	mu      sync.Mutex
 	mirrors []*mirror
+	some    bool // bytes of any file have come
 }
 
 // mirror is one server. What changes is guarded by its Origin.
@@ -117,9 +118,9 @@ func (m *mirror) at(path string) (*url.URL, error) {
 const forget = 30 * time.Second
 
 // pick chooses one of the mirrors that may be asked: the one from which most is to be expected, the first one among equals. When all
-// want to be left alone for a while, it is the one that will be ready first, and how long that takes. It takes a place on the mirror only
-// when there is nothing to wait for.
-func (o *Origin) pick(may func(*mirror) bool) (*mirror, time.Duration) {
+// want to be left alone for a while, by all or by whoever asks (rest), it is the one that will be ready first, and how long that takes. It takes
+// a place on the mirror only when there is nothing to wait for.
+func (o *Origin) pick(may func(*mirror) bool, rest map[*mirror]time.Time) (*mirror, time.Duration) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	now := time.Now()
@@ -129,13 +130,14 @@ func (o *Origin) pick(may func(*mirror) bool) (*mirror, time.Duration) {
 	}
 	var choice, soonest *mirror
 	var most float64
+	var least time.Duration
 	for _, m := range o.mirrors {
 		if !may(m) {
 			continue
 		}
-		if wait := m.after.Sub(now); wait > 0 {
-			if soonest == nil || m.after.Before(soonest.after) {
-				soonest = m
+		if wait := max(m.after.Sub(now), rest[m].Sub(now)); wait > 0 {
+			if soonest == nil || wait < least {
+				soonest, least = m, wait
 			}
 			continue
 		}
@@ -147,10 +149,8 @@ func (o *Origin) pick(may func(*mirror) bool) (*mirror, time.Duration) {
 	case choice != nil:
 		choice.busy++
 		return choice, 0
-	case soonest != nil:
-		return soonest, soonest.after.Sub(now)
 	}
-	return nil, 0
+	return soonest, least
 }
 
 // expect is the rate to expect of a mirror: what nobody has tried may be as good as the best.
@@ -196,15 +196,22 @@ func (o *Origin) worked(m *mirror) {
 // goodEnough is how many new bytes make a connection one that worked. A server that cuts after every few is not asked in a tight loop.
 const goodEnough = 64 << 10
 
-// failed notes an attempt that brought nothing: the mirror is left alone for a while, as long as it asked for within reason.
-func (o *Origin) failed(m *mirror, err error, asked time.Duration) {
+// failed notes an attempt that brought nothing, and says until when the mirror is to be left alone: for a while, as long as it asked for within
+// reason. That goes for everybody, unless others are at work: when they have connections to this mirror, one more was too many for it, and only
+// who was refused has to wait.
+func (o *Origin) failed(m *mirror, err error, asked time.Duration, others bool) time.Time {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	pause := min(o.wait.First<<min(m.fails, 20), o.wait.Longest)
-	m.fails++
 	// Some jitter: a server that comes back shall not be met by a thousand nodes at once.
 	pause = time.Duration(float64(pause) * (0.75 + rand.Float64()/2))
-	m.after, m.err = time.Now().Add(max(pause, min(asked, o.wait.Start/2))), err
+	until := time.Now().Add(max(pause, min(asked, o.wait.Start/2)))
+	m.err = err
+	if !others || m.busy == 0 {
+		m.fails++
+		m.after = until
+	}
+	return until
 }
 
 // ranged notes whether a server sends parts of files.
@@ -238,14 +245,18 @@ func (o *Origin) Get(ctx context.Context, path string, size int64, dst []byte) (
 	return o.GetChecked(ctx, path, size, dst, nil)
 }
 
-// GetChecked is Get for a file that is known when it is seen: what check refuses is fetched again, from another mirror while there is one.
+// DamagedTries is how often a file that comes damaged is fetched before it is believed to be so on the server, and not on the way.
+const DamagedTries = 3
+
+// GetChecked is Get for a file that is known when it is seen: what check refuses is fetched again, from another mirror while there is one, and
+// at least DamagedTries times in all.
 func (o *Origin) GetChecked(ctx context.Context, path string, size int64, dst []byte, check func([]byte) error) ([]byte, error) {
 	if int64(cap(dst)) < size {
 		dst = make([]byte, size)
 	}
 	dst = dst[:size]
 	k := newKnown(o, size, check != nil)
-	for {
+	for damaged := 0; ; {
 		err := o.get(ctx, k, path, dst)
 		switch {
 		case errors.Is(err, ErrRestart):
@@ -259,11 +270,17 @@ func (o *Origin) GetChecked(ctx context.Context, path string, size int64, dst []
 		if err = check(dst); err == nil {
 			return dst, nil
 		}
-		if again := k.distrust(nil); !again {
+		damaged++
+		switch again := k.distrust(nil); {
+		case again:
+			o.log.Warn("wrong content, asking another mirror", "url", o.nameOf(path), "err", err)
+			k.reset()
+		case damaged < DamagedTries:
+			o.log.Warn("wrong content, asking again", "url", o.nameOf(path), "err", err)
+			k = newKnown(o, size, true) // all mirrors have another chance
+		default:
 			return nil, step.Fail("publish the image again, or correct the mirrors", fmt.Errorf("fetch %s: %w", o.nameOf(path), err))
 		}
-		o.log.Warn("wrong content, asking another mirror", "url", o.nameOf(path), "err", err)
-		k.reset()
 	}
 }
 

@@ -46,7 +46,8 @@ type stream struct {
 	winWait  time.Duration
 	lateGot  int64 // and since the last look at how fast others were
 	lateWait time.Duration
-	down     time.Time // since when no new byte has come; zero while they come
+	down     time.Time             // since when no new byte has come; zero while they come
+	rest     map[*mirror]time.Time // until when this stream leaves a mirror alone that refused it; others may have bytes from there
 	silence  *time.Timer
 	silent   atomic.Bool
 
@@ -194,7 +195,7 @@ func (s *stream) broken(err error) {
 	m, fresh := s.m, s.fresh
 	s.close()
 	if fresh < goodEnough || err == errSilent || err == errSlow {
-		s.o.failed(m, step.Retryable("check the image server and the network between it and the machine", fmt.Errorf("fetch %s: %w", m.name, err)), 0)
+		s.failed(m, step.Retryable("check the image server and the network between it and the machine", fmt.Errorf("fetch %s: %w", m.name, err)), 0)
 	}
 	s.o.log.Warn("download interrupted", "url", m.name, "bytes", s.off, "err", err)
 }
@@ -253,8 +254,19 @@ func (s *stream) readBody(p []byte) (int, error) {
 	return n, err
 }
 
+// failed notes an attempt that brought nothing, and how long the mirror asked to be left alone.
+func (s *stream) failed(m *mirror, err error, asked time.Duration) {
+	if s.rest == nil {
+		s.rest = map[*mirror]time.Time{}
+	}
+	s.rest[m] = s.o.failed(m, err, asked, s.others())
+}
+
+// others tells whether others do the work, so that giving up at once is better than patience.
+func (s *stream) others() bool { return s.hasty != nil && s.hasty() }
+
 // another tells whether a mirror may take over. The Origin's lock is held.
-func (s *stream) another(m *mirror) bool { return m != s.m && s.may(m) }
+func (s *stream) another(m *mirror) bool { return m != s.m && s.may(m) && !s.rest[m].After(time.Now()) }
 
 func (s *stream) tooSilent() {
 	s.silent.Store(true)
@@ -271,7 +283,7 @@ func (s *stream) connect() error {
 		if s.ctx.Err() != nil {
 			return context.Cause(s.ctx)
 		}
-		m, wait := s.o.pick(s.may)
+		m, wait := s.o.pick(s.may, s.rest)
 		if m == nil {
 			return s.nobody()
 		}
@@ -300,7 +312,7 @@ func (s *stream) connect() error {
 			var d *differsError
 			s.k.refuse(m, err, errors.As(err, &d))
 		default:
-			s.o.failed(m, err, asked)
+			s.failed(m, err, asked)
 			if s.down.IsZero() {
 				s.down = time.Now()
 			}
@@ -331,9 +343,13 @@ func (s *stream) nobody() error {
 // pause waits until a mirror may be asked again, if there is still patience for that.
 func (s *stream) pause(m *mirror, wait time.Duration) error {
 	s.k.mu.Lock()
-	err, some := m.err, s.k.some
+	// Of the Origin, not of this file: of a published image there are many small ones, and each of those that begin in an outage has its patience.
+	err, some := m.err, s.o.some
 	s.k.mu.Unlock()
-	if s.hasty != nil && s.hasty() {
+	if err == nil { // somebody else has had an answer since
+		err = step.Retryable("check the image server", fmt.Errorf("fetch %s: the server is left alone for %s", m.name, wait.Round(time.Millisecond)))
+	}
+	if s.others() {
 		return err
 	}
 	limit := s.o.wait.Outage

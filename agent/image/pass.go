@@ -59,7 +59,7 @@ func (p *pass) once(ctx context.Context) (*Result, error) {
 	}
 	if err != nil {
 		var damaged *images.Error
-		if ctx.Err() == nil && errors.As(err, &damaged) && p.src.Distrust(nil) { // another mirror may have it whole
+		if ctx.Err() == nil && errors.As(err, &damaged) && p.src.Distrust(nil) { // another mirror may have it whole, or the published one
 			p.wrong = err
 			return nil, fetch.ErrRestart
 		}

@@ -42,13 +42,16 @@ func (a *writeArgs) vouched() bool {
 	return len(a.keys) > 0
 }
 
-// onlySigned refuses an image that is no published one where signatures are asked for: there is nothing that would have one.
+// onlySigned refuses an image that is no published one where signatures are asked for: there is nothing that would have one. It is an images.Error
+// because another mirror may have the published one.
 func (a *writeArgs) onlySigned() error {
 	if len(a.keys) == 0 {
 		return nil
 	}
-	return step.Failf("publish the image and sign it (ingot image publish), or leave out image_keys",
-		"this node accepts signed images only, and this is not a published image: it can't be signed")
+	return &images.Error{
+		Err:    errors.New("this node accepts signed images only, and this is not a published image: it can't be signed"),
+		Remedy: "publish the image and sign it (ingot image publish), or leave out image_keys",
+	}
 }
 
 // published writes a published image.

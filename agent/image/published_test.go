@@ -13,6 +13,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	mathrand "math/rand/v2"
 	"net/http"
 	"net/http/httptest"
@@ -303,7 +304,7 @@ func TestMirrorHasItWhole(t *testing.T) {
 	good := packed.Bytes()
 	damaged := bytes.Clone(good)
 	copy(damaged[len(good)*3/4:], "XXXXXXXXXXXX")
-	for name, bad := range map[string][]byte{"damaged": damaged, "cut off": good[:len(good)/2], "a page": []byte("<!DOCTYPE html><html>sign in</html>")} {
+	for name, bad := range map[string][]byte{"damaged": damaged, "cut off": good[:len(good)/2], "a page": []byte("<!DOCTYPE html><html>sign in</html>"), "nothing": {}} {
 		t.Run(name, func(t *testing.T) {
 			first, second := serve(t, bad), serve(t, good)
 			b := newBench(t, fake.DiskSpec{Size: 64 * mib})
@@ -318,6 +319,56 @@ func TestMirrorHasItWhole(t *testing.T) {
 				t.Log(err)
 			}
 		})
+	}
+}
+
+// TestMirrorHasThePublishedImage: what is no published image on the first server is one on the second.
+func TestMirrorHasThePublishedImage(t *testing.T) {
+	img := mbrImage(8 * mib)
+	p := publishImage(t, img)
+	idx, err := os.ReadFile(filepath.Join(p.dir, "disk.ingot"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pub, priv, err := minisign.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(p.dir, "disk.ingot.minisig"), minisign.Sign(priv, idx), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	trust := map[string]map[string]any{
+		"digest": {"image_checksum": p.sum}, "keys": {"image_keys": []string{pub.String()}}, "both": {"image_checksum": p.sum, "image_keys": []string{pub.String()}},
+	}
+	for name, bad := range map[string][]byte{"a raw image": img, "nothing": {}, "a page": []byte("<!DOCTYPE html><html>sign in</html>")} {
+		for how, args := range trust {
+			t.Run(name+", "+how, func(t *testing.T) {
+				first := serveBy(t, func(w http.ResponseWriter, r *http.Request) {
+					if r.URL.Path != "/disk.ingot" {
+						http.NotFound(w, r)
+						return
+					}
+					w.Write(bad)
+				})
+				b := newBench(t, fake.DiskSpec{Size: 32 * mib})
+				args := maps.Clone(args)
+				args["image_source"], args["image_mirrors"] = first.URL+"/disk.ingot", []string{p.url}
+				if _, err := b.write(t.Context(), args); err != nil {
+					t.Fatal(err)
+				}
+				b.commit(t)
+				b.mustHold(t, img)
+
+				b = newBench(t, fake.DiskSpec{Size: 32 * mib})
+				args["image_mirrors"] = []string{first.URL + "/disk.ingot"}
+				if _, err := b.write(t.Context(), args); err == nil || step.AsError(explain(err)).Remedy == "" {
+					t.Errorf("without a published image: %v", err)
+				}
+				if how == "keys" && b.disk.Written() != 0 {
+					t.Error("the disk was touched")
+				}
+			})
+		}
 	}
 }
 

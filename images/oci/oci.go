@@ -11,6 +11,7 @@
 package oci
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -22,6 +23,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/opencontainers/go-digest"
 	ocispec "github.com/opencontainers/image-spec/specs-go/v1"
@@ -51,8 +53,9 @@ var signatureTypes = map[string]string{
 }
 
 const (
-	maxManifest = 4 << 20 // what registries take
-	maxLayers   = 1000
+	maxManifest    = 4 << 20 // what registries take
+	maxLayers      = 1000
+	maxDescriptors = 10 * maxLayers // that are read of a manifest or an OCI index; the largest image needs some 530 manifests
 )
 
 // Credential is how to log in to a registry. The zero Credential is nobody: that is enough for public repositories.
@@ -221,14 +224,14 @@ func Open(ctx context.Context, ref Reference, o Options) (*Image, error) {
 	}
 	const remedy = "give the reference of an image that `ingot image publish` pushed"
 	if desc.MediaType == ocispec.MediaTypeImageIndex {
-		var x ocispec.Index
-		if err := json.Unmarshal(b, &x); err != nil {
+		x, err := parseManifest(b)
+		if err != nil {
 			return nil, refuse(remedy, "the registry's OCI index of %s is damaged: %w", ref, err)
 		}
 		desc = ocispec.Descriptor{}
 		for _, m := range x.Manifests {
 			if m.ArtifactType == ArtifactType {
-				desc = m
+				desc = m.oci()
 				break
 			}
 		}
@@ -239,14 +242,14 @@ func Open(ctx context.Context, ref Reference, o Options) (*Image, error) {
 			return nil, err
 		}
 	}
-	var m ocispec.Manifest
-	if err := json.Unmarshal(b, &m); err != nil {
+	m, err := parseManifest(b)
+	if err != nil {
 		return nil, refuse(remedy, "the registry's manifest of %s is damaged: %w", ref, err)
 	}
 	if desc.MediaType != ocispec.MediaTypeImageManifest || m.ArtifactType != ArtifactType || len(m.Layers) == 0 || m.Layers[0].MediaType != indexType {
 		return nil, refuse(remedy, "%s is not a published image", ref)
 	}
-	if img.Index, err = img.read(ctx, repo.Blobs(), m.Layers[0], index.MaxIndex); err != nil {
+	if img.Index, err = img.read(ctx, repo.Blobs(), m.Layers[0].oci(), index.MaxIndex); err != nil {
 		return nil, err
 	}
 	for _, l := range m.Layers[1:] {
@@ -254,7 +257,7 @@ func Open(ctx context.Context, ref Reference, o Options) (*Image, error) {
 			if l.MediaType != t || len(img.Signatures) >= len(signatureTypes) {
 				continue
 			}
-			s, err := img.read(ctx, repo.Blobs(), l, index.MaxSignature)
+			s, err := img.read(ctx, repo.Blobs(), l.oci(), index.MaxSignature)
 			if err != nil {
 				return nil, err
 			}
@@ -262,6 +265,63 @@ func Open(ctx context.Context, ref Reference, o Options) (*Image, error) {
 		}
 	}
 	return img, nil
+}
+
+// manifest is what is of use of a manifest or an OCI index. Nothing else of it is kept, so that 4 MiB from a registry that nobody has reason to
+// trust yet don't become a hundred times as much: annotations could be many, and a descriptor of ocispec takes 120 bytes for the three of "{},".
+type manifest struct {
+	ArtifactType string      `json:"artifactType"`
+	Layers       descriptors `json:"layers"`
+	Manifests    descriptors `json:"manifests"`
+}
+
+type descriptor struct {
+	MediaType    string        `json:"mediaType"`
+	ArtifactType string        `json:"artifactType"`
+	Digest       digest.Digest `json:"digest"`
+	Size         int64         `json:"size"`
+}
+
+func (d descriptor) oci() ocispec.Descriptor {
+	return ocispec.Descriptor{MediaType: d.MediaType, ArtifactType: d.ArtifactType, Digest: d.Digest, Size: d.Size}
+}
+
+func parseManifest(b []byte) (m manifest, err error) {
+	if !utf8.Valid(b) { // encoding/json would make it three times as long
+		return m, errors.New("it is not in UTF-8")
+	}
+	err = json.Unmarshal(b, &m)
+	return m, err
+}
+
+// descriptors are read one by one, at most maxDescriptors.
+type descriptors []descriptor
+
+func (d *descriptors) UnmarshalJSON(b []byte) error {
+	if *d != nil {
+		return errors.New("it has a list twice")
+	}
+	*d = descriptors{}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	switch start, err := dec.Token(); {
+	case err != nil:
+		return err
+	case start == nil: // null
+		return nil
+	case start != json.Delim('['):
+		return errors.New("it has no list where a list should be")
+	}
+	for dec.More() {
+		if len(*d) == maxDescriptors {
+			return fmt.Errorf("it lists more than %d things", maxDescriptors)
+		}
+		var one descriptor
+		if err := dec.Decode(&one); err != nil {
+			return err
+		}
+		*d = append(*d, one)
+	}
+	return nil
 }
 
 func (i *Image) read(ctx context.Context, from content.Fetcher, d ocispec.Descriptor, limit int64) ([]byte, error) {
