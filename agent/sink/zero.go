@@ -8,7 +8,7 @@ import (
 // What is made zero in one request. Many a device does one thing at a time: while others write, none of them should wait for long. Alone,
 // few requests are better, as long as progress is seen.
 const (
-	turn  = 32 << 20
+	turn  = 16 << 20
 	alone = 1 << 30
 )
 
