@@ -455,9 +455,14 @@ func TestTruncatedISO(t *testing.T) {
 func TestForesee(t *testing.T) {
 	asked := 0
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if asked++; r.URL.Path == "/object" {
+		asked++
+		switch r.URL.Path {
+		case "/object":
 			w.Write([]byte(" \n" + object))
-		} else {
+		case "/large":
+			w.Header().Set("Content-Length", fmt.Sprint(2*MaxSize))
+			w.Write([]byte("some of it"))
+		default:
 			http.NotFound(w, r)
 		}
 	}))
@@ -489,6 +494,7 @@ func TestForesee(t *testing.T) {
 		{args("bm90IGEgZHJpdmU=", ""), "config drive: ", "ISO 9660"},
 		{json.RawMessage(`{"drive": 1}`), "config drive: ", "arguments"},
 		{args(srv.URL+"/gone", ca), "404", "correct the config drive's URL, or put the config drive there"},
+		{args(srv.URL+"/large", ca), drive.ErrTooLarge.Error(), "make it smaller"},
 		{args(srv.URL+"/object", ""), "unknown authority", "image_ca"},
 		{args("http://", ""), "config drive's URL", "http or https URL"},
 	} {

@@ -29,7 +29,7 @@ func Foresee(ctx context.Context, c *step.Call, sector int) (int64, error) {
 		if err != nil {
 			return 0, err
 		}
-		if text, err := unquote(bytes.TrimSpace(a.ConfigDrive)); err == nil && isURL(text) {
+		if IsURL(a.ConfigDrive) {
 			c.Facts.Set(keptKey{}, &kept{a, sector, payload, format})
 		} else if len(payload) > 1<<20 {
 			debug.FreeOSMemory() // the image comes next, and has its own use for memory

@@ -153,16 +153,16 @@ func place(parts []Partition, sectors, limit, align uint64) (start uint64, err e
 		used = max(used, p.StartLBA+p.Sectors)
 	}
 	if sectors > limit {
-		return 0, errNoRoom((sectors + align - 1) / align)
+		return 0, errNoRoom(sectors, align)
 	}
 	start = (limit - sectors) / align * align
 	if start < used {
-		return 0, errNoRoom((sectors + align - 1) / align)
+		return 0, errNoRoom(sectors, align)
 	}
 	return start, nil
 }
 
-func errNoRoom(mib uint64) error {
+func errNoRoom(sectors, align uint64) error {
 	return step.Failf("use a larger disk, or an image that leaves room behind its last partition",
-		"no room for another %d MiB behind the last partition", mib)
+		"no room for another %d MiB behind the last partition", (sectors+align-1)/align)
 }

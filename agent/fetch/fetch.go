@@ -52,6 +52,9 @@ var DefaultPatience = Patience{
 // ErrRestart says that what was read so far is worth nothing: nobody can go on from there, or there is another file now.
 var ErrRestart = errors.New("the download must start again from its beginning")
 
+// ErrTooLong says that a file is longer than who asks for it takes.
+var ErrTooLong = errors.New("the file is too long")
+
 var (
 	errSilent   = errors.New("no data for too long")
 	errSlow     = errors.New("much slower than another connection may be")

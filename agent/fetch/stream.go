@@ -150,7 +150,7 @@ func (s *stream) read(p []byte) (int, error) {
 		switch {
 		case s.k.limit > 0 && s.off > s.k.limit:
 			s.close()
-			return 0, step.Failf("see what the server has at that URL", "fetch %s: longer than %d bytes", s.m.name, s.k.limit)
+			return 0, step.Failf("see what the server has at that URL", "fetch %s: %w: longer than %d bytes", s.m.name, ErrTooLong, s.k.limit)
 		case err == nil && !done:
 		case done || err == io.EOF && s.skip == 0 && s.over():
 			s.o.worked(s.m)
@@ -482,7 +482,7 @@ func (s *stream) accept(m *mirror, resp *http.Response, where string, part bool)
 		}
 		return &step.Error{Err: &differsError{fmt.Errorf("fetch %s: it has %d bytes, not %d", where, total, size)}, Remedy: "see what the server has at that URL"}
 	case limit > 0 && total > limit:
-		return step.Failf("see what the server has at that URL", "fetch %s: longer than %d bytes", where, limit)
+		return step.Failf("see what the server has at that URL", "fetch %s: %w: longer than %d bytes", where, ErrTooLong, limit)
 	case resp.StatusCode == http.StatusOK && part:
 		s.o.ranged(m, no)
 		if s.parts {

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/configdrive"
@@ -64,7 +63,7 @@ func (o Options) drive(ctx context.Context, sector int) (*drive, error) {
 		return nil, fmt.Errorf("config drive: %w", err)
 	}
 	d := &drive{raw, format, len(payload), configdrive.OddLabel(payload)}
-	if isURL(strings.Trim(string(raw), " \"")) { // not fetched again: the next answer may be another
+	if configdrive.IsURL(raw) { // not fetched again: the next answer may be another
 		d.arg, err = json.Marshal(base64.StdEncoding.EncodeToString(payload))
 	}
 	return d, err
