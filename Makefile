@@ -80,16 +80,16 @@ bench: ## Benchmarks, as ratios against what one would use instead
 	$(GO) test -run '^$$' -bench . -benchtime 5x ./agent/image
 	$(GO) test -run '^$$' -bench . ./conductor/store
 
-bench-api: ## How fast the API is and how little it needs, against a real Ironic (some three minutes)
+bench-api: ## How fast the API is and how little it needs, against a real Ironic (some three minutes); or against an earlier commit (BASE=commit ROUNDS=5 or more)
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
 	$(GO) build -o bin/bench-api ./test/bench/api
-	bin/bench-api -ingotd bin/ingotd -report build
+	bin/bench-api -ingotd bin/ingotd $(if $(BASE),-base '$(BASE)' $(if $(filter-out file,$(origin ROUNDS)),-n $(ROUNDS)),-report build)
 
-bench-image: build ## How fast an image gets onto a disk, against what one would use instead (some ten minutes)
+bench-image: build ## How fast an image gets onto a disk, against what one would use instead (some ten minutes); or against an earlier commit (BASE=commit ROUNDS=5 or more)
 	@sh tools/deps.sh build bench
 	$(GO) build -o bin/bench ./test/bench
 	$(GO) build -o bin/bench-swarm ./test/bench/swarm
-	bin/bench -n 5 -report build/bench.json -picture build/bench.svg
+	bin/bench $(if $(BASE),-base '$(BASE)' $(if $(filter-out file,$(origin ROUNDS)),-n $(ROUNDS)),-n 5 -report build/bench.json -picture build/bench.svg)
 
 bench-deploy: build ## An ordinary deployment against one without a reboot, on the same virtual machine (ROUNDS=3 IMAGE=tiny or debian FIRMWARE=bios or uefi)
 	@sh tools/deps.sh build lab images

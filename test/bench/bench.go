@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/ingot-metal/ingot/test/bench/against"
 )
 
 // bench is one run of everything.
@@ -64,28 +66,12 @@ type goal struct {
 func (g goal) met() bool { return g.Most && g.Is <= g.Want || !g.Most && g.Is >= g.Want }
 
 func (b *bench) run(ctx context.Context) (err error) {
-	if b.self, err = os.Executable(); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(b.dir, 0o755); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp(b.dir, "run")
+	dir, err := b.folder()
 	if err != nil {
 		return err
 	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return err
-	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-
-	var im *image
-	if b.image != "" {
-		im, err = takeImage(dir, "image", b.image)
-	} else {
-		b.say("making the image: %d MiB, %d MiB of it files", b.sizeMiB, b.dataMiB)
-		im, err = makeImage(dir, "image", b.sizeMiB*mib, b.dataMiB*mib)
-	}
+	im, err := b.source(dir)
 	if err != nil {
 		return err
 	}
@@ -139,6 +125,29 @@ func (b *bench) run(ctx context.Context) (err error) {
 	return nil
 }
 
+// folder makes the folder of a run.
+func (b *bench) folder() (dir string, err error) {
+	if b.self, err = os.Executable(); err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(b.dir, 0o755); err != nil {
+		return "", err
+	}
+	if dir, err = os.MkdirTemp(b.dir, "run"); err != nil {
+		return "", err
+	}
+	return filepath.Abs(dir)
+}
+
+// source is the raw image.
+func (b *bench) source(dir string) (*image, error) {
+	if b.image != "" {
+		return takeImage(dir, "image", b.image)
+	}
+	b.say("making the image: %d MiB, %d MiB of it files", b.sizeMiB, b.dataMiB)
+	return makeImage(dir, "image", b.sizeMiB*mib, b.dataMiB*mib)
+}
+
 func (b *bench) say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 // compare lets contenders take turns.
@@ -173,13 +182,8 @@ func rowOf(name string, ts []took) row {
 		r.RSS = max(r.RSS, t.rss)
 		r.Landed = max(r.Landed, t.landed)
 	}
-	r.Wall, r.CPU = median(r.Walls), median(cpu)
+	r.Wall, r.CPU = against.Median(r.Walls), against.Median(cpu)
 	return r
-}
-
-func median(v []float64) float64 {
-	v = slices.Sorted(slices.Values(v))
-	return (v[(len(v)-1)/2] + v[len(v)/2]) / 2
 }
 
 func (s scenario) row(name string) row {
@@ -198,7 +202,7 @@ func (s scenario) paired(a, b string) float64 {
 	for i := range x.Walls {
 		v = append(v, x.Walls[i]/y.Walls[i])
 	}
-	return median(v)
+	return against.Median(v)
 }
 
 func (b *bench) most(want, is float64, format string, args ...any) {

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -167,8 +168,8 @@ func (im *image) measure() error {
 	return nil
 }
 
-// pack makes the forms of the image.
-func (im *image) pack(ingot, base string) error {
+// pack makes the forms of the image: those that are named, or all.
+func (im *image) pack(ingot, base string, forms ...string) error {
 	for _, form := range []struct {
 		name string
 		cmd  []string
@@ -178,6 +179,9 @@ func (im *image) pack(ingot, base string) error {
 		{"ingot", []string{ingot, "image", "publish", im.raw, "-o", im.dir, "--name", base}},
 		{"lz4.ingot", []string{ingot, "image", "publish", im.raw, "-o", im.dir, "--name", base + ".lz4", "--compression", "lz4"}},
 	} {
+		if len(forms) > 0 && !slices.Contains(forms, form.name) {
+			continue
+		}
 		if err := run(form.cmd[0], form.cmd[1:]...); err != nil {
 			return err
 		}

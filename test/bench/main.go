@@ -11,6 +11,8 @@
 //
 // The device is a loop device with direct I/O: over a file, which is as fast as this machine's disk, or as a control group
 // lets contenders write to it; or over a file system of the project's own that lets data through at a given, lower speed and counts it.
+//
+// With -base it compares only ingot-agent with that of an earlier commit, as package against describes.
 package main
 
 import (
@@ -27,6 +29,8 @@ import (
 	"slices"
 	"strconv"
 	"syscall"
+
+	"github.com/ingot-metal/ingot/test/bench/against"
 )
 
 func main() {
@@ -64,6 +68,7 @@ func command(ctx context.Context, args []string) error {
 	fs.StringVar(&b.only, "only", "", "run one scenario: fast, nvme, disk, link, rebuild, swarm")
 	fs.StringVar(&b.report, "report", "", "file to write the results to (JSON)")
 	fs.StringVar(&b.picture, "picture", "", "file to draw them into (SVG)")
+	base := fs.String("base", "", "measure against ingot-agent of this commit instead, both in turn")
 	again := fs.String("again", "", "measure nothing: print and draw the results in this file")
 	if err := fs.Parse(args); err != nil {
 		return err
@@ -84,6 +89,9 @@ func command(ctx context.Context, args []string) error {
 	}
 	if os.Getuid() != 0 {
 		return errors.New("this needs root: for loop devices, a file system and network namespaces")
+	}
+	if *base != "" {
+		return b.against(ctx, against.Comparison{Revision: *base, Rounds: b.rounds, Out: os.Stdout, Log: os.Stderr})
 	}
 	return b.run(ctx)
 }

@@ -8,6 +8,8 @@
 // hardware too, in three shapes: API and conductor apart, both in one process, and the API under uwsgi. For each figure the best
 // of the three is taken, as a median of three to six runs. That machine had other work at the time, which cost Ironic up to half
 // its speed; ours is measured as it comes as well.
+//
+// With -base it compares ingotd with that of an earlier commit instead, as package against describes.
 package main
 
 import (
@@ -25,7 +27,10 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
+
+	"github.com/ingot-metal/ingot/test/bench/against"
 )
 
 // What Ironic does, best of three shapes.
@@ -41,7 +46,7 @@ const (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := run(ctx, os.Args[1:], os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "bench-api:", err)
@@ -63,7 +68,8 @@ type bench struct {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	b := &bench{ctx: ctx, out: out}
-	var reports string
+	var reports, base string
+	var rounds int
 	fl := flag.NewFlagSet("bench-api", flag.ContinueOnError)
 	fl.StringVar(&b.bin, "ingotd", "bin/ingotd", "the program to measure")
 	fl.StringVar(&b.dir, "dir", "", "where the data directories are made; the disk matters (default: the system's temporary folder)")
@@ -71,6 +77,8 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	fl.DurationVar(&b.short, "for", 3*time.Second, "how long each rate is measured")
 	fl.DurationVar(&b.idle, "idle", time.Minute, "how long the idle time is measured; what it costs is given for a minute")
 	fl.IntVar(&b.many, "many", 10000, "the larger number of nodes, 5000 or more")
+	fl.StringVar(&base, "base", "", "measure against the ingotd of this commit instead: a shorter set, both in turn")
+	fl.IntVar(&rounds, "n", against.MinRounds, "rounds against -base")
 	if err := fl.Parse(args); err != nil {
 		return err
 	}
@@ -80,8 +88,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	}
 	defer os.RemoveAll(tmp)
 	b.dir = tmp
+	if base != "" {
+		return b.against(against.Comparison{Revision: base, Rounds: rounds, Out: out, Log: os.Stderr})
+	}
 	b.report = report{At: time.Now().UTC().Truncate(time.Second), Machine: fmt.Sprintf("%d × %s", runtime.NumCPU(), processor())}
-	for _, part := range []func() error{b.flushes, b.small, b.large, b.cycles} {
+	for _, part := range []func() error{b.flushes, b.small, b.large, func() error { return b.cycles(200) }} {
 		if err := part(); err != nil {
 			return err
 		}
@@ -499,9 +510,8 @@ func (b *bench) until(s *server, state string, want int, class string) error {
 // verbs are how a new node becomes an active one, and the state that each leads to.
 var verbs = []struct{ verb, state string }{{"manage", "manageable"}, {"provide", "available"}, {"active", "active"}}
 
-// cycles takes 200 nodes from enroll to active, each as fast as it goes, over 8 connections.
-func (b *bench) cycles() error {
-	const nodes = 200
+// cycles takes nodes from enroll to active, each as fast as it goes, over 8 connections.
+func (b *bench) cycles(nodes int) error {
 	s, err := b.fresh("cycles")
 	if err != nil {
 		return err
@@ -542,8 +552,9 @@ func (b *bench) cycles() error {
 	if err != nil {
 		return err
 	}
-	b.add(row{What: "200 nodes enroll → manage → provide, 8 connections", Unit: "nodes a minute", Value: nodes / available.Minutes()})
-	b.add(row{What: "200 nodes enroll → manage → provide → active, 8 connections", Unit: "nodes a minute", Value: nodes / took.Minutes(), Ironic: ironicCycles, Goal: 20,
-		CPU: ms(after-before) / nodes, faster: true})
+	b.add(row{What: fmt.Sprintf("%d nodes enroll → manage → provide, 8 connections", nodes), Unit: "nodes a minute",
+		Value: float64(nodes) / available.Minutes(), faster: true})
+	b.add(row{What: fmt.Sprintf("%d nodes enroll → manage → provide → active, 8 connections", nodes), Unit: "nodes a minute",
+		Value: float64(nodes) / took.Minutes(), Ironic: ironicCycles, Goal: 20, CPU: ms(after-before) / float64(nodes), faster: true})
 	return nil
 }

@@ -31,7 +31,8 @@ func start(bin, dir string) (*server, error) {
 	s.cmd = exec.Command(bin, "--data-dir", dir, "--listen", api, "--log-level", "warn",
 		"--set", "agents.listen="+agents, "--set", "agents.advertise="+agents, "--set", "hostname=bench")
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	// An interrupt of the terminal is the bench's, which then stops it.
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	began := time.Now()
 	if err := s.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", bin, err)
