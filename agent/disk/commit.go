@@ -302,7 +302,7 @@ func (p *Pending) commit(ctx context.Context, dev Device, log *slog.Logger) erro
 		}
 	}
 	for _, group := range groups {
-		if err := ctx.Err(); err != nil {
+		if err := context.Cause(ctx); err != nil {
 			return err
 		}
 		for _, w := range group {

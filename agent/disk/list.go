@@ -27,7 +27,7 @@ func List(ctx context.Context, root string) ([]Disk, error) {
 	}
 	var disks []Disk
 	for _, e := range entries {
-		if err := ctx.Err(); err != nil {
+		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
 		if !Candidate(e.Name()) {

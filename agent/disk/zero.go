@@ -67,7 +67,7 @@ func Aligned(n int) []byte {
 // Zero makes n bytes at off read as zero. Both are whole sectors.
 func (z *Zeroer) Zero(ctx context.Context, off, n int64) error {
 	for n > 0 {
-		if err := ctx.Err(); err != nil {
+		if err := context.Cause(ctx); err != nil {
 			return err
 		}
 		part := min(n, maxPunch)
@@ -184,7 +184,7 @@ func (z *Zeroer) write(ctx context.Context, off, n int64) error {
 		z.zeros = Aligned(writeSize)
 	}
 	for n > 0 {
-		if err := ctx.Err(); err != nil {
+		if err := context.Cause(ctx); err != nil {
 			return err
 		}
 		part := min(n, writeSize)

@@ -41,7 +41,7 @@ var ErrNoDisk = errors.New("neither a block device nor a plain file")
 // mount it meanwhile (O_EXCL; EBUSY when somebody does already), and reads and writes go past the page cache. On a plain file
 // O_EXCL means nothing without O_CREAT, so a whole-file lock takes its place.
 func OpenExclusive(ctx context.Context, path string) (Device, error) {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
 	var st unix.Stat_t

@@ -17,7 +17,7 @@ import (
 // The older kexec_load is not used: every kernel that ramdisks are made with has the newer call, and under lockdown only that one can be
 // allowed, because it looks at the signature.
 func (Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	flags, initrdFD := unix.KEXEC_FILE_NO_INITRAMFS, -1

@@ -9,7 +9,7 @@ import (
 
 // ReadRaw reads from a disk or partition that others may have open, and changes nothing.
 func (Machine) ReadRaw(ctx context.Context, path string, p []byte, off int64) error {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	f, err := os.Open(path)
