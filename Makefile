@@ -10,7 +10,7 @@ VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down test test-full test-fast fuzz lint generate generate-check bench bench-api bench-deploy bench-image dev clean
+.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-deploy bench-image dev clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -49,13 +49,22 @@ dev: ## ingotd with fake machines on LISTEN, in the foreground, to try clients o
 	@$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
 	@bin/ingotd dev --auth $(AUTH) --listen $(LISTEN)
 
+check: ## Format, vet, lint and the tests that the change against BASE can affect (BASE=commit, default upstream's main; BUDGET=10m)
+	@$(GO) run ./test/affected $(if $(BASE),-base '$(BASE)') $(if $(BUDGET),-budget '$(BUDGET)')
+
 test: ## Install what they need and run all tests
 	@sh tools/deps.sh build lab images test
-	@CGO_ENABLED=1 sh tools/test.sh
+	@$(GO) run ./test/run
+
+test-times: ## What the last run of the tests cost, per phase, job, package and test (UPDATE=1 writes it to test/run/costs.txt)
+	@$(GO) run ./test/run $(if $(UPDATE),-update-costs,-times)
+
+test-names: ## Compare the names of the last run's tests with those of an earlier commit (test/names)
+	@$(GO) run ./test/names
 
 test-full: ## The same tests with bigger numbers, and what takes hours
 	@sh tools/deps.sh build lab images test keystone
-	@CGO_ENABLED=1 INGOT_FULL=1 sh tools/test.sh
+	@INGOT_FULL=1 $(GO) run ./test/run
 
 test-fast: ## The tests that need neither root nor machines, nor long
 	$(GO) test $$($(GO) list ./... | grep -Ev '/test/(e2e|machine|memory|compat)$$|/tools/(lab|cli|demo)$$|/(images|initramfs)/build$$|/agent/image$$|/conductor/(netboot|app|engine)$$')

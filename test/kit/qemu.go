@@ -2,6 +2,7 @@ package kit
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -32,6 +33,7 @@ type VM struct {
 	MemoryMiB              int           // default 512
 	NoRandom               bool          // without RDRAND and the random number device
 	Disks                  []string      // raw files as virtio disks; what the guest writes is kept
+	Sector                 int           // size of the disks' sectors; default 512
 	Args                   []string      // more arguments of QEMU
 	Until                  string        // regular expression on the serial console; empty: until the machine switches off
 	Timeout                time.Duration // default 10 minutes; software emulation on a busy machine is slow
@@ -73,11 +75,13 @@ func Boot(t testing.TB, m VM) string {
 	}
 	for i, d := range m.Disks {
 		id := "disk" + strconv.Itoa(i)
-		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,id="+id+",file="+Quote(d),
-			"-device", "virtio-blk-pci,drive="+id+",bootindex="+strconv.Itoa(i+1)+",serial="+id)
+		sector := strconv.Itoa(cmp.Or(m.Sector, 512))
+		args = append(args, "-drive", "if=none,format=raw,cache=unsafe,id="+id+",file="+Quote(d), "-device", "virtio-blk-pci,drive="+id+
+			",bootindex="+strconv.Itoa(i+1)+",serial="+id+",logical_block_size="+sector+",physical_block_size="+sector)
 	}
 	if m.Kernel != "" {
-		args = append(args, "-kernel", m.Kernel, "-append", "console=ttyS0,115200n8 panic=-1 "+m.Append)
+		// Where the emulator does not get a processor for long, the kernel takes its timer for broken, and panics. The others save time.
+		args = append(args, "-kernel", m.Kernel, "-append", "console=ttyS0,115200n8 panic=-1 no_timer_check mitigations=off cryptomgr.notests "+m.Append)
 		if m.Initrd != "" {
 			args = append(args, "-initrd", m.Initrd)
 		}

@@ -1,0 +1,79 @@
+// Package openstack runs commands of `openstack`, the unmodified command line client in Debian's packages
+// python3-openstackclient and python3-ironicclient. It loads the client once for many commands, because that takes longer
+// than a command.
+package openstack
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+//go:embed client.py
+var program string
+
+// Client is a process that runs commands.
+type Client struct {
+	t       testing.TB
+	in      *json.Encoder
+	answers *json.Decoder
+}
+
+// Start starts the process; it ends with the test.
+func Start(t testing.TB) *Client {
+	t.Helper()
+	kit.NeedPrograms(t, "openstack")
+	// Debian's own Python, whichever else is first in the path: the client belongs to it.
+	cmd := exec.Command("/usr/bin/python3", "-c", program)
+	home := t.TempDir()
+	cmd.Env = append(os.Environ(), "HOME="+home, "XDG_CACHE_HOME="+home, "PYTHONWARNINGS=ignore")
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = in.Close() // it ends when there are no more commands
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("the client: %v", err)
+		}
+	})
+	return &Client{t, json.NewEncoder(in), json.NewDecoder(out)}
+}
+
+// Run runs `openstack ARGS` with settings such as OS_ENDPOINT=URL and no others of their kind. The error is that of the command.
+func (c *Client) Run(env []string, args ...string) (stdout, stderr string, err error) {
+	c.t.Helper()
+	settings := map[string]string{}
+	for _, kv := range env {
+		k, v, _ := strings.Cut(kv, "=")
+		settings[k] = v
+	}
+	if err := c.in.Encode(map[string]any{"args": args, "env": settings}); err != nil {
+		c.t.Fatalf("give the client a command: %v", err)
+	}
+	var a struct {
+		Status   int
+		Out, Err string
+	}
+	if err := c.answers.Decode(&a); err != nil {
+		c.t.Fatalf("read the client's answer to %q: %v", args, err)
+	}
+	if a.Status != 0 {
+		err = fmt.Errorf("openstack %s: status %d: %s", strings.Join(args, " "), a.Status, strings.TrimSpace(a.Err))
+	}
+	return a.Out, a.Err, err
+}
