@@ -53,7 +53,7 @@ const initramfsConf = "MODULES=most\nCOMPRESS=zstd\n"
 // Packages come from the apt sources of this machine, or from o.Sources. What they are is not part of the inputs: an image that is
 // there is used until o.Fresh asks for a new one.
 func Debian(ctx context.Context, o Options) (*Result, error) {
-	tools := needed{"mmdebstrap": "mmdebstrap", "chroot": "coreutils"}
+	tools := needed{"mmdebstrap": "mmdebstrap", "chroot": "coreutils", "tar": "tar"}
 	for k, v := range diskTools {
 		tools[k] = v
 	}
@@ -83,18 +83,16 @@ func Debian(ctx context.Context, o Options) (*Result, error) {
 		return nil, err
 	}
 	if os.Geteuid() != 0 {
-		if r, err := load(o.Out); err != nil || r.Inputs != inputs || o.Fresh {
+		if r, err := Load(o.Out); err != nil || r.Inputs != inputs || o.Fresh {
 			return nil, errors.New("making the Debian image needs root: run it with sudo")
 		}
 	}
 	img := &Image{Name: "debian-12", OS: "Debian 12 (" + debianSuite + ")"}
 	return o.produce(ctx, inputs, img, func(raw, tmp string) error {
 		root := filepath.Join(tmp, "root")
-		start := time.Now()
-		if err := bootstrap(ctx, root, sources, packages); err != nil {
+		if err := o.unpackDebian(ctx, root, sources, packages); err != nil {
 			return fmt.Errorf("install Debian: %w", err)
 		}
-		o.Log.Info("Debian's packages are installed", "took", time.Since(start).Round(time.Second))
 		size, err := treeSize(root)
 		if err != nil {
 			return err
@@ -108,32 +106,91 @@ func Debian(ctx context.Context, o Options) (*Result, error) {
 	})
 }
 
-// bootstrap installs packages into root.
-func bootstrap(ctx context.Context, root, sources string, packages []string) error {
+// treeAge is how long a root folder with installed packages serves further images, such as one for disks with other sectors.
+const treeAge = 24 * time.Hour
+
+// unpackDebian fills root with installed packages: those of an archive in the cache that is of the same sources and packages, and
+// not older than a day, else an archive made now.
+func (o Options) unpackDebian(ctx context.Context, root, sources string, packages []string) error {
 	settings, err := aptSettings(ctx)
 	if err != nil {
 		return err
 	}
-	conf := root + ".apt.conf"
-	if err := os.WriteFile(conf, []byte("APT::Install-Recommends \"false\";\n"+settings), 0o644); err != nil {
+	settings = "APT::Install-Recommends \"false\";\n" + settings
+	made, err := inputsOf(sources, settings, packages, initramfsConf, bootstrapArgs("", packages))
+	if err != nil {
 		return err
 	}
-	early := root + ".initramfs.conf"
-	if err := os.WriteFile(early, []byte(initramfsConf), 0o644); err != nil {
+	cache := filepath.Join(o.Cache, "debian")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
 		return err
 	}
+	unlock, err := lock(ctx, cache, o.Log)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	old, err := filepath.Glob(filepath.Join(cache, "*.tar"))
+	if err != nil {
+		return err
+	}
+	for _, name := range old {
+		if st, err := os.Stat(name); err == nil && time.Since(st.ModTime()) > treeAge {
+			if err := os.Remove(name); err != nil {
+				return err
+			}
+		}
+	}
+	tree := filepath.Join(cache, made[:20]+".tar")
+	if _, err := os.Stat(tree); err != nil || o.Fresh {
+		start := time.Now()
+		if err := bootstrap(ctx, cache, tree, sources, settings, packages); err != nil {
+			return err
+		}
+		o.Log.Info("Debian's packages are installed", "took", time.Since(start).Round(time.Second))
+	}
+	if err := os.Mkdir(root, 0o755); err != nil {
+		return err
+	}
+	return run(ctx, nil, "tar", "--extract", "--file", tree, "--directory", root, "--same-permissions", "--numeric-owner", "--xattrs", "--xattrs-include=*")
+}
+
+// bootstrapArgs are those of mmdebstrap but for its output. Packages are fetched once: they are kept as long as the sources have them.
+func bootstrapArgs(conf string, packages []string) []string {
 	args := []string{
-		"--mode=root", "--format=directory", "--variant=minbase", "--include=" + strings.Join(packages, ","), "--aptopt=" + conf,
+		"--mode=root", "--format=tar", "--variant=minbase", "--include=" + strings.Join(packages, ","), "--aptopt=" + conf,
+		`--setup-hook=mkdir -p "$1/var/cache/apt/archives" && find "$INGOT_DEBS" -name '*.deb' -exec cp -t "$1/var/cache/apt/archives" {} +`,
 		// Before the kernel is installed, so that the initial ramdisk is made once and right.
-		`--essential-hook=mkdir -p "$1/etc/initramfs-tools/conf.d"`,
-		"--essential-hook=upload " + early + " /etc/initramfs-tools/conf.d/ingot",
+		`--essential-hook=mkdir -p "$1/etc/initramfs-tools/conf.d" && cp "$INGOT_INITRAMFS" "$1/etc/initramfs-tools/conf.d/ingot"`,
+		"--skip=essential/unlink",
+		`--customize-hook=chroot "$1" apt-get -qq autoclean && rm -rf "$INGOT_DEBS" && cp -r "$1/var/cache/apt/archives" "$INGOT_DEBS"`,
 	}
 	for _, p := range []string{"doc", "man", "locale", "info"} {
 		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+p+"/*")
 	}
-	args = append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright", debianSuite, root, "-")
-	cmd := exec.CommandContext(ctx, "mmdebstrap", args...)
-	cmd.Env = append(os.Environ(), "LC_ALL=C", "TMPDIR="+filepath.Dir(root))
+	return append(args, "--dpkgopt=path-include=/usr/share/doc/*/copyright", debianSuite)
+}
+
+// bootstrap installs packages into a root folder and writes it as an archive.
+func bootstrap(ctx context.Context, cache, tree, sources, settings string, packages []string) error {
+	tmp, err := os.MkdirTemp(cache, "install-*")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(tmp)
+	conf, early := filepath.Join(tmp, "apt.conf"), filepath.Join(tmp, "initramfs.conf")
+	for name, text := range map[string]string{conf: settings, early: initramfsConf} {
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	debs := filepath.Join(cache, "debs")
+	if err := os.MkdirAll(debs, 0o755); err != nil {
+		return err
+	}
+	made := filepath.Join(tmp, "root.tar")
+	cmd := exec.CommandContext(ctx, "mmdebstrap", append(bootstrapArgs(conf, packages), made, "-")...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C", "TMPDIR="+tmp, "INGOT_DEBS="+debs, "INGOT_INITRAMFS="+early)
 	cmd.Stdin = strings.NewReader(sources)
 	// What it mounts below root stays in its own namespace: whatever happens, removing root removes nothing else.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
@@ -146,9 +203,10 @@ func bootstrap(ctx context.Context, root, sources string, packages []string) err
 		if len(text) > 3000 {
 			text = "... " + text[len(text)-3000:]
 		}
+		_ = os.RemoveAll(debs) // it may be one of them
 		return fmt.Errorf("mmdebstrap: %w: %s", err, text)
 	}
-	return nil
+	return os.Rename(made, tree)
 }
 
 // settle makes the installed packages a system that boots and can be copied; it gives the kernel's name.

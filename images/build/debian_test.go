@@ -3,14 +3,10 @@ package build
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/ingot-metal/ingot/test/kit"
 )
 
 func TestSourcesOf(t *testing.T) {
@@ -61,52 +57,5 @@ func TestPatchGRUBRefuses(t *testing.T) {
 		if err := patchGRUB(tc.boot, tc.core, p); err == nil {
 			t.Errorf("%s: no error", name)
 		}
-	}
-}
-
-// TestDebian makes the Debian image and boots it as if deployed: cloud-init takes the config drive, and the root has grown.
-func TestDebian(t *testing.T) {
-	kit.NeedRoot(t)
-	kit.NeedPrograms(t, "apt-get", "mmdebstrap", "mke2fs", "mkfs.vfat", "mcopy", "grub-mkimage", "qemu-system-x86_64", "e2fsck", "sgdisk")
-	kit.NeedFiles(t, "grub-pc-bin", grubBoot)
-	kit.NeedFiles(t, "grub-efi-amd64-signed", grubEFI)
-	kit.NeedFiles(t, "shim-signed", shimEFI)
-	dir := t.TempDir()
-	o := Options{Out: dir, RootPassword: "secret"}
-	r, err := Debian(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Logf("%+v", r)
-	if again, err := Debian(t.Context(), o); err != nil || !again.Reused {
-		t.Errorf("second run = %+v, %v", again, err)
-	}
-	parts, _ := layout{image: "debian-12", espSize: 62 * mib, rootSize: r.VirtualSize - 65*mib}.parts()
-	cfg := filepath.Join(drive(t), "openstack/latest/user_data")
-	cfg = filepath.Dir(filepath.Dir(filepath.Dir(cfg)))
-	if err := os.WriteFile(filepath.Join(cfg, "openstack/latest/user_data"), []byte(
-		"#cloud-config\nruncmd:\n - 'echo \"CHECK $(hostname) root=$(df -m --output=size / | tail -1 | tr -d \" \")M keys=$(wc -l </home/debian/.ssh/authorized_keys) ssh=$(systemctl is-active ssh)\" >/dev/ttyS0'\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	fat := kit.TempDisk(t, 4*mib)
-	kit.Run(t, "mkfs.vfat", "-n", "config-2", fat)
-	kit.Run(t, "mcopy", "-i", fat, "-s", filepath.Join(cfg, "openstack"), "::/")
-	check := regexp.MustCompile(`CHECK (\S+) root=(\d+)M keys=(\d+) ssh=(\S+)`)
-	// The tiny image starts by UEFI in the same way; this one does where time is no matter.
-	boots := map[string]bool{"BIOS": false}
-	if os.Getenv("INGOT_FULL") != "" {
-		boots["UEFI"] = true
-	}
-	for name, uefi := range boots {
-		t.Run(name, func(t *testing.T) {
-			const grown = 1 << 30
-			disk := deployed(t, r.Raw, "debian-12", parts, fat, grown)
-			got := check.FindStringSubmatch(kit.Boot(t, kit.VM{
-				Disks: []string{disk}, UEFI: uefi, MemoryMiB: 1024, Until: `(?s)CHECK .*login: |login: .*CHECK [^\n]*\n`, Timeout: 15 * time.Minute,
-			}))
-			if len(got) == 0 || got[1] != "tiny-one" || got[3] != "2" || got[4] != "active" || len(got[2]) < 4 {
-				t.Errorf("console says %q", got)
-			}
-		})
 	}
 }

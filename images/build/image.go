@@ -156,7 +156,7 @@ func (o Options) produce(ctx context.Context, inputs string, img *Image, fill fu
 	start := time.Now()
 	img.Format, img.Inputs = imageFormat, inputs
 	again := func() *Result {
-		r, err := load(o.Out)
+		r, err := Load(o.Out)
 		if err != nil || r.Inputs != inputs || o.Fresh {
 			return nil
 		}
@@ -230,7 +230,7 @@ func (o Options) produce(ctx context.Context, inputs string, img *Image, fill fu
 			return nil, fmt.Errorf("put image %s in place: %w", img.Name, err)
 		}
 	}
-	r, err := load(o.Out)
+	r, err := Load(o.Out)
 	if err != nil {
 		return nil, fmt.Errorf("read back image %s: %w", img.Name, err)
 	}
@@ -265,8 +265,8 @@ func lock(ctx context.Context, dir string, log *slog.Logger) (unlock func(), err
 	}
 }
 
-// load reads an image's folder and checks its files against their digests.
-func load(dir string) (*Result, error) {
+// Load reads the folder of an image that was made and checks its files against their digests.
+func Load(dir string) (*Result, error) {
 	data, err := os.ReadFile(filepath.Join(dir, imageFile))
 	if err != nil {
 		return nil, err
