@@ -18,7 +18,7 @@ func TestPartitioningStaysInItsPlan(t *testing.T) {
 	case os.Getenv("INGOT_FULL") != "":
 		count = 10_000
 	case raceEnabled:
-		count = 300
+		count = 60
 	}
 	rng := rand.New(rand.NewPCG(7, 2026))
 	const mib = 1 << 20

@@ -14,7 +14,7 @@ import (
 // sectors: what is read is what was written, the head stays empty on the disk, and nothing outside of the partition changes.
 func TestView(t *testing.T) {
 	const mib = 1 << 20
-	rng := rand.New(rand.NewPCG(5, 2026))
+	rng, noise := rand.New(rand.NewPCG(5, 2026)), rand.NewChaCha8([32]byte{5})
 	for _, sector := range []int{512, 4096} {
 		start, size := int64(7*sector), int64(3*mib)+mib/2
 		img := makeMBR(start+size, testPart{"", 7, uint64(size) / 512})
@@ -47,9 +47,7 @@ func TestView(t *testing.T) {
 			n = min(n, size-off)
 			b := make([]byte, n)
 			if rng.IntN(2) == 0 {
-				for k := range b {
-					b[k] = byte(rng.Uint32())
-				}
+				noise.Read(b)
 				if _, err := v.WriteAt(b, off); err != nil {
 					t.Fatalf("write %d bytes at %d: %v", n, off, err)
 				}

@@ -295,11 +295,10 @@ func randomLayout(rng *rand.Rand, kinds []known) layout {
 // partitions.
 func TestNoSignatureIsLeft(t *testing.T) {
 	kit.NeedPrograms(t, "wipefs", "blkid")
-	count := 10_000
+	count, batch := 10_000, 250
 	if raceEnabled {
-		count = 250 // that is the other half of the test suite, where time is short
+		count, batch = 60, 30 // that is the other half of the test suite, where time is short
 	}
-	const batch = 250
 	kinds := signatures(t)
 	var nonempty atomic.Int64
 	numbers := make(chan int)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"sort"
@@ -70,7 +69,7 @@ func NewDisks(dir string) *Disks {
 func (m *Disks) Root() string { return m.dir }
 
 // Settle returns at once: everything is there.
-func (m *Disks) Settle(ctx context.Context) error { return ctx.Err() }
+func (m *Disks) Settle(ctx context.Context) error { return context.Cause(ctx) }
 
 // Add puts a disk into the machine. It panics when the sysfs tree can't be made, which is a fault of the test.
 func (m *Disks) Add(s DiskSpec) *Disk {
@@ -111,7 +110,7 @@ func (m *Disks) Disk(name string) *Disk {
 
 // OpenExclusive opens a disk by its path in /dev. Like a kernel it refuses a second opener with EBUSY.
 func (m *Disks) OpenExclusive(ctx context.Context, path string) (Device, error) {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -134,11 +133,61 @@ func (m *Disks) OpenExclusive(ctx context.Context, path string) (Device, error) 
 
 const pageSize = 4096
 
-// pages holds what differs from the fill byte. A page is never changed, only replaced: many disks share one, and comparing them takes no time.
-type pages map[int64][]byte
+// pages holds what differs from the fill byte, MiB by MiB. A page is never changed, only replaced: many disks share one,
+// and comparing them takes no time.
+type pages map[int64]*block
 
-// zeros is a page that was punched.
-var zeros = make([]byte, pageSize)
+// block is the pages of one MiB, nil where there is none.
+type block [blockPages][]byte
+
+const blockPages = 256
+
+// zeros is a page that was punched, zeroBlock a MiB of it, which many disks have and none changes.
+var (
+	zeros     = make([]byte, pageSize)
+	zeroBlock = func() *block {
+		b := &block{}
+		for i := range b {
+			b[i] = zeros
+		}
+		return b
+	}()
+)
+
+func (p pages) page(i int64) []byte {
+	if b := p[i/blockPages]; b != nil {
+		return b[i%blockPages]
+	}
+	return nil
+}
+
+func (p pages) set(i int64, page []byte) {
+	b := p[i/blockPages]
+	switch {
+	case b == nil && page == nil:
+		return
+	case b == nil:
+		b = &block{}
+		p[i/blockPages] = b
+	case b == zeroBlock:
+		own := *zeroBlock
+		b = &own
+		p[i/blockPages] = b
+	}
+	b[i%blockPages] = page
+}
+
+func (p pages) clone() pages {
+	c := make(pages, len(p))
+	for k, b := range p {
+		if b != zeroBlock {
+			own := *b
+			b = &own
+		}
+		c[k] = b
+	}
+	return c
+}
 
 // Op is one operation that reached a disk. Data of a punched range is nil.
 type Op struct {
@@ -196,12 +245,35 @@ func (d *Disk) ReadAt(p []byte, off int64) (int, error) {
 
 // WriteAt changes the disk behind everybody's back, durably.
 func (d *Disk) WriteAt(p []byte, off int64) (int, error) {
+	d.Lay(bytes.Clone(p), off)
+	return len(p), nil
+}
+
+// Lay is WriteAt for bytes that nobody changes afterwards: the disk keeps them, as other disks may.
+func (d *Disk) Lay(p []byte, off int64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	p = bytes.Clone(p)
 	d.put(d.now, off, p)
 	d.put(d.stable, off, p)
-	return len(p), nil
+}
+
+// Differs compares what a reader sees from off on with p, and returns the offset in p of the first page that is another,
+// or -1.
+func (d *Disk) Differs(p []byte, off int64) int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for n := int64(0); n < int64(len(p)); {
+		i, in := (off+n)/pageSize, (off+n)%pageSize
+		part := p[n:min(int64(len(p)), n+pageSize-in)]
+		if off+n+int64(len(part)) > d.spec.Size {
+			return n
+		}
+		if page := d.look(d.now, i)[in:]; &page[0] != &part[0] && !bytes.Equal(page[:len(part)], part) {
+			return n
+		}
+		n += int64(len(part))
+	}
+	return -1
 }
 
 // PowerCut loses the volatile cache but for the operations that keep says yes to, in order, and forgets who had the disk open.
@@ -215,7 +287,7 @@ func (d *Disk) PowerCut(keep func(i int, op Op) bool) {
 	}
 	d.cached = nil
 	d.open = false
-	d.now = maps.Clone(d.stable)
+	d.now = d.stable.clone()
 }
 
 // Replay applies operations to a fresh disk of the same kind and gives it back. Nothing in between is volatile.
@@ -224,29 +296,38 @@ func (d *Disk) Replay(ops []Op) *Disk {
 	for _, op := range ops {
 		r.apply(r.now, op)
 	}
-	r.stable = maps.Clone(r.now)
+	r.stable = r.now.clone()
 	return r
 }
 
 // Same tells whether a reader sees the same on both disks between two offsets. Both have to be that large.
 func (d *Disk) Same(other *Disk, from, to int64) bool {
-	for off := from; off < to; {
-		i, in := off/pageSize, off%pageSize
-		n := min(pageSize-in, to-off)
-		a, b := d.shown(i), other.shown(i)
-		if &a[0] != &b[0] && !bytes.Equal(a[in:in+n], b[in:in+n]) {
-			return false
-		}
-		off += n
+	if d == other {
+		return true
 	}
-	return true
-}
-
-// shown is a page as a reader sees it.
-func (d *Disk) shown(i int64) []byte {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.look(d.now, i)
+	other.mu.Lock()
+	defer other.mu.Unlock()
+	same := bytes.Equal(d.blank(), other.blank())
+	for off := from; off < to; {
+		k := off / pageSize / blockPages
+		end := min(to, (k+1)*blockPages*pageSize)
+		if same && d.now[k] == other.now[k] && d.under[k] == other.under[k] {
+			off = end
+			continue
+		}
+		for off < end {
+			i, in := off/pageSize, off%pageSize
+			n := min(pageSize-in, end-off)
+			a, b := d.look(d.now, i), other.look(other.now, i)
+			if &a[0] != &b[0] && !bytes.Equal(a[in:in+n], b[in:in+n]) {
+				return false
+			}
+			off += n
+		}
+	}
+	return true
 }
 
 func (d *Disk) read(from pages, p []byte, off int64) (int, error) {
@@ -274,10 +355,10 @@ func (d *Disk) blank() []byte {
 
 // look is a page as it is in pages that belong to this disk.
 func (d *Disk) look(from pages, i int64) []byte {
-	if pg := from[i]; pg != nil {
+	if pg := from.page(i); pg != nil {
 		return pg
 	}
-	if pg := d.under[i]; pg != nil {
+	if pg := d.under.page(i); pg != nil {
 		return pg
 	}
 	return d.blank()
@@ -289,11 +370,11 @@ func (d *Disk) put(into pages, off int64, p []byte) {
 		i, in := off/pageSize, off%pageSize
 		n := min(pageSize-in, int64(len(p)))
 		if n == pageSize {
-			into[i] = p[:n:n]
+			into.set(i, p[:n:n])
 		} else {
 			pg := bytes.Clone(d.look(into, i))
 			copy(pg[in:], p[:n])
-			into[i] = pg
+			into.set(i, pg)
 		}
 		off, p = off+n, p[n:]
 	}
@@ -303,13 +384,19 @@ func (d *Disk) zero(into pages, off, n int64) {
 	for end := off + n; off < end; {
 		i, in := off/pageSize, off%pageSize
 		part := min(pageSize-in, end-off)
+		blank := d.spec.Fill == 0 && d.under == nil
 		switch {
 		case part < pageSize:
 			d.put(into, off, zeros[:part])
-		case d.spec.Fill == 0 && d.under == nil:
-			delete(into, i)
+		case i%blockPages == 0 && end-off >= blockPages*pageSize:
+			part = blockPages * pageSize
+			if into[i/blockPages] = zeroBlock; blank {
+				delete(into, i/blockPages)
+			}
+		case blank:
+			into.set(i, nil)
 		default:
-			into[i] = zeros
+			into.set(i, zeros)
 		}
 		off += part
 	}
@@ -559,7 +646,7 @@ func bit(b bool) string {
 
 // ReadRaw reads from a disk that others may have open.
 func (m *Disks) ReadRaw(ctx context.Context, path string, p []byte, off int64) error {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	m.mu.Lock()

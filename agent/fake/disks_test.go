@@ -67,3 +67,58 @@ func TestDiskHoldsWhatWasWritten(t *testing.T) {
 		holds(d, stable)
 	}
 }
+
+// TestLargeHoles: of a hole, whole MiB are kept otherwise than the rest, on disks with and without a fill.
+func TestLargeHoles(t *testing.T) {
+	const mib, size = blockPages * pageSize, 4 * blockPages * pageSize
+	for _, fill := range []byte{0, 0xa5} {
+		m := NewDisks(t.TempDir())
+		d := m.Add(DiskSpec{Name: "vda", Size: size, Fill: fill, Record: true})
+		h, err := m.OpenExclusive(t.Context(), "/dev/vda")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := bytes.Repeat([]byte{fill}, size)
+		before := d.Replay(nil)
+		for i, op := range []struct {
+			off, n int64
+			data   byte // 0: a hole
+		}{
+			{mib - 512, 2*mib + 1024, 0}, {mib + 8192, 512, 'x'}, {2*mib + 4096, 4096, 'y'}, {3 * mib, mib, 'z'},
+			{3*mib + 4096, mib - 4096, 0}, {2 * mib, mib, 0}, {0, size, 0}, {mib, 512, 'w'},
+		} {
+			if op.data == 0 {
+				clear(want[op.off : op.off+op.n])
+				err = h.Punch(op.off, op.n)
+			} else {
+				p := bytes.Repeat([]byte{op.data}, int(op.n))
+				copy(want[op.off:], p)
+				_, err = h.WriteAt(p, op.off)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := make([]byte, size)
+			if _, err := d.ReadAt(got, 0); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("fill %x, operation %d: the disk is not what was written to it (%v)", fill, i, err)
+			}
+			if at := d.Differs(want, 0); at != -1 {
+				t.Fatalf("fill %x, operation %d: Differs of the disk's own bytes = %d, want -1", fill, i, at)
+			}
+			if at := d.Differs([]byte("something else"), op.off); at != 0 {
+				t.Errorf("fill %x, operation %d: Differs of other bytes = %d, want 0", fill, i, at)
+			}
+			again := d.Replay(d.History())
+			if !again.Same(d, 0, size) || again.Same(before, 0, size) != bytes.Equal(want, bytes.Repeat([]byte{fill}, size)) {
+				t.Errorf("fill %x, operation %d: Same is wrong", fill, i)
+			}
+		}
+		d.PowerCut(nil)
+		if !d.Same(before, 0, size) {
+			t.Errorf("fill %x: what was not flushed outlived the power cut", fill)
+		}
+		if n := d.Differs(make([]byte, 8192), size-4096); n != map[byte]int64{0: 4096, 0xa5: 0}[fill] {
+			t.Errorf("fill %x: over the end Differs = %d", fill, n)
+		}
+	}
+}

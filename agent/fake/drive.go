@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -37,7 +36,7 @@ func (m *Disks) Attach(name string, d Drive) {
 }
 
 func (m *Disks) drive(ctx context.Context, device string) (Drive, error) {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
 	m.drives.mu.Lock()
@@ -149,7 +148,7 @@ func (d *Disk) Replace(noise bool, n int64) {
 		_, _ = rng.Read(page[:])
 		d.put(d.now, off, page[:min(pageSize, n-off)])
 	}
-	d.stable = maps.Clone(d.now)
+	d.stable = d.now.clone()
 }
 
 // Share adds a disk that is another namespace of a disk's NVMe controller.

@@ -15,7 +15,7 @@ type Kernel struct {
 
 // LoadKernel keeps a kernel for the jump, unless RefuseKernel says why not.
 func (m *Machine) LoadKernel(ctx context.Context, kernel, initrd *os.File, cmdline string) error {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return err
 	}
 	if m.RefuseKernel != nil {

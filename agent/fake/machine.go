@@ -48,7 +48,7 @@ func (m *Machine) Addresses(ifname string) ([]netip.Prefix, error) { return m.Ne
 
 // IPMI sends a command to the BMC.
 func (m *Machine) IPMI(ctx context.Context, netFn, command byte, data []byte) ([]byte, error) {
-	if err := ctx.Err(); err != nil {
+	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
 	if m.BMC == nil {
@@ -58,7 +58,7 @@ func (m *Machine) IPMI(ctx context.Context, netFn, command byte, data []byte) ([
 }
 
 // Settle returns at once: everything is there.
-func (m *Machine) Settle(ctx context.Context) error { return ctx.Err() }
+func (m *Machine) Settle(ctx context.Context) error { return context.Cause(ctx) }
 
 // SetImmutable does nothing: plain files have no such flag.
 func (m *Machine) SetImmutable(file string, _ bool) error {

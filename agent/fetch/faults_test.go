@@ -149,7 +149,7 @@ func TestFileChangesInBetween(t *testing.T) {
 }
 
 func TestWrongContentLength(t *testing.T) {
-	file := random(3*mib, 1)
+	file := random(300<<10, 1)
 	claim := func(n int, ranges bool) http.HandlerFunc {
 		honest := &static{file: file}
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -167,7 +167,7 @@ func TestWrongContentLength(t *testing.T) {
 	}{
 		"too long":               {claim(len(file)+5, false), "no new data for"},
 		"too long, honest later": {claim(len(file)+5, true), "started again"},
-		"too short":              {claim(2*mib+1, false), ""},
+		"too short":              {claim(200<<10+1, false), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -179,7 +179,7 @@ func TestWrongContentLength(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					same(t, got, file[:2*mib+1]) // no more than was announced; the digest knows
+					same(t, got, file[:200<<10+1]) // no more than was announced; the digest knows
 					return
 				}
 				if err == nil || !strings.Contains(err.Error(), c.want) || step.AsError(err).Remedy == "" {

@@ -21,9 +21,9 @@ import (
 
 // TestConnections: how many connections there are, and what that gives, on links of several kinds.
 func TestConnections(t *testing.T) {
-	const size = 48 * mib
+	const size = 24 * mib
 	file := random(size, 1)
-	const rate = 2 * mib
+	const rate = mib
 	for name, c := range map[string]struct {
 		perFlow, shared int
 		mirrors         int

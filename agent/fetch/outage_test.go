@@ -56,10 +56,10 @@ func TestOutageAmongSmallFiles(t *testing.T) {
 func TestRefusedTrial(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNetwork(t)
-		s := &static{file: random(200*mib, 1), etag: `"v"`}
+		s := &static{file: random(100*mib, 1), etag: `"v"`}
 		var busy, refused, idle atomic.Int64
 		var since atomic.Pointer[time.Time]
-		n.add("a", &host{perFlow: 4 * mib, handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n.add("a", &host{perFlow: 2 * mib, handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			defer func() {
 				if now := time.Now(); busy.Add(-1) == 0 {
 					since.Store(&now)

@@ -77,12 +77,12 @@ func dirtyFile(t testing.TB, size int) string {
 
 // TestHolesReadZeroOnADirtyDevice goes through the kernel: direct I/O, holes punched into a loop device, and a file.
 func TestHolesReadZeroOnADirtyDevice(t *testing.T) {
-	img := gptImage(20*mib, false)
+	img := gptImage(10*mib, false)
 	file := packed(t, img)
 	s := serve(t, file)
 	for _, kind := range []string{"file", "loop", "loop with direct I/O"} {
 		t.Run(kind, func(t *testing.T) {
-			const size = 48 * mib
+			const size = 24 * mib
 			path := dirtyFile(t, size)
 			dev := path
 			switch kind {
@@ -96,17 +96,20 @@ func TestHolesReadZeroOnADirtyDevice(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Logf("written %d, zero %d of %d", r.BytesWritten, r.BytesZero, r.VirtualSize)
-			got, err := os.ReadFile(dev)
+			// All but the table, which was moved to the larger disk.
+			if off := fileDiffers(t, dev, img[34*512:len(img)-34*512], 34*512); off >= 0 {
+				t.Fatalf("from byte %d on the disk is not the image", 34*512+off)
+			}
+			f, err := os.Open(dev)
 			if err != nil {
 				t.Fatal(err)
 			}
-			// All but the table, which was moved to the larger disk.
-			for off := 34 * 512; off < len(img)-34*512; off += 512 {
-				if !bytes.Equal(got[off:off+512], img[off:off+512]) {
-					t.Fatalf("byte %d and following: %x, want %x", off, got[off:off+8], img[off:off+8])
-				}
+			defer f.Close()
+			head := make([]byte, mib)
+			if _, err := f.ReadAt(head, 0); err != nil {
+				t.Fatal(err)
 			}
-			if !disk.HasTable(got[:mib], 512) || !soundBackup(got) {
+			if !disk.HasTable(head, 512) || !soundBackupOn(f, size) {
 				t.Error("the disk has no sound table")
 			}
 		})

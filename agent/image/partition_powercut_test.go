@@ -122,7 +122,9 @@ func TestPowerCutWithAPartitionImage(t *testing.T) {
 			states, firsts, olds, news := 0, 0, 0, 0
 			head := make([]byte, mib)
 			for what, cut := range b.disk.PowerCuts(7) {
-				states++
+				if states++; !allCases && states%4 != 0 {
+					continue
+				}
 				var n int
 				if _, err := fmt.Sscanf(what, "power cut after operation %d", &n); err != nil {
 					t.Fatal(err)

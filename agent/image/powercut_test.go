@@ -148,8 +148,6 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 	}
 }
 
-func soundBackup(b []byte) bool { return soundBackupOn(bytes.NewReader(b), int64(len(b))) }
-
 func soundBackupOn(disk io.ReaderAt, size int64) bool {
 	le := binary.LittleEndian
 	h := make([]byte, 512)

@@ -115,7 +115,7 @@ func TestAnyPiecesInAnyOrder(t *testing.T) {
 		if seed%5 == 0 {
 			spec.SectorSize = 4096
 		}
-		size := 2*mib + 512*r.Int64N(20*mib/512)
+		size := 2*mib + 512*r.Int64N(10*mib/512)
 		spec.Size = size/4096*4096 + 4*mib
 		img := content(seed, int(size))
 		o := Options{Verify: true, Partition: spec.SectorSize != 512} // an MBR of large sectors is refused

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -27,9 +28,31 @@ import (
 // wantOld fails when what dirty made was written to.
 func wantOld(t *testing.T, file string) {
 	t.Helper()
-	got, err := os.ReadFile(file)
-	if err != nil || len(bytes.Trim(got, "\xa5")) != 0 {
-		t.Errorf("the disk was touched (%v)", err)
+	if off := changed(t, file); off >= 0 {
+		t.Errorf("the disk was touched in the MiB from byte %d on", off)
+	}
+}
+
+// changed returns the MiB in which what dirty made was written to, by its offset, or -1.
+func changed(t *testing.T, file string) int {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	old, got := bytes.Repeat([]byte{0xa5}, mib), make([]byte, mib)
+	for off := 0; ; off += mib {
+		n, err := io.ReadFull(f, got)
+		if !bytes.Equal(got[:n], old[:n]) {
+			return off
+		}
+		switch {
+		case err == io.EOF && off > 0, err == io.ErrUnexpectedEOF:
+			return -1
+		case err != nil:
+			t.Fatalf("the disk can't be read at byte %d: %v", off, err)
+		}
 	}
 }
 
@@ -108,7 +131,7 @@ func TestConfigDriveIsFetchedOnce(t *testing.T) {
 // TestNoRoomForTheConfigDrive has images whose tables leave no room for a config drive. They are refused while the old system is there, in
 // every form, and a dry run says the same.
 func TestNoRoomForTheConfigDrive(t *testing.T) {
-	four := mbrImage(8 * mib)
+	four := mbrImage(6 * mib)
 	for i := range 4 {
 		e := four[446+16*i:]
 		e[4] = 0xa5
@@ -118,11 +141,12 @@ func TestNoRoomForTheConfigDrive(t *testing.T) {
 	for name, c := range map[string]struct {
 		img  []byte
 		size int
+		data int // of the user
 		want string
 	}{
-		"a disk of the image's size":   {mbrImage(8 * mib), 8 * mib, "no room"},
-		"four primary partitions":      {four, 100 * mib, "all four primary partitions"},
-		"a drive larger than the room": {mbrImage(8 * mib), 12 * mib, "no room"},
+		"a disk of the image's size":   {mbrImage(4 * mib), 4 * mib, 1000, "no room"},
+		"four primary partitions":      {four, 24 * mib, 1000, "all four primary partitions"},
+		"a drive larger than the room": {mbrImage(4 * mib), 6 * mib, mib + mib/16, "no room"},
 	} {
 		path, file := dirty(t, c.size, false)
 		sum, _ := published(t, t.TempDir(), "img", c.img)
@@ -135,10 +159,13 @@ func TestNoRoomForTheConfigDrive(t *testing.T) {
 			return path
 		}
 		var z bytes.Buffer
-		w := gzip.NewWriter(&z)
+		w, err := gzip.NewWriterLevel(&z, gzip.BestSpeed)
+		if err != nil {
+			t.Fatal(err)
+		}
 		w.Write(c.img)
 		w.Close()
-		drive, _ := json.Marshal(map[string]string{"user_data": strings.Repeat("x", 5*mib)})
+		drive, _ := json.Marshal(map[string]string{"user_data": strings.Repeat("x", c.data)})
 		for form, image := range map[string]string{"raw": serve(t, c.img), "gzip": serve(t, z.Bytes()), "published": sum, "pipe": ""} {
 			o := Options{Image: image, Unverified: true, Disk: path, ConfigDrive: drive}
 			if form == "pipe" {

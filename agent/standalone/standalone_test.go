@@ -53,9 +53,17 @@ func serve(t *testing.T, b []byte) string {
 
 // dirty makes a target full of old data: a file, or a loop device over one.
 func dirty(t *testing.T, size int, loop bool) (path, file string) {
-	file = filepath.Join(t.TempDir(), "disk")
-	if err := os.WriteFile(file, bytes.Repeat([]byte{0xa5}, size), 0o600); err != nil {
+	file = kit.TempDisk(t, int64(size))
+	f, err := os.OpenFile(file, os.O_WRONLY, 0)
+	if err != nil {
 		t.Fatal(err)
+	}
+	defer f.Close()
+	b := bytes.Repeat([]byte{0xa5}, mib)
+	for off := 0; off < size; off += mib {
+		if _, err := f.WriteAt(b[:min(mib, size-off)], int64(off)); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if loop {
 		kit.NeedRoot(t)
@@ -69,7 +77,7 @@ func silent(string, step.Progress) {}
 func TestWrite(t *testing.T) {
 	img := mbrImage(12 * mib)
 	for _, loop := range []bool{false, true} {
-		path, file := dirty(t, 100*mib, loop)
+		path, file := dirty(t, 84*mib, loop)
 		var phases []string
 		r, err := Write(t.Context(), Options{
 			Image: serve(t, img), Digest: digest(img), Disk: path, ConfigDrive: []byte(`{"meta_data": {"hostname": "web-1"}}`), Verify: true,
@@ -92,7 +100,7 @@ func TestWrite(t *testing.T) {
 		if !bytes.Equal(got[512:12*mib], img[512:]) || !bytes.Equal(got[:462], img[:462]) {
 			t.Errorf("loop %v: the disk is not the image", loop)
 		}
-		if !bytes.Contains(got[32*mib:], []byte("meta_data.json")) && !bytes.Contains(got[32*mib:], []byte("META_DAT")) {
+		if !bytes.Contains(got[12*mib:], []byte("meta_data.json")) && !bytes.Contains(got[12*mib:], []byte("META_DAT")) {
 			t.Error("no config drive at the disk's end")
 		}
 		if text := r.Text(); !strings.Contains(text, path) || !strings.Contains(text, "12.0 MiB") {
@@ -205,8 +213,8 @@ func TestInUse(t *testing.T) {
 }
 
 func TestStopped(t *testing.T) {
-	img := mbrImage(64 * mib)
-	path, file := dirty(t, 80*mib, false)
+	img := mbrImage(32 * mib)
+	path, file := dirty(t, 40*mib, false)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	_, err := Write(ctx, Options{Image: serve(t, img), Digest: digest(img), Disk: path}, nil, func(_ string, p step.Progress) {
@@ -230,12 +238,9 @@ func TestStopped(t *testing.T) {
 
 func TestExamineWritesNothing(t *testing.T) {
 	img := mbrImage(4 * mib)
-	path, file := dirty(t, 80*mib, false)
-	if err := os.WriteFile(file, append(mbrImage(8*mib), bytes.Repeat([]byte{0xa5}, 72*mib)...), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	before, err := os.ReadFile(file)
-	if err != nil {
+	path := filepath.Join(t.TempDir(), "disk")
+	before := append(mbrImage(8*mib), bytes.Repeat([]byte{0xa5}, 8*mib)...)
+	if err := os.WriteFile(path, before, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	o := Options{Image: serve(t, img), Digest: digest(img), Disk: path, ConfigDrive: []byte(`{"meta_data": {}}`)}
@@ -248,7 +253,7 @@ func TestExamineWritesNothing(t *testing.T) {
 			t.Errorf("told without %q:\n%s", want, p.Text())
 		}
 	}
-	after, err := os.ReadFile(file)
+	after, err := os.ReadFile(path)
 	if err != nil || !bytes.Equal(before, after) {
 		t.Errorf("the disk was changed (%v)", err)
 	}

@@ -43,9 +43,9 @@ func TestALieIsFetchedAgainInItsPlace(t *testing.T) {
 		t.Fatal(err)
 	}
 	wrong := z.EncodeAll(make([]byte, index.ChunkSize), nil)
+	pic := pictureOf(t, 16, 1)
 	for unpackers, lies := range map[int]int{1: 1, 2: 4} {
-		h := newHub(t, 6)
-		h.pic = pictureOf(t, 24, 1)
+		h := newHubOf(t, pic)
 		addr := h.liar("sick", func(c *tls.Conn, r request) {
 			_, _ = c.Write(answer{statusOK, repacked, uint32(len(wrong))}.bytes())
 			_, _ = c.Write(wrong)
@@ -71,8 +71,8 @@ func TestALieIsFetchedAgainInItsPlace(t *testing.T) {
 // TestSickNeighbour has neighbours that do nothing wrong, but so slowly that nobody gets on with them. They are asked a few times and then left
 // alone; the image comes from who is well.
 func TestSickNeighbour(t *testing.T) {
-	var waits atomic.Int64                              // for the sick one
-	drip := func(h *hub) func(c *tls.Conn, r request) { // just enough for each window
+	pic := pictureOf(t, 12, 1)
+	drip := func(h *hub, waits *atomic.Int64) func(c *tls.Conn, r request) { // just enough for each window
 		return func(c *tls.Conn, r request) {
 			b := h.pic.objects[h.pic.x.Chunks[r.chunk].Sum]
 			_, _ = c.Write(answer{statusOK, published, uint32(len(b))}.bytes())
@@ -87,7 +87,7 @@ func TestSickNeighbour(t *testing.T) {
 			}
 		}
 	}
-	late := func(*hub) func(c *tls.Conn, r request) {
+	late := func(_ *hub, waits *atomic.Int64) func(c *tls.Conn, r request) {
 		return func(c *tls.Conn, _ request) {
 			waits.Add(1)
 			time.Sleep(quick.answer / 2)
@@ -95,21 +95,21 @@ func TestSickNeighbour(t *testing.T) {
 		}
 	}
 	for name, c := range map[string]struct {
-		sick func(*hub) func(c *tls.Conn, r request)
+		sick func(*hub, *atomic.Int64) func(c *tls.Conn, r request)
 		good bool  // there is another neighbour, who has all
 		most int64 // waits
 	}{"drip": {drip, false, 60}, "drip, beside a good one": {drip, true, 40}, "late to say that it is busy": {late, false, 16}} {
 		t.Run(name, func(t *testing.T) {
-			h := newHub(t, 6)
-			h.pic = pictureOf(t, 12, 1)
+			t.Parallel()           // they wait most of the time
+			var waits atomic.Int64 // for the sick one
+			h := newHubOf(t, pic)
 			h.times = quick
 			if c.good {
 				good := h.add(0)
 				h.together(good)
 				h.hears(good)
 			}
-			waits.Store(0)
-			addr := h.liar("sick", c.sick(h))
+			addr := h.liar("sick", c.sick(h, &waits))
 			w := h.add(0)
 			if c.good {
 				w.join()

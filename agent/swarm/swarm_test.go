@@ -192,8 +192,10 @@ type hub struct {
 	times times // of agents that are added
 }
 
-func newHub(t *testing.T, chunks int) *hub {
-	return &hub{t: t, ca: newAuthority(t), pic: newPicture(t, chunks), times: patient}
+func newHub(t *testing.T, chunks int) *hub { return newHubOf(t, newPicture(t, chunks)) }
+
+func newHubOf(t *testing.T, pic *picture) *hub {
+	return &hub{t: t, ca: newAuthority(t), pic: pic, times: patient}
 }
 
 // writer is an agent with a disk in memory.
