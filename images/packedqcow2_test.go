@@ -55,7 +55,12 @@ func TestPackedQCow2(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, command := range [][]string{{"cat"}, {"gzip", "-1c"}, {"xz", "-0", "-c"}, {"zstd", "-c"}, {"lz4", "-c"}, {"bzip2", "-1c"}} {
+		for k, command := range [][]string{
+			{"cat"}, {"gzip", "-1c"}, {"xz", "-0", "-c"}, {"zstd", "-c"}, {"lz4", "-c"}, {"bzip2", "-1c"},
+		} {
+			if few() && i != k%2 {
+				continue
+			}
 			v := variant{name: command[0], c: Compression(command[0]), file: tool(t, packed, command...)}
 			if v.name == "cat" { // a plain file of which ranges can't be had
 				v.c = Plain

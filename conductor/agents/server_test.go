@@ -23,6 +23,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/agents/agentstest"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/storetest"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
@@ -100,7 +101,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, dir: t.TempDir(), brain: &brain{}}
+	r := &rig{t: t, dir: storetest.Fresh(t), brain: &brain{}}
 	var err error
 	if r.st, err = store.Open(t.Context(), store.Options{Dir: r.dir}); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/storetest"
 )
 
 func open(t *testing.T, dir string) *store.Store {
@@ -134,7 +135,7 @@ func consistent(t *testing.T, s *store.Store, active []*node.Allocation) {
 
 // TestManyAtOnce: hundreds of allocations at the same time, more than there are nodes. Each node is given once, none is left over.
 func TestManyAtOnce(t *testing.T) {
-	s := open(t, t.TempDir())
+	s := open(t, storetest.Fresh(t))
 	const nodes, asked = 120, 400
 	rack(t, s, nodes)
 	a, b := start(t, s), start(t, s) // two conductors
@@ -171,7 +172,7 @@ func TestManyAtOnce(t *testing.T) {
 
 // TestManyWithDeletes: allocations come and go at the same time, by deletion of the allocation, of the node's instance, and of nodes.
 func TestManyWithDeletes(t *testing.T) {
-	s := open(t, t.TempDir())
+	s := open(t, storetest.Fresh(t))
 	rack(t, s, 20)
 	r := start(t, s)
 	var wg sync.WaitGroup

@@ -20,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/storetest"
 )
 
 // announcing is a server over real HTTP whose store announces its events.
@@ -191,7 +192,7 @@ func TestEventsOverHTTP(t *testing.T) {
 }
 
 func TestEventsRefuse(t *testing.T) {
-	_, hub, _, web := announcing(t, t.TempDir())
+	_, hub, _, web := announcing(t, storetest.Fresh(t))
 	for _, q := range []string{"?since=x", "?since=-1", "?foo=bar"} {
 		send1(t, "GET", web.URL+"/ingot/v1/events"+q, "", 400)
 	}
@@ -203,7 +204,7 @@ func TestEventsRefuse(t *testing.T) {
 
 // Everybody sees only what happens to nodes that they may see.
 func TestEventsAreForWhoMaySee(t *testing.T) {
-	st, _, srv, web := announcing(t, t.TempDir())
+	st, _, srv, web := announcing(t, storetest.Fresh(t))
 	who := access.Actor{ProjectID: "lessee", UserName: "lee", Role: access.Reader}
 	srv.cfg.Authenticate = func(*http.Request) (*access.Actor, error) { return &who, nil }
 	s := follow(t, web.URL, "", "")
@@ -244,7 +245,7 @@ func (l oneConn) Addr() net.Addr { return &net.TCPAddr{} }
 
 // A reader that does not read holds nobody up, and is told everything once it reads again.
 func TestSlowReader(t *testing.T) {
-	st, _, srv, _ := announcing(t, t.TempDir())
+	st, _, srv, _ := announcing(t, storetest.Fresh(t))
 	// A pipe has no buffer: the server waits at its first write.
 	conn, far := net.Pipe()
 	defer conn.Close()

@@ -25,6 +25,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/storetest"
 )
 
 // pair is a request and the answer that Ironic 21.4 gave, as it was recorded.
@@ -235,7 +236,7 @@ func compatibility(t *testing.T, share string) {
 
 func openStore(t testing.TB) *store.Store {
 	t.Helper()
-	st, err := store.Open(t.Context(), store.Options{Dir: t.TempDir()})
+	st, err := store.Open(t.Context(), store.Options{Dir: storetest.Fresh(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

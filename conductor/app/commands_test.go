@@ -1,3 +1,5 @@
+//go:build !race
+
 package app_test
 
 import (
@@ -18,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
+	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
 // devServer is an `ingotd dev` process.
@@ -33,10 +36,7 @@ type devServer struct {
 // startDev starts `ingotd dev` and waits until it says how to use it.
 func startDev(t *testing.T, env []string, args ...string) *devServer {
 	t.Helper()
-	bin, err := ingotd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := made.Program(t, "ingotd")
 	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	d := &devServer{t: t, url: "http://" + addr, tmp: t.TempDir(), out: &buffer{}, gone: make(chan error, 1)}
 	d.cmd = exec.Command(bin, append([]string{"dev", "--listen", addr}, args...)...)
@@ -139,10 +139,7 @@ func TestDev(t *testing.T) {
 		}
 	}
 	// The port is taken now.
-	bin, err := ingotd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := made.Program(t, "ingotd")
 	out, err := exec.Command(bin, "dev", "--listen", strings.TrimPrefix(d.url, "http://")).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "something listens on") {
 		t.Errorf("a second one: %v\n%s", err, out)
@@ -171,10 +168,7 @@ func TestDevBasic(t *testing.T) {
 }
 
 func TestDevKeystone(t *testing.T) {
-	bin, err := ingotd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := made.Program(t, "ingotd")
 	cmd := exec.Command(bin, "dev", "--auth", "keystone", "--listen", fmt.Sprintf("127.0.0.1:%d", freePort(t)))
 	cmd.Env = []string{"TMPDIR=" + t.TempDir(), "OS_USERNAME=x"}
 	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "OS_AUTH_URL and OS_PASSWORD are not set") {
@@ -199,10 +193,7 @@ func TestDevKeystone(t *testing.T) {
 // runCommand runs ingotd with arguments to its end.
 func runCommand(t *testing.T, args ...string) (string, error) {
 	t.Helper()
-	bin, err := ingotd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := made.Program(t, "ingotd")
 	out, err := exec.Command(bin, args...).CombinedOutput()
 	return string(out), err
 }
@@ -254,10 +245,7 @@ func TestImportFromIngot(t *testing.T) {
 	d.stop()
 
 	serve := func(dir string) (url string, stop func()) {
-		bin, err := ingotd()
-		if err != nil {
-			t.Fatal(err)
-		}
+		bin := made.Program(t, "ingotd")
 		addr, agents := fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
 		log := &buffer{}
 		cmd := exec.Command(bin, "--data-dir", dir, "--listen", addr, "--set", "agents.listen="+agents, "--set", "agents.advertise="+agents)

@@ -1,3 +1,7 @@
+//go:build !race
+
+// The programs under test are processes of their own, built without the race detector.
+
 package app_test
 
 import (
@@ -27,34 +31,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/proto/agentv1"
+	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )
-
-// binDir is where ingotd is built, once for all tests.
-var binDir string
-
-var ingotd = sync.OnceValues(func() (string, error) {
-	bin := filepath.Join(binDir, "ingotd")
-	cmd := exec.Command("go", "build", "-o", bin, "../cmd/ingotd")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build ingotd: %w\n%s", err, out)
-	}
-	return bin, nil
-})
-
-func TestMain(m *testing.M) {
-	var err error
-	if binDir, err = os.MkdirTemp("", "ingotd-test-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	if err := os.RemoveAll(binDir); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-	}
-	os.Exit(code)
-}
 
 // site is a conductor process with its data on disk, and what it has around it: a controller that speaks IPMI and the machine behind it.
 type site struct {
@@ -185,10 +164,7 @@ func (s *site) write(name, text string) {
 // start starts the conductor and returns when it is up.
 func (s *site) start() {
 	s.t.Helper()
-	bin, err := ingotd()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	bin := made.Program(s.t, "ingotd")
 	s.cmd = exec.Command(bin, "--data-dir", filepath.Join(s.dir, "data"), "--log-level", "debug",
 		"--set", "hostname=sim", "--set", "agents.listen="+s.agentAddr, "--set", "agents.advertise="+s.agentAddr,
 		"--set", "netboot.address=127.0.0.1", "--set", fmt.Sprintf("netboot.http_port=%d", s.httpPort), "--set", "netboot.tftp=false", "--set", "netboot.loader_dir=",
@@ -643,10 +619,7 @@ func (s *site) uuid(ident string) string {
 func TestSecondConductorOnTheSameData(t *testing.T) {
 	s := newSite(t)
 	s.start()
-	bin, err := ingotd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := made.Program(t, "ingotd")
 	out, err := exec.Command(bin, "--data-dir", filepath.Join(s.dir, "data"), "--set", "netboot.address=127.0.0.1").CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "another ingotd uses the data directory") {
 		t.Errorf("a second ingotd ended with %v: %s", err, out)
@@ -654,10 +627,7 @@ func TestSecondConductorOnTheSameData(t *testing.T) {
 }
 
 func TestProgramRefusesAndHelps(t *testing.T) {
-	bin, err := ingotd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := made.Program(t, "ingotd")
 	for _, c := range []struct {
 		args []string
 		ok   bool

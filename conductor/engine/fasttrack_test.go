@@ -609,7 +609,7 @@ func TestDieAtEveryWriteOfFastTrack(t *testing.T) {
 	}
 	step := 1
 	if raceOn && os.Getenv("INGOT_FULL") == "" {
-		step = 8
+		step = 16
 	}
 	const worlds = 4
 	for i := range worlds {

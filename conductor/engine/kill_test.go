@@ -45,7 +45,7 @@ func TestDieAtEveryWrite(t *testing.T) {
 	}
 	step := 1
 	if raceOn && os.Getenv("INGOT_FULL") == "" {
-		step = 6
+		step = 12
 	}
 	// Many flows share a store: opening one costs more than a flow.
 	const worlds = 4

@@ -14,6 +14,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/storetest"
 )
 
 // world is what a conductor has around it: a store on disk, machines with controllers, agents that live in the machines' memory.
@@ -68,7 +69,7 @@ const patience = 2 * time.Minute
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir()})
+	s, err := store.Open(t.Context(), store.Options{Dir: storetest.Fresh(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,10 +238,16 @@ func (w *world) must(m *machine, v node.Verb) {
 	}
 }
 
+// look is how long to wait before the next look at something that is awaited since began. Who waits long looks seldom.
+func look(began time.Time) time.Duration {
+	return min(2*time.Millisecond+time.Since(began)/20, 20*time.Millisecond)
+}
+
 // until polls the node until ok says so.
 func (w *world) until(m *machine, what string, ok func(*node.Node) bool) *node.Node {
 	w.t.Helper()
-	deadline := time.Now().Add(patience)
+	began := time.Now()
+	deadline := began.Add(patience)
 	for {
 		n := w.node(m)
 		if ok(n) {
@@ -251,7 +258,7 @@ func (w *world) until(m *machine, what string, ok func(*node.Node) bool) *node.N
 			boot, _ := json.Marshal(n.Boot)
 			w.t.Fatalf("node %s did not come to %s: state %q (target %q), power %q, last error %q\njob %s\nboot %s", n.Name, what, n.Provision, n.TargetProvision, n.Power, n.LastError, job, boot)
 		}
-		time.Sleep(3 * time.Millisecond)
+		time.Sleep(look(began))
 	}
 }
 
@@ -272,7 +279,8 @@ func (w *world) driveOf(name string) any {
 // conductor did not take.
 func (w *world) walk(m *machine, to node.State) *node.Node {
 	w.t.Helper()
-	deadline := time.Now().Add(patience)
+	began := time.Now()
+	deadline := began.Add(patience)
 	for {
 		n := w.node(m)
 		switch {
@@ -301,7 +309,8 @@ func (w *world) walk(m *machine, to node.State) *node.Node {
 			if err != nil && !errors.Is(err, errDead) && !errors.As(err, &moved) {
 				w.t.Fatalf("request in state %s: %v", n.Provision, err)
 			}
+			began = time.Now()
 		}
-		time.Sleep(3 * time.Millisecond)
+		time.Sleep(look(began))
 	}
 }

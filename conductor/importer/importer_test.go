@@ -20,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/importer"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/storetest"
 )
 
 // recorded is an Ironic that holds what a real one was recorded to show, and answers lists of it in the same way.
@@ -153,7 +154,7 @@ func (rec *recorded) serve() string {
 
 func open(t *testing.T) *store.Store {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Options{Dir: t.TempDir()})
+	s, err := store.Open(t.Context(), store.Options{Dir: storetest.Fresh(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,6 +29,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/storetest"
 )
 
 const guidText = "00112233-4455-6677-8899-aabbccddeeff"
@@ -62,7 +63,7 @@ func newRig(t *testing.T, mode Mode, change func(*Config)) *rig {
 	r := &rig{t: t, dir: t.TempDir(), log: &lines{}}
 	var err error
 	now := func() time.Time { return time.Now().Add(time.Duration(r.clock.Load())) }
-	if r.st, err = store.Open(t.Context(), store.Options{Dir: filepath.Join(r.dir, "data"), Now: now}); err != nil {
+	if r.st, err = store.Open(t.Context(), store.Options{Dir: storetest.Fresh(t), Now: now}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

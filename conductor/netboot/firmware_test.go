@@ -1,3 +1,5 @@
+//go:build !race
+
 package netboot
 
 import (
@@ -17,7 +19,8 @@ import (
 )
 
 // Real firmware in QEMU, with the boot programs of Debian's package ipxe, all the way to iPXE having fetched kernel and initramfs. (What
-// is served as kernel is none, so that is where it ends.)
+// is served as kernel is none, so that is where it ends.) They are not run with the race detector: the other tests send to the
+// server what firmware sends.
 var firmwares = []struct {
 	name   string
 	mode   Mode

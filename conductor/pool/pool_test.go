@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
+	"github.com/ingot-metal/ingot/conductor/store/storetest"
 )
 
 // hands does at once what an engine does in minutes, and watches how many machines are on.
@@ -75,7 +75,7 @@ func (h *hands) count(what string) (n int) {
 
 func openStore(t *testing.T, announce func([]node.Event)) *store.Store {
 	t.Helper()
-	st, err := store.Open(t.Context(), store.Options{Dir: filepath.Join(t.TempDir(), "data")})
+	st, err := store.Open(t.Context(), store.Options{Dir: storetest.Fresh(t)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 func TestWithoutCache(t *testing.T) {
 	for _, max := range []int{-1, 2} {
 		t.Run(fmt.Sprint(max), func(t *testing.T) {
-			storetest.Run(t, func(t *testing.T) *store.Store { return openWith(t, t.TempDir(), max) })
+			storetest.Run(t, func(t *testing.T) *store.Store { return openWith(t, storetest.Fresh(t), max) })
 		})
 	}
 }
@@ -31,7 +31,7 @@ func TestAlone(t *testing.T) {
 	for _, max := range []int{0, 2} {
 		t.Run(fmt.Sprint(max), func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) *store.Store {
-				return openOptions(t, store.Options{Dir: t.TempDir(), CacheNodes: max, Alone: true})
+				return openOptions(t, store.Options{Dir: storetest.Fresh(t), CacheNodes: max, Alone: true})
 			})
 		})
 	}

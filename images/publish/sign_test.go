@@ -3,13 +3,11 @@ package publish
 import (
 	"bytes"
 	"encoding/base64"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/test/kit"
 )
@@ -21,10 +19,6 @@ func contents(t *testing.T, path string) []byte {
 		t.Fatal(err)
 	}
 	return b
-}
-
-func says(password string) func() (string, error) {
-	return func() (string, error) { return password, nil }
 }
 
 func asked(t *testing.T) func() (string, error) {
@@ -83,42 +77,6 @@ func TestSignedByUsCheckedByThem(t *testing.T) {
 	for _, suffix := range index.SignatureSuffixes {
 		if _, err := os.Stat(r.Path + suffix); err == nil {
 			t.Errorf("the signature %s of the last index is still there", suffix)
-		}
-	}
-}
-
-// TestLockedKeys reads a key that cosign's own library has locked. A locked one of minisign takes long, and is read in tools/cli.
-func TestLockedKeys(t *testing.T) {
-	locked := contents(t, "testdata/cosign.key")
-	s, err := Cosign(locked, says("test password"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sig, err := s.Sign([]byte("index"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	key, err := index.ParseKey(string(contents(t, "testdata/cosign.pub")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := index.VerifySignature([]byte("index"), sig, []index.Key{key}); err != nil {
-		t.Error(err)
-	}
-	boom := errors.New("nobody is there")
-	if _, err := Cosign(locked, func() (string, error) { return "", boom }); !errors.Is(err, boom) {
-		t.Errorf("no password: %v", err)
-	}
-	for name, try := range map[string]func() (Signer, error){
-		"a wrong password of cosign": func() (Signer, error) { return Cosign(locked, says("wrong")) },
-		"no key":                     func() (Signer, error) { return Minisign([]byte("hello"), asked(t)) },
-		"no PEM":                     func() (Signer, error) { return Cosign([]byte("hello"), asked(t)) },
-		"a public key":               func() (Signer, error) { return Cosign(contents(t, "testdata/cosign.pub"), asked(t)) },
-	} {
-		_, err := try()
-		var refused *images.Error
-		if !errors.As(err, &refused) || refused.Remedy == "" {
-			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

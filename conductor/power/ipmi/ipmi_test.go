@@ -3,7 +3,9 @@ package ipmi
 import (
 	"context"
 	"errors"
+	"flag"
 	"net"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
@@ -48,6 +50,14 @@ func open(t *testing.T, info power.Info) power.Driver {
 	}
 	t.Cleanup(func() { d.Close() })
 	return d
+}
+
+// TestMain lets more tests run at a time than there are processors: they wait.
+func TestMain(m *testing.M) {
+	if err := flag.Set("test.parallel", "8"); err != nil {
+		panic(err) // there is no such flag
+	}
+	os.Exit(m.Run())
 }
 
 func TestSuite(t *testing.T) {

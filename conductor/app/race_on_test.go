@@ -1,0 +1,6 @@
+//go:build race
+
+package app
+
+// raceOn: with the race detector the crowd does less.
+const raceOn = true
