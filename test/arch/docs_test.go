@@ -4,23 +4,39 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
 // TestCompatibilityNamesTests: what docs/ironic-compatibility.md says works names a test, and every test it names is there.
 func TestCompatibilityNamesTests(t *testing.T) {
+	namesTests(t, "ironic-compatibility.md", func(line string) bool { return strings.Contains(line, "| works |") }, 50)
+}
+
+// TestGuaranteesNameTests: each guarantee of docs/guarantees.md names a test, and every test it names is there.
+func TestGuaranteesNameTests(t *testing.T) {
+	namesTests(t, "guarantees.md", func(line string) bool {
+		return strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| guarantee |")
+	}, 40)
+}
+
+var testName = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)\\w+)(\\*?)`")
+
+// namesTests checks the tests that a page of the documentation names, as `package.Test` or, for several, `package.Test*`. Each line
+// that promises something must name one, and there are at least some such lines.
+func namesTests(t *testing.T, page string, promises func(line string) bool, least int) {
+	t.Helper()
 	root := filepath.Join("..", "..")
-	text, err := os.ReadFile(filepath.Join(root, "docs", "ironic-compatibility.md"))
+	text, err := os.ReadFile(filepath.Join(root, "docs", page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)\\w+)`")
-	works := 0
+	found := 0
 	for line := range strings.Lines(string(text)) {
-		named := name.FindAllStringSubmatch(line, -1)
-		if strings.Contains(line, "| works |") {
-			if works++; len(named) == 0 {
+		named := testName.FindAllStringSubmatch(line, -1)
+		if promises(line) {
+			if found++; len(named) == 0 {
 				t.Errorf("no test is named: %s", line)
 			}
 		}
@@ -29,20 +45,22 @@ func TestCompatibilityNamesTests(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found := false
-			for _, f := range files {
+			end := "("
+			if m[3] != "" {
+				end = ""
+			}
+			if !slices.ContainsFunc(files, func(f string) bool {
 				src, err := os.ReadFile(f)
 				if err != nil {
 					t.Fatal(err)
 				}
-				found = found || strings.Contains(string(src), "\nfunc "+m[2]+"(")
-			}
-			if !found {
+				return strings.Contains(string(src), "\nfunc "+m[2]+end)
+			}) {
 				t.Errorf("there is no test %s in %s, which is named here: %s", m[2], m[1], line)
 			}
 		}
 	}
-	if works < 50 {
-		t.Errorf("the table has %d lines that work; is its shape still as this test reads it?", works)
+	if found < least {
+		t.Errorf("docs/%s has %d lines that promise something, want %d or more; is its shape still as this test reads it?", page, found, least)
 	}
 }

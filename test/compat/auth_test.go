@@ -22,6 +22,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
+	"github.com/ingot-metal/ingot/test/kit/openstack"
 	"github.com/ingot-metal/ingot/tools/cli"
 )
 
@@ -48,19 +50,13 @@ func (b *safeBuffer) String() string { b.mu.Lock(); defer b.mu.Unlock(); return 
 func startIngotd(t *testing.T, addr string, set ...string) *process {
 	t.Helper()
 	agents, dir := kit.FreeAddr(t), t.TempDir()
-	bin := filepath.Join(dir, "ingotd")
-	build := exec.Command("go", "build", "-o", bin, "../../conductor/cmd/ingotd")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build ingotd: %v\n%s", err, out)
-	}
 	p := &process{t: t, URL: "http://" + addr, log: &safeBuffer{}}
 	args := []string{"--data-dir", filepath.Join(dir, "data"), "--listen", addr, "--set", "agents.listen=" + agents, "--set", "agents.advertise=" + agents,
 		"--set", "netboot.ramdisk_dir=" + filepath.Join(dir, "none")}
 	for _, kv := range set {
 		args = append(args, "--set", kv)
 	}
-	cmd := exec.Command(bin, args...)
+	cmd := exec.Command(made.Program(t, "ingotd"), args...)
 	cmd.Stdout, cmd.Stderr = p.log, p.log
 	startProcess(t, cmd, p.log)
 	waitFor(t, "ingotd answers", func() bool {
@@ -139,25 +135,6 @@ func (p *process) ask(method, path, body string, header map[string]string) (int,
 	return resp.StatusCode, resp.Header, string(b)
 }
 
-// openstackAs runs a command of `openstack` with an environment, and wants it to fail or not.
-func openstackAs(t *testing.T, env []string, args ...string) (string, error) {
-	t.Helper()
-	home := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "openstack", args...)
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "OS_") {
-			cmd.Env = append(cmd.Env, kv)
-		}
-	}
-	cmd.Env = append(append(cmd.Env, "HOME="+home, "XDG_CACHE_HOME="+home), env...)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	if err := cmd.Run(); err != nil {
-		return out.String(), fmt.Errorf("openstack %s: %w\n%s", strings.Join(args, " "), err, errs.String())
-	}
-	return out.String(), nil
-}
-
 // ingot runs Ingot's own command line with an environment.
 func ingot(t *testing.T, env []string, args ...string) (string, error) {
 	t.Helper()
@@ -199,10 +176,11 @@ func TestHTTPBasic(t *testing.T) {
 	env := func(password string) []string {
 		return []string{"OS_AUTH_TYPE=http_basic", "OS_ENDPOINT=" + p.URL, "OS_USERNAME=alice", "OS_PASSWORD=" + password}
 	}
-	if _, err := openstackAs(t, env("one"), "baremetal", "node", "create", "--driver", "fake-hardware", "--name", "n1"); err != nil {
+	client := openstack.Start(t)
+	if _, _, err := client.Run(env("one"), "baremetal", "node", "create", "--driver", "fake-hardware", "--name", "n1"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openstackAs(t, env("wrong"), "baremetal", "node", "list"); err == nil {
+	if _, _, err := client.Run(env("wrong"), "baremetal", "node", "list"); err == nil {
 		t.Error("openstack got in with a wrong password")
 	}
 	if out, err := ingot(t, env("one"), "node", "list"); err != nil || !strings.Contains(out, "n1") {
@@ -384,18 +362,19 @@ func walkKeystone(t *testing.T, ks identity) {
 		}
 		return append(e, "OS_PROJECT_NAME="+home[user], "OS_PROJECT_DOMAIN_NAME=Default")
 	}
+	client := openstack.Start(t)
 	for user, sees := range map[string]string{"root": "sys mine", "leo": "mine"} {
-		if out, err := openstackAs(t, env(user), "baremetal", "node", "list", "-f", "value", "-c", "Name"); err != nil || strings.Join(strings.Fields(out), " ") != sees {
+		if out, _, err := client.Run(env(user), "baremetal", "node", "list", "-f", "value", "-c", "Name"); err != nil || strings.Join(strings.Fields(out), " ") != sees {
 			t.Errorf("openstack as %s sees %q, %v, want %q", user, out, err, sees)
 		}
 		if out, err := ingot(t, env(user), "node", "list"); err != nil || strings.Contains(out, "sys") != strings.Contains(sees, "sys") || !strings.Contains(out, "mine") {
 			t.Errorf("ingot as %s: %s, %v", user, out, err)
 		}
 	}
-	if _, err := openstackAs(t, env("eve"), "baremetal", "node", "show", "mine"); err == nil || !strings.Contains(err.Error(), "could not be found") {
+	if _, _, err := client.Run(env("eve"), "baremetal", "node", "show", "mine"); err == nil || !strings.Contains(err.Error(), "could not be found") {
 		t.Errorf("openstack as a stranger: %v", err)
 	}
-	if _, err := openstackAs(t, env("leo"), "baremetal", "node", "set", "mine", "--driver-info", "a=b"); err == nil || !strings.Contains(err.Error(), "403") {
+	if _, _, err := client.Run(env("leo"), "baremetal", "node", "set", "mine", "--driver-info", "a=b"); err == nil || !strings.Contains(err.Error(), "403") {
 		t.Errorf("openstack as a lessee changes driver_info: %v", err)
 	}
 	out, err := ingot(t, []string{"OS_TOKEN=" + as("rita")["X-Auth-Token"], "OS_ENDPOINT=" + p.URL}, "node", "list")

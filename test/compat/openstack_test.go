@@ -2,56 +2,42 @@
 package compat
 
 import (
-	"bytes"
 	"encoding/json"
 	"net/http"
-	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/ingot-metal/ingot/test/compat/bench"
+	"github.com/ingot-metal/ingot/test/kit/openstack"
 )
 
-// openstack is the command line client of OpenStack, in Debian's packages python3-openstackclient and python3-ironicclient.
-type openstack struct {
+// ironic is `openstack baremetal` for an endpoint without a login.
+type ironic struct {
 	t        *testing.T
+	client   *openstack.Client
 	endpoint string
-	home     string
-}
-
-func newOpenstack(t *testing.T, endpoint string) *openstack {
-	t.Helper()
-	if _, err := exec.LookPath("openstack"); err != nil {
-		t.Fatalf("the openstack client is not installed (apt-get install python3-openstackclient python3-ironicclient): %v", err)
-	}
-	return &openstack{t, endpoint, t.TempDir()}
 }
 
 // try runs `openstack baremetal ARGS` and returns what it printed.
-func (o *openstack) try(args ...string) (stdout, stderr string, err error) {
+func (o *ironic) try(args ...string) (stdout, stderr string, err error) {
 	o.t.Helper()
-	cmd := exec.CommandContext(o.t.Context(), "openstack", append([]string{"baremetal"}, args...)...)
-	cmd.Env = append(os.Environ(), "OS_AUTH_TYPE=none", "OS_ENDPOINT="+o.endpoint, "HOME="+o.home, "XDG_CACHE_HOME="+o.home)
-	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
-	err = cmd.Run()
-	return out.String(), errs.String(), err
+	env := []string{"OS_AUTH_TYPE=none", "OS_ENDPOINT=" + o.endpoint}
+	return o.client.Run(env, append([]string{"baremetal"}, args...)...)
 }
 
-func (o *openstack) run(args ...string) string {
+func (o *ironic) run(args ...string) string {
 	o.t.Helper()
-	out, errs, err := o.try(args...)
+	out, _, err := o.try(args...)
 	if err != nil {
-		o.t.Fatalf("openstack baremetal %s: %v\n%s%s", strings.Join(args, " "), err, out, errs)
+		o.t.Fatalf("%v\n%s", err, out)
 	}
 	return out
 }
 
 // json runs a command that shows something and decodes it.
-func (o *openstack) json(into any, args ...string) {
+func (o *ironic) json(into any, args ...string) {
 	o.t.Helper()
 	out := o.run(append(args, "-f", "json")...)
 	if err := json.Unmarshal([]byte(out), into); err != nil {
@@ -60,14 +46,14 @@ func (o *openstack) json(into any, args ...string) {
 }
 
 // field shows one field of a node.
-func (o *openstack) field(name, field string) any {
+func (o *ironic) field(name, field string) any {
 	o.t.Helper()
 	var n map[string]any
 	o.json(&n, "node", "show", name, "--fields", field)
 	return n[field]
 }
 
-func (o *openstack) wantField(name, field string, want any) {
+func (o *ironic) wantField(name, field string, want any) {
 	o.t.Helper()
 	if got := o.field(name, field); got != want {
 		o.t.Fatalf("%s of %s = %v, want %v", field, name, got, want)
@@ -75,7 +61,7 @@ func (o *openstack) wantField(name, field string, want any) {
 }
 
 // fails runs a command that has to fail and say why.
-func (o *openstack) fails(text string, args ...string) {
+func (o *ironic) fails(text string, args ...string) {
 	o.t.Helper()
 	out, errs, err := o.try(args...)
 	if err == nil || !strings.Contains(errs, text) {
@@ -98,7 +84,7 @@ func TestOpenstackClient(t *testing.T) {
 			}
 		})
 	})
-	o := newOpenstack(t, c.URL)
+	o := &ironic{t, openstack.Start(t), c.URL}
 
 	var drivers []map[string]any
 	o.json(&drivers, "driver", "list")
@@ -217,7 +203,7 @@ func TestOpenstackClient(t *testing.T) {
 	}
 }
 
-func waitField(t *testing.T, o *openstack, name, field string, want any) {
+func waitField(t *testing.T, o *ironic, name, field string, want any) {
 	t.Helper()
 	deadline := time.Now().Add(3 * time.Minute)
 	for {

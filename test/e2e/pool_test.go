@@ -7,8 +7,9 @@ import (
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
-// TestPool keeps a real machine warm, with an image on its disk: somebody turns it off, the pool turns it on again, and an allocation takes
-// it, which then needs no more than its config drive, the table and a jump. conductor/app.TestWarmPoolHeals does it with racks of simulated ones.
+// TestPool keeps a real machine warm, with an image on its disk: somebody turns it off, the pool turns it on again,
+// and an allocation takes it, which then needs no more than its config drive, the table and a jump.
+// conductor/app.TestWarmPoolHeals does it with racks of simulated ones.
 func TestPool(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, []lab.NodeSpec{{Name: "warm", Disks: disk6()}}, set("deploy.session_grace", "5s"), set("power.sync_interval", "5s"),

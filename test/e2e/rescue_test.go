@@ -13,25 +13,10 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/tools/lab"
 )
-
-// shellRamdisk is the ramdisk of the other tests with a shell for people in it.
-func shellRamdisk(t *testing.T) string {
-	t.Helper()
-	kit.NeedRoot(t)
-	art, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := art.ramdisk + "-shell"
-	if _, err := ramdisk.Build(t.Context(), ramdisk.Options{Profile: "lab", Out: dir, Shell: true}); err != nil {
-		t.Fatal(err)
-	}
-	return dir
-}
 
 // login is what the agent tells of how to log in.
 type login struct {
@@ -139,14 +124,16 @@ func parts(t *testing.T, m *lab.Machine) map[string]part {
 	return out
 }
 
-// TestLife is the life of a machine that is in use, all of it on one: it is deployed from the image of a file system, with swap, a partition for
-// data and a config drive beside it; rescued, where somebody reads
-// the system's disk and leaves a file among the data, and unrescued; rebuilt, which keeps the data; serviced; and adopted by another conductor's
-// record of it.
+// TestLife is the life of a machine that is in use, all of it on one: it is deployed from the image of a file system,
+// with swap, a partition for data and a config drive beside it; rescued, where somebody reads the system's disk and
+// leaves a file among the data, and unrescued; rebuilt, which keeps the data; serviced; and adopted by another
+// conductor's record of it. Deployments start the system by kexec, after the rescue and the service its firmware
+// does.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	kit.NeedPrograms(t, "losetup", "sfdisk", "debugfs", "e2fsck", "dd", "zstd")
-	r := newRig(t, []lab.NodeSpec{{Name: "life", Firmware: lab.UEFI, MemoryMiB: 1024, Disks: disk6()}}, set("netboot.ramdisk_dir", shellRamdisk(t)))
+	r := newRig(t, []lab.NodeSpec{{Name: "life", Firmware: lab.UEFI, MemoryMiB: 1024, Disks: disk6()}},
+		set("netboot.ramdisk_dir", made.Ramdisk(t, made.RamdiskShell)), set("deploy.boot_instance", "kexec"))
 	m := r.lab.Node("life")
 	_, secret, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {

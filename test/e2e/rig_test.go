@@ -6,22 +6,18 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/images/build"
-	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
@@ -32,9 +28,12 @@ const (
 	stateLimit = 4 * time.Minute  // what the conductor does without the machine's own doing
 )
 
-// artifacts are built once for all tests of this package.
+// labParams are parameters for kernels in the rack. Where the emulator does not get a processor for long, a kernel would
+// take its timer for broken, and panic.
+const labParams = "quiet no_timer_check console=ttyS0,115200n8"
+
+// artifacts are made once in a run of all tests.
 type artifacts struct {
-	dir     string // of all of them
 	ingotd  string
 	ramdisk string // folder, lab profile
 	tiny    image
@@ -48,42 +47,13 @@ type image struct {
 	size   int64 // of the file
 }
 
-var shared = sync.OnceValues(func() (*artifacts, error) {
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		return nil, err
-	}
-	dir := filepath.Join(root, "build", "e2e")
-	a := &artifacts{dir: dir, ingotd: filepath.Join(dir, "ingotd"), ramdisk: filepath.Join(dir, "ramdisk")}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	cmd := exec.Command("go", "build", "-o", a.ingotd, "./conductor/cmd/ingotd")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("build ingotd: %w\n%s", err, out)
-	}
-	if _, err := ramdisk.Build(context.Background(), ramdisk.Options{Profile: "lab", Out: a.ramdisk}); err != nil {
-		return nil, err
-	}
-	res, err := build.Tiny(context.Background(), build.Options{Out: filepath.Join(dir, "tiny")})
-	if err != nil {
-		return nil, err
-	}
-	zst := res.File(res.Zst)
-	a.tiny, a.tinyZst = image{file: zst.File, sha256: zst.SHA256, size: zst.Size}, res.Zst
-	return a, nil
-})
-
-// serverRamdisk is the ramdisk for servers, which is built once, too.
-var serverRamdisk = sync.OnceValues(func() (*ramdisk.Report, error) {
-	dir, err := filepath.Abs("../../build/e2e/ramdisk-server")
-	if err != nil {
-		return nil, err
-	}
-	return ramdisk.Build(context.Background(), ramdisk.Options{Profile: "server", Out: dir})
-})
+func makeArtifacts(t *testing.T) *artifacts {
+	t.Helper()
+	tiny := made.Image(t, made.Tiny)
+	zst := tiny.File(tiny.Zst)
+	return &artifacts{ingotd: made.Program(t, "ingotd"), ramdisk: made.Ramdisk(t, made.RamdiskLab),
+		tiny: image{file: zst.File, sha256: zst.SHA256, size: zst.Size}, tinyZst: tiny.Zst}
+}
 
 // rig is a rack with a conductor.
 type rig struct {
@@ -115,17 +85,13 @@ func set(key string, value any) option {
 	}
 }
 
-// newRig brings a rack and a conductor up, until the test ends. They are the test's own, as is the folder with images: the tests of this package
-// run side by side, as many as there are processors.
+// newRig brings a rack and a conductor up, until the test ends. They are the test's own, as is the folder with
+// images: the tests of this package run side by side, in one process or in several.
 func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 	t.Helper()
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "qemu-system-x86_64", "ip")
-	art, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
+	art, dir := makeArtifacts(t), t.TempDir()
 	ctx, cancel := context.WithTimeout(context.Background(), stateLimit)
 	defer cancel()
 	name := strings.Trim(strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), "-")
@@ -136,9 +102,14 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, art: art, folder: filepath.Join(art.dir, "images", name), lab: l, log: filepath.Join(dir, "ingotd.log")}
+	r := &rig{t: t, art: art, lab: l, log: filepath.Join(dir, "ingotd.log")}
 	t.Cleanup(r.down)
-	if err := errors.Join(os.RemoveAll(r.folder), os.MkdirAll(r.folder, 0o755)); err != nil {
+	// Beside what is made for tests, which is linked into it.
+	r.folder, err = filepath.Abs(filepath.Join("../../build/test/images", fmt.Sprintf("%s-%d", name, os.Getpid())))
+	if err == nil {
+		err = os.MkdirAll(r.folder, 0o755)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	r.add(art.tinyZst, art.tiny.file)
@@ -150,7 +121,7 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 		set("netboot.range_start", l.Subnet.Addr().String()[:len(l.Subnet.Addr().String())-1]+"50"),
 		set("netboot.range_end", l.Subnet.Addr().String()[:len(l.Subnet.Addr().String())-1]+"99"),
 		set("netboot.ramdisk_dir", art.ramdisk), set("netboot.images_dir", r.folder),
-		set("netboot.kernel_params", "console=ttyS0,115200n8"),
+		set("netboot.kernel_params", labParams),
 		set("deploy.boot_timeout", "5m"), set("power.sync_interval", "10s"),
 	}, opts...)...)
 	if r.con, err = l.StartConductor(ctx, art.ingotd, r.file, "127.0.0.1:0", r.log); err != nil {
@@ -347,32 +318,20 @@ func (r *rig) wait(name, want string, limit time.Duration) object {
 	return n
 }
 
-// progress waits until the image write of the node has done a share of its bytes.
+// progress waits until the image write of the node is seen to have done a share of its bytes.
 func (r *rig) progress(name string, share float64) {
 	r.t.Helper()
-	if !r.reached(name, share) {
-		r.t.Fatalf("node %s is active before it was seen to have written %.0f %%", name, share*100)
-	}
-}
-
-// reached is progress; false when the job was over before that was seen.
-func (r *rig) reached(name string, share float64) (seen bool) {
-	r.t.Helper()
-	kit.Eventually(r.t, bootLimit, fmt.Sprintf("node %s has written %.0f %%", name, share*100), func() bool {
+	what := fmt.Sprintf("node %s has written %.0f %%", name, share*100)
+	kit.Eventually(r.t, bootLimit, what, func() bool {
 		p := r.must("GET", "/ingot/v1/nodes/"+name+"/progress", nil)
-		switch p.str("provision_state") {
-		case "deploy failed":
-			r.t.Fatalf("node %s failed before it was seen to have written %.0f %%: %s", name, share*100, p.str("last_error"))
-		case "active":
-			return true
+		if s := p.str("provision_state"); s == "deploy failed" || s == "active" {
+			r.t.Fatalf("%s: that was not seen before it was %s: %s", what, s, p.str("last_error"))
 		}
 		run, _ := p["running"].(map[string]any)
 		done, _ := run["bytes"].(float64)
 		total, _ := run["total"].(float64)
-		seen = run["step"] == "write_image" && total > 0 && done/total >= share
-		return seen
+		return run["step"] == "write_image" && total > 0 && done/total >= share
 	})
-	return seen
 }
 
 // boots waits until the deployed tiny system says on the console who it is, behind offset from.

@@ -6,55 +6,53 @@ import (
 	"testing"
 	"time"
 
+	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
+	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
-// TestServerProfile inspects and cleans a machine that looks like a server, with the ramdisk for servers: distribution kernel, SATA and
-// NVMe disks with world-wide names, Intel network card, controller reached from inside over KCS. It burns the machine in, makes an array of its
-// disks, and deploys onto that.
+// TestServerProfile discovers and cleans a machine that looks like a server, with the ramdisk for servers:
+// distribution kernel, SATA and NVMe disks with world-wide names, Intel network card, controller reached from inside
+// over KCS. It burns the machine in, makes an array of its disks, and deploys onto that, by the agent that is still
+// there.
 func TestServerProfile(t *testing.T) {
 	t.Parallel()
-	built, err := serverRamdisk()
+	dir := made.Ramdisk(t, made.RamdiskServer)
+	manifest, err := ramdisk.ReadManifest(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if size := built.Manifest.Initramfs.Size; size > 40<<20 {
+	if size := manifest.Initramfs.Size; size > 40<<20 {
 		t.Errorf("the server ramdisk has %d bytes, the goal is 40 MiB", size)
 	}
 	r := newRig(t, []lab.NodeSpec{{Name: "srv", MemoryMiB: 1024, NICs: []lab.NICSpec{{Model: "e1000"}}, Disks: []lab.DiskSpec{
 		{SizeBytes: 6 << 30, Bus: "sata", Serial: "SATA-1", WWN: "5000c500a1b2c3d4"},
 		{SizeBytes: 5 << 30, Bus: "nvme", Serial: "NVME-1"},
-	}}}, set("netboot.ramdisk_dir", built.Dir), set("netboot.kernel_params", "quiet console=ttyS0,115200n8 ingot.shell=1"))
+	}}}, set("netboot.ramdisk_dir", dir), set("netboot.kernel_params", labParams+" ingot.shell=1"),
+		set("discovery.enabled", true), set("discovery.driver", "ipmi"),
+		set("discovery.interfaces", []string{"network=noop"}))
 	m := r.lab.Node("srv")
-	r.must("POST", "/v1/nodes", object{"name": "srv", "driver": "ipmi", "raid_interface": "agent", "driver_info": controller(m)})
-	r.provision("srv", "manage", nil)
-	r.wait("srv", "manageable", stateLimit)
 	from := m.ConsoleSize()
-	r.provision("srv", "inspect", nil)
-	ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
-	defer cancel()
-	if err := m.WaitConsole(ctx, from, "$ "); err != nil {
-		t.Errorf("no shell on the console, although the boot parameters open it: %v", err)
-	}
 	keys := m.Attach()
 	defer keys.Close()
-	answers := func() error {
-		keys.Write([]byte(sum))
-		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	inv := r.discover(m, "srv", func() { // its shell is tried while the agent goes on
+		ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
 		defer cancel()
-		return m.WaitConsole(ctx, from, "OK2")
-	}
-	for err := answers(); err != nil; err = answers() { // typed before it listens, or in the midst of its prompt
-		if ctx.Err() != nil {
-			t.Fatalf("the shell on the console does not work: %v", err)
+		if err := m.WaitConsole(ctx, from, "$ "); err != nil {
+			t.Errorf("no shell on the console, although the boot parameters open it: %v", err)
 		}
-	}
-	r.wait("srv", "manageable", bootLimit)
-
-	inv := r.must("GET", "/v1/nodes/srv/inventory", nil)["inventory"].(map[string]any)
-	if inv["bmc_address"] != m.BMCAddress {
-		t.Errorf("bmc_address = %v, want %s", inv["bmc_address"], m.BMCAddress)
-	}
+		answers := func() error {
+			keys.Write([]byte(sum))
+			ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+			defer cancel()
+			return m.WaitConsole(ctx, from, "OK2")
+		}
+		for err := answers(); err != nil; err = answers() { // typed before it listens, or in the midst of its prompt
+			if ctx.Err() != nil {
+				t.Fatalf("the shell on the console does not work: %v", err)
+			}
+		}
+	})
 	found := map[string]object{}
 	for _, d := range inv["disks"].([]any) {
 		o := object(d.(map[string]any))
@@ -67,21 +65,28 @@ func TestServerProfile(t *testing.T) {
 	if !strings.Contains(sata.str("wwn"), "5000c500a1b2c3d4") || sata.str("hctl") == "" || !strings.Contains(sata.str("by_path"), "ata") {
 		t.Errorf("SATA disk = %v, want its wwn, hctl and by_path", sata)
 	}
+	if len(found) != 2 {
+		t.Errorf("disks = %v, want two", inv["disks"])
+	}
 	nics := inv["interfaces"].([]any)
 	if len(nics) != 1 || nics[0].(map[string]any)["mac_address"] != m.MAC || nics[0].(map[string]any)["has_carrier"] != true {
 		t.Errorf("interfaces = %v", nics)
 	}
 
 	// The same ramdisk, without the boot parameter: whatever is typed, whenever, nobody reads it.
-	ctx, cancel = context.WithTimeout(t.Context(), bootLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), bootLimit)
 	defer cancel()
 	if err := r.con.Terminate(ctx); err != nil {
 		t.Fatal(err)
 	}
-	r.configure(set("netboot.kernel_params", "quiet console=ttyS0,115200n8"))
+	r.configure(set("netboot.kernel_params", labParams))
 	if err := r.con.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
+	r.provision("srv", "manage", nil)
+	r.wait("srv", "manageable", stateLimit)
+	r.must("PATCH", "/v1/nodes/srv", []object{{"op": "add", "path": "/raid_interface", "value": "agent"},
+		{"op": "add", "path": "/driver_info/fast_track", "value": true}})
 	from = m.ConsoleSize()
 	r.must("PUT", "/v1/nodes/srv/states/raid", object{"logical_disks": []object{{"raid_level": "1", "size_gb": "MAX", "is_root_volume": true, "controller": "software"}}})
 	r.provision("srv", "clean", object{"clean_steps": []object{
@@ -95,7 +100,8 @@ func TestServerProfile(t *testing.T) {
 		t.Fatal(err)
 	}
 	typed := 0
-	for m.On() {
+	state := func() string { return r.must("GET", "/v1/nodes/srv", nil).str("provision_state") }
+	for s := state(); s == "cleaning" || s == "clean wait"; s = state() {
 		keys.Write([]byte("\r" + sum))
 		typed++
 		select {
@@ -105,6 +111,9 @@ func TestServerProfile(t *testing.T) {
 		}
 	}
 	r.wait("srv", "manageable", bootLimit)
+	if n := m.Starts(); n != 2 || !m.On() {
+		t.Errorf("the machine was started %d times, want 2: for its discovery, and for its cleaning", n)
+	}
 	if said := console(t, m, from); strings.Contains(said, "OK2") || strings.Contains(said, "Enter for a shell") {
 		t.Errorf("a shell answers on the console, although the boot parameters don't open it:\n%s", said)
 	}
@@ -152,6 +161,9 @@ func (r *rig) deployArray(m *lab.Machine) {
 	from := m.ConsoleSize()
 	r.provision(name, "active", hostname("array-1"))
 	r.wait(name, "active", bootLimit)
+	if n := m.Starts(); n != 3 {
+		r.t.Errorf("the machine was started %d times, want 3: the agent that made the array was kept", n)
+	}
 	ctx, cancel := context.WithTimeout(r.t.Context(), osLimit)
 	defer cancel()
 	// The tiny system's kernel has no driver for SATA: it finds the NVMe disk alone.

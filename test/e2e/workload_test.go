@@ -94,7 +94,7 @@ func (r *rig) liveISO(kernel, ramdisk string) string {
 		write(to, string(b))
 	}
 	const serial = "serial --unit=0 --speed=115200\nterminal_output serial\n"
-	write("root/boot/grub/grub.cfg", serial+"linux /boot/vmlinuz quiet console=ttyS0,115200n8 from=iso\ninitrd /boot/initrd\nboot\n")
+	write("root/boot/grub/grub.cfg", serial+"linux /boot/vmlinuz "+labParams+" from=iso\ninitrd /boot/initrd\nboot\n")
 	copied(filepath.Join(r.folder, kernel), "root/boot/vmlinuz")
 	copied(filepath.Join(r.folder, ramdisk), "root/boot/initrd")
 	early := write("early.cfg", serial+"search --file --set=root /boot/grub/grub.cfg\nconfigfile ($root)/boot/grub/grub.cfg\n")
@@ -147,7 +147,7 @@ func testWorkload(t *testing.T, firmware lab.Firmware, efi string) {
 		t.Errorf("the ISO image's system says %q", said)
 	}
 
-	set(put("/instance_info", object{"kernel": kernel, "ramdisk": ramdisk, "kernel_append_params": "quiet console=ttyS0,115200n8 from=here"}))
+	set(put("/instance_info", object{"kernel": kernel, "ramdisk": ramdisk, "kernel_append_params": labParams + " from=here"}))
 	from = m.ConsoleSize()
 	r.provision("mem-1", "rebuild", hostname("worker-1"))
 	r.wait("mem-1", "active", bootLimit)
@@ -158,7 +158,7 @@ func testWorkload(t *testing.T, firmware lab.Firmware, efi string) {
 		}
 	}
 	// Each start is one of the workload, with the config drive as it is then.
-	set(put("/instance_info/kernel_append_params", "quiet console=ttyS0,115200n8 from=there"))
+	set(put("/instance_info/kernel_append_params", labParams+" from=there"))
 	from = m.ConsoleSize()
 	r.must("PUT", "/v1/nodes/mem-1/states/power", object{"target": "rebooting"})
 	if said := r.saidWorkload(m, from, "worker-1"); !strings.Contains(said, " from=there ") {
@@ -180,7 +180,7 @@ func testWorkload(t *testing.T, firmware lab.Firmware, efi string) {
 	sum := func(file string) string {
 		return strings.Fields(kit.Run(t, "sha256sum", filepath.Join(r.folder, file)))[0]
 	}
-	set(put("/instance_info", object{"kernel": kernel, "ramdisk": ramdisk, "kernel_append_params": "quiet console=ttyS0,115200n8 from=agent",
+	set(put("/instance_info", object{"kernel": kernel, "ramdisk": ramdisk, "kernel_append_params": labParams + " from=agent",
 		"kernel_checksum": sum(kernel), "ramdisk_checksum": "sha256:" + sum(ramdisk)}))
 	from = m.ConsoleSize()
 	starts := m.Starts()

@@ -9,11 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -21,12 +20,13 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/ingot-metal/ingot/agent/kexec"
 	"github.com/ingot-metal/ingot/conductor/agents"
 	"github.com/ingot-metal/ingot/conductor/erasure"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
-	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/tools/lab/bmc"
 )
 
@@ -211,35 +211,26 @@ func plan(id string, phase node.Phase, steps ...node.PlanStep) node.Plan {
 	return node.Plan{ID: id, Generation: 1, Phase: phase, Steps: steps}
 }
 
+// kernelSays is what a kernel prints on a console that is to be quiet: errors.
+var kernelSays = regexp.MustCompile(`(?m)^\[ *\d+\.\d+\] (.*?)\r?$`)
+
 // TestAgentDirect boots the agent with -kernel and -initrd, without DHCP server, TFTP or BMC of ours: it enrols, takes an inventory,
-// writes the tiny image, commits it, and is switched off; then the disk boots.
+// writes the tiny image, commits it, loads its kernel from the disk and jumps: the system comes up without firmware (QEMU ends at a reset),
+// with its network. Then the firmware boots the disk; the kernel had complained of nothing that it does not complain of then.
 func TestAgentDirect(t *testing.T) {
 	for _, uefi := range []bool{false, true} {
 		t.Run(map[bool]string{false: "bios", true: "uefi"}[uefi], func(t *testing.T) {
-			kit.NeedPrograms(t, "qemu-system-x86_64")
-			art, err := shared()
-			if err != nil {
-				t.Fatal(err)
-			}
-			files := httptest.NewServer(http.FileServer(http.Dir(art.images)))
-			defer files.Close()
-			args, err := json.Marshal(map[string]any{
-				"image_source": "http://" + host(files.Listener.Addr().String()) + "/" + art.tiny.File, "image_os_hash_algo": "sha256",
-				"image_os_hash_value": art.tiny.SHA256,
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			write := tinyServer(t)
 			d := newDesk(t,
 				plan("inspect-1", node.PhaseInspect, node.PlanStep{Interface: "inspect", Name: "inspect"}),
-				plan("deploy-1", node.PhaseDeploy, node.PlanStep{Interface: "deploy", Name: "write_image", Args: args},
-					node.PlanStep{Interface: "deploy", Name: "prepare_instance_boot"}))
+				plan("deploy-1", node.PhaseDeploy, write(nil), prepareBoot,
+					node.PlanStep{Interface: "deploy", Name: "load_kernel", Args: json.RawMessage(`{"kernel_append_params":"ingot.test=1"}`)}))
+			d.last = func() error { return d.srv.Kexec(context.Background(), d.node.UUID, time.Second) }
 			target := kit.TempDisk(t, 5<<30)
-			console := kit.Boot(t, kit.VM{
-				Kernel: filepath.Join(art.ramdisk, "vmlinuz"), Initrd: filepath.Join(art.ramdisk, "initramfs.cpio.zst"), Append: d.cmdline(),
-				UEFI: uefi, Disks: []string{target}, Timeout: bootLimit,
-				Args: []string{"-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:aa:00:01"},
-			})
+			const up = `INGOT-TINY-NET`
+			vm := agentOf(t, made.RamdiskLab, d, nic()...)
+			vm.UEFI, vm.Disks, vm.Timeout, vm.Until = uefi, []string{target}, bootLimit+osLimit, up
+			console := kit.Boot(t, vm)
 			var report struct {
 				Inventory struct {
 					Interfaces []struct {
@@ -287,7 +278,7 @@ func TestAgentDirect(t *testing.T) {
 			if !boot.Committed || uefi && boot.Entry == nil {
 				t.Errorf("prepare_instance_boot = %+v", boot)
 			}
-			for _, want := range []string{"ingot: agent ", "ingot: network: eth0 10.0.2.15/24", "ingot: node " + d.node.UUID, "ingot: step write_image", "the conductor ends this boot: off"} {
+			for _, want := range []string{"ingot: agent ", "ingot: network: eth0 10.0.2.15/24", "ingot: node " + d.node.UUID, "ingot: step write_image"} {
 				if !strings.Contains(console, want) {
 					t.Errorf("the console does not say %q:\n%s", want, console)
 				}
@@ -298,7 +289,36 @@ func TestAgentDirect(t *testing.T) {
 			if fi, err := os.Stat(target); err != nil || fi.Size() != 5<<30 {
 				t.Errorf("the disk: %v, %v", fi, err)
 			}
-			kit.Boot(t, kit.VM{UEFI: uefi, Disks: []string{target}, Until: `INGOT-TINY up=`, Timeout: osLimit})
+
+			var loaded kexec.Result
+			d.result("load_kernel", &loaded)
+			if !loaded.Loaded || loaded.From != "grub.cfg" || !strings.HasPrefix(loaded.Cmdline, "BOOT_IMAGE=/boot/vmlinuz root=UUID=") ||
+				!strings.HasSuffix(loaded.Cmdline, " ingot.test=1") || len(loaded.Initrd) != 1 || loaded.Bytes < 10<<20 {
+				t.Errorf("load_kernel = %+v", loaded)
+			}
+			t.Logf("%d bytes were loaded in %d ms", loaded.Bytes, loaded.TookMS)
+			const jump = "ingot: the agent: jump into the loaded kernel"
+			_, after, ok := strings.Cut(console, jump)
+			if !ok {
+				t.Fatalf("the console does not say %q:\n%s", jump, console)
+			}
+			if !strings.Contains(after, "boots=1") || strings.Contains(after, "root=none") || uefi != strings.Contains(after, "efi=1") {
+				t.Errorf("the system that was started by kexec says:\n%s", after)
+			}
+			cold := kit.Boot(t, kit.VM{UEFI: uefi, Disks: []string{target}, Until: up, Timeout: osLimit, Args: nic()})
+			usual := map[string]bool{}
+			for _, m := range kernelSays.FindAllStringSubmatch(cold, -1) {
+				usual[m[1]] = true
+			}
+			whole := after[:strings.LastIndexByte(after, '\n')+1] // the machine was ended in the middle of a line
+			for _, m := range kernelSays.FindAllStringSubmatch(whole, -1) {
+				if !usual[m[1]] && !kit.OfSlowness(m[1]) {
+					t.Errorf("the kernel complains only after kexec: %s", m[1])
+				}
+			}
+			if !strings.Contains(cold, "boots=2") {
+				t.Errorf("the disk, started by the firmware, says:\n%s", cold)
+			}
 		})
 	}
 }
@@ -332,14 +352,6 @@ func monitor(socket, command string) error {
 // TestAgentOnServer boots the ramdisk for real hardware on a machine with the disks, network card and controller that only its kernel
 // has drivers for: it is inspected (BMC over the system interface included) and its disks are wiped; then the power button is pressed.
 func TestAgentOnServer(t *testing.T) {
-	kit.NeedPrograms(t, "qemu-system-x86_64")
-	dir, err := filepath.Abs("../../build/e2e/ramdisk-server")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ramdisk.Build(t.Context(), ramdisk.Options{Profile: "server", Out: dir}); err != nil {
-		t.Fatal(err)
-	}
 	udp, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
 		t.Fatal(err)
@@ -366,16 +378,12 @@ func TestAgentOnServer(t *testing.T) {
 	d.last = func() error { return pressPower(monitor) }
 	sata, nvme := kit.TempDisk(t, 5<<30), kit.TempDisk(t, 6<<30)
 	dirty(t, sata)
-	console := kit.Boot(t, kit.VM{
-		Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initramfs.cpio.zst"), Append: d.cmdline(), Timeout: bootLimit,
-		Args: []string{
-			"-netdev", "user,id=n0", "-device", "e1000e,netdev=n0,mac=52:54:00:aa:00:01",
-			"-drive", "if=none,format=raw,cache=unsafe,id=s,file=" + sata, "-device", "ide-hd,drive=s,serial=SATA1,wwn=0x5000c50015ea71aa",
-			"-drive", "if=none,format=raw,cache=unsafe,id=n,file=" + nvme, "-device", "nvme,drive=n,serial=NVME1",
-			"-chardev", "socket,id=c,reconnect=1,path=" + kcs.Addr().String(), "-device", "ipmi-bmc-extern,id=b,chardev=c", "-device", "isa-ipmi-kcs,bmc=b",
-			"-qmp", "unix:" + monitor + ",server=on,wait=off",
-		},
-	})
+	console := kit.Boot(t, agentOf(t, made.RamdiskServer, d,
+		"-netdev", "user,id=n0", "-device", "e1000e,netdev=n0,mac=52:54:00:aa:00:01",
+		"-drive", "if=none,format=raw,cache=unsafe,id=s,file="+sata, "-device", "ide-hd,drive=s,serial=SATA1,wwn=0x5000c50015ea71aa",
+		"-drive", "if=none,format=raw,cache=unsafe,id=n,file="+nvme, "-device", "nvme,drive=n,serial=NVME1",
+		"-chardev", "socket,id=c,reconnect=1,path="+kcs.Addr().String(), "-device", "ipmi-bmc-extern,id=b,chardev=c", "-device", "isa-ipmi-kcs,bmc=b",
+		"-qmp", "unix:"+monitor+",server=on,wait=off"))
 	var r struct {
 		Inventory struct {
 			BMCAddress string `json:"bmc_address"`

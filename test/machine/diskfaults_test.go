@@ -2,11 +2,10 @@ package machine
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +17,7 @@ import (
 	"github.com/ingot-metal/ingot/agent/fake"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/test/kit/nbd"
 )
 
@@ -66,14 +66,9 @@ func (r *nbdRig) add(serial string, from int64, write func(d fake.Device, p []by
 
 func (r *nbdRig) boot(d *desk, more ...string) string {
 	r.t.Helper()
-	art, err := shared()
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return kit.Boot(r.t, kit.VM{
-		Kernel: filepath.Join(art.ramdisk, "vmlinuz"), Initrd: filepath.Join(art.ramdisk, "initramfs.cpio.zst"), Append: d.cmdline(), Timeout: 2 * bootLimit,
-		Args: append(append([]string{"-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:aa:00:01"}, r.args...), more...),
-	})
+	vm := agentOf(r.t, made.RamdiskLab, d, slices.Concat(nic(), r.args, more)...)
+	vm.Timeout *= 2
+	return kit.Boot(r.t, vm)
 }
 
 // notBootable says that firmware finds nothing on a disk.
@@ -88,34 +83,15 @@ func notBootable(t *testing.T, what string, d *fake.Disk) {
 	}
 }
 
-// writePlan writes the tiny image to the disk with a serial number and commits it.
-func writePlan(t *testing.T, id, url, serial string, verify bool) node.Plan {
-	t.Helper()
-	art, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
-	args, err := json.Marshal(map[string]any{
-		"image_source": url + "/" + art.tiny.File, "image_os_hash_algo": "sha256", "image_os_hash_value": art.tiny.SHA256,
-		"root_device": map[string]string{"serial": serial}, "verify": verify,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return plan(id, node.PhaseDeploy, node.PlanStep{Interface: "deploy", Name: "write_image", Args: args},
-		node.PlanStep{Interface: "deploy", Name: "prepare_instance_boot"})
+// onto is a plan that writes the tiny system to the disk with a serial number and commits it.
+func onto(write func(map[string]any) node.PlanStep, id, serial string, verify bool) node.Plan {
+	return plan(id, node.PhaseDeploy, write(map[string]any{"root_device": map[string]string{"serial": serial}, "verify": verify}), prepareBoot)
 }
 
 // TestDiskFaults writes an image onto disks that fail in all ways, in a real machine: each write fails and says which disk, none leaves
 // anything bootable, also when the cache is lost; a slow disk is fine; and once a disk is mended the same machine can write to it.
 func TestDiskFaults(t *testing.T) {
-	art, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := httptest.NewServer(http.FileServer(http.Dir(art.images)))
-	defer files.Close()
-	url := "http://" + host(files.Listener.Addr().String())
+	write := tinyServer(t)
 
 	r := &nbdRig{t: t}
 	const mib = 1 << 20
@@ -163,9 +139,9 @@ func TestDiskFaults(t *testing.T) {
 	bad := []string{"eio", "enospc", "readeio", "noflush", "lying", "half"}
 	var plans []node.Plan
 	for _, s := range bad {
-		plans = append(plans, writePlan(t, "bad-"+s, url, s, s == "lying" || s == "half" || s == "readeio"))
+		plans = append(plans, onto(write, "bad-"+s, s, s == "lying" || s == "half" || s == "readeio"))
 	}
-	plans = append(plans, writePlan(t, "slow", url, "slow", false), writePlan(t, "mended", url, "noflush", true))
+	plans = append(plans, onto(write, "slow", "slow", false), onto(write, "mended", "noflush", true))
 	d := newDesk(t, plans...)
 	d.keepGoing = true
 	d.before = func(p node.Plan) {
@@ -198,25 +174,37 @@ func TestDiskFaults(t *testing.T) {
 	if len(d.ended) != len(plans) {
 		t.Errorf("%d of %d plans ended", len(d.ended), len(plans))
 	}
-	for name, good := range map[string]*fake.Disk{"slow": slow, "mended": flush} {
-		good.PowerCut(nil) // all that is committed is flushed
-		bootsTiny(t, name, good)
+	// All that is committed is flushed. A disk that is byte for byte like one that boots, boots.
+	slow.PowerCut(nil)
+	flush.PowerCut(nil)
+	piece, same := make([]byte, 1<<20), make([]byte, 1<<20)
+	for _, part := range []struct{ from, to int64 }{{0, 128 * mib}, {faultDiskSize - 16*mib, faultDiskSize}} {
+		for off := part.from; off < part.to; off += mib {
+			if _, err := slow.ReadAt(piece, off); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := flush.ReadAt(same, off); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(piece, same) {
+				t.Errorf("the slow disk differs from the mended one in the MiB at byte %d", off)
+			}
+		}
 	}
+	bootsTiny(t, "mended", flush)
 }
 
-// TestDiskPowerCut cuts the power at several moments of a write, with everything lost that was not flushed. The disk never looks bootable;
-// the next machine with that disk writes it whole.
+// TestDiskPowerCut cuts the power in the middle of a write, with everything lost that was not flushed: with INGOT_FULL at several moments of it.
+// The disk never looks bootable; the next machine with that disk writes it whole. In agent/image the power is cut at all moments.
 func TestDiskPowerCut(t *testing.T) {
-	art, err := shared()
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := httptest.NewServer(http.FileServer(http.Dir(art.images)))
-	defer files.Close()
-	url := "http://" + host(files.Listener.Addr().String())
+	write := tinyServer(t)
 	r := &nbdRig{t: t}
 	disk := r.add("cut", 0, nil)
-	for i, after := range []int64{4 << 20, 10 << 20} { // bytes written, of some 25 MiB
+	cuts := []int64{10 << 20} // bytes written, of some 25 MiB
+	if os.Getenv("INGOT_FULL") != "" {
+		cuts = []int64{4 << 20, 10 << 20, 20 << 20}
+	}
+	for i, after := range cuts {
 		socket := filepath.Join(t.TempDir(), "monitor")
 		var n atomic.Int64
 		var once sync.Once
@@ -233,7 +221,7 @@ func TestDiskPowerCut(t *testing.T) {
 			}
 			return nil
 		})
-		d := newDesk(t, writePlan(t, fmt.Sprintf("cut-%d", i), url, "cut", false))
+		d := newDesk(t, onto(write, fmt.Sprintf("cut-%d", i), "cut", false))
 		r.boot(d, "-qmp", "unix:"+socket+",server=on,wait=off")
 		if len(d.ended) != 0 {
 			t.Fatalf("the plan ended before the power was cut: %+v", d.ended)
@@ -243,7 +231,7 @@ func TestDiskPowerCut(t *testing.T) {
 		notBootable(t, fmt.Sprintf("power cut after %d bytes", after), disk)
 	}
 	disk.Fail(nil)
-	d := newDesk(t, writePlan(t, "whole", url, "cut", true))
+	d := newDesk(t, onto(write, "whole", "cut", true))
 	console := r.boot(d)
 	if len(d.ended) != 1 || !d.ended[0].Done {
 		t.Fatalf("after the power cuts: %+v\n%s", d.results, console)

@@ -12,8 +12,8 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/erasure"
 	"github.com/ingot-metal/ingot/conductor/node"
-	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/test/kit/nbd"
 )
 
@@ -42,14 +42,6 @@ func (l liar) Punch(int64, int64) error { return nil }
 // TestEraseInMachine erases disks behind every controller that QEMU has, with small and large sectors, by every method that it can do,
 // and then reads their backing files: nothing of the old content is left. One of them lies, and is caught.
 func TestEraseInMachine(t *testing.T) {
-	kit.NeedPrograms(t, "qemu-system-x86_64")
-	dir, err := filepath.Abs("../../build/e2e/ramdisk-server")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := ramdisk.Build(t.Context(), ramdisk.Options{Profile: "server", Out: dir}); err != nil {
-		t.Fatal(err)
-	}
 	type drive struct {
 		serial, device, methods string   // the methods that are asked for
 		by                      []string // those that may have been taken
@@ -111,7 +103,7 @@ func TestEraseInMachine(t *testing.T) {
 	}
 	d := newDesk(t, plans...)
 	d.keepGoing = true
-	console := kit.Boot(t, kit.VM{Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initramfs.cpio.zst"), Append: d.cmdline(), Timeout: bootLimit, Args: args})
+	console := kit.Boot(t, agentOf(t, made.RamdiskFull, d, args...))
 
 	type report struct {
 		Disk                          struct{ Serial string }

@@ -5,17 +5,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/images/build"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
 // form is a way in which an image is published.
@@ -23,7 +23,8 @@ type form struct {
 	name string
 	make []string // command that makes $2 of the raw disk $1; nil: the raw disk itself
 	file string   // what image_source names, when it is not $2
-	slow bool     // to make: only with INGOT_FULL, and with smaller images in the tests of agent/image
+	far  bool     // made of an image with data behind 512 MiB, for which a qcow2 has a second table
+	slow bool     // to unpack: what it means does not depend on sectors, so that those of 512 bytes suffice
 }
 
 var forms = []form{
@@ -31,106 +32,134 @@ var forms = []form{
 	{name: "raw.gz", make: []string{"sh", "-c", `gzip -1 -c "$1" >"$2"`}},
 	{name: "raw.xz", slow: true, make: []string{"sh", "-c", `xz -0 -T0 -c "$1" >"$2"`}},
 	{name: "raw.zst", make: []string{"sh", "-c", `zstd -q -1 -f "$1" -o "$2"`}},
-	{name: "raw.lz4", slow: true, make: []string{"sh", "-c", `lz4 -q -1 -f "$1" "$2"`}},
+	{name: "raw.lz4", make: []string{"sh", "-c", `lz4 -q -1 -f "$1" "$2"`}},
 	{name: "raw.bz2", slow: true, make: []string{"sh", "-c", `bzip2 -1 -c "$1" >"$2"`}},
-	{name: "qcow2", make: []string{"sh", "-c", `qemu-img convert -O qcow2 "$1" "$2"`}},
+	{name: "qcow2", make: []string{"sh", "-c", `qemu-img convert -O qcow2 "$1" "$2"`}, far: true},
 	{name: "qcow2, zlib", make: []string{"sh", "-c", `qemu-img convert -O qcow2 -c "$1" "$2"`}},
-	{name: "qcow2, zstd", make: []string{"sh", "-c", `qemu-img convert -O qcow2 -c -W -o compression_type=zstd "$1" "$2"`}},
-	{name: "qcow2.gz", slow: true, make: []string{"sh", "-c", `qemu-img convert -O qcow2 -c "$1" "$2.tmp" && gzip -1 -c "$2.tmp" >"$2"; rm "$2.tmp"`}},
+	{name: "qcow2, zstd", make: []string{"sh", "-c", `qemu-img convert -O qcow2 -c -W -o compression_type=zstd "$1" "$2"`}, far: true},
+	{name: "qcow2.gz", make: []string{"sh", "-c", `qemu-img convert -O qcow2 -c "$1" "$2.tmp" && gzip -1 -c "$2.tmp" >"$2"; rm "$2.tmp"`}},
 	{name: "published", make: []string{"sh", "-c", `"$INGOT" image publish "$1" -o "$2.d" --name image && ln -s "$2.d/image.ingot" "$2"`}, file: ".d/image.ingot"},
 }
 
-// TestForms writes a Debian in every form, by ingot-agent write as a user calls it, over old data, with a config drive. What is then on
-// the disk is compared with the raw image, and the disk boots: here some forms by each firmware and sector size, with INGOT_FULL all by all.
+// system is what is written in every form.
+type system struct {
+	raw    func(far bool) string
+	sector int
+	until  string                        // what it prints once it has made its config drive's name its own
+	memory int                           // MiB that it needs
+	boots  func(form string) (by []bool) // the firmwares that it is started by, true for UEFI
+}
+
+// TestForms writes the tiny system, with more data and holes behind it, in every form onto disks with sectors of 512 and of 4096 bytes, by
+// ingot-agent write as a user calls it, over old data, with a config drive. What is then on the disk is compared with the raw image, and the
+// forms that reach it by other ways boot. With INGOT_FULL a Debian is written, too, and all of its disks boot; else TestDebian has one
+// (images/build).
 func TestForms(t *testing.T) {
 	kit.NeedRoot(t)
-	kit.NeedPrograms(t, "mmdebstrap", "qemu-img", "qemu-system-x86_64", "losetup", "gzip", "xz", "zstd", "lz4", "bzip2", "sgdisk")
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Join(root, "build", "e2e")
-	for program, pkg := range map[string]string{"ingot": "./tools/cmd/ingot", "ingot-agent": "./agent/cmd/ingot-agent"} {
-		cmd := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, program), pkg)
-		cmd.Dir = root
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("build %s: %v\n%s", program, err, out)
-		}
-	}
-	t.Setenv("INGOT", filepath.Join(bin, "ingot"))
-	full := os.Getenv("INGOT_FULL") != ""
-
-	for _, disk := range []struct {
-		sector    int
-		out       string
-		firmwares []string
-		forms     []form
-		boots     map[string]string // form → firmware that it boots by, when not all are tried
-	}{
-		{512, "debian", []string{"bios", "uefi"}, forms, map[string]string{"qcow2, zstd": "bios", "published": "uefi"}},
-		// What a form means does not depend on sectors: those that reach the disk by other ways suffice.
-		{4096, "debian-4096", []string{"uefi"}, []form{forms[0], forms[8], forms[10]}, map[string]string{"qcow2, zstd": "uefi"}},
-	} {
-		deb, err := build.Debian(t.Context(), build.Options{Out: filepath.Join(root, "build", "images", disk.out), Sector: disk.sector})
-		if err != nil {
-			t.Fatal(err)
-		}
-		dir := t.TempDir()
-		url := serveFolder(t, dir)
-		for i, f := range disk.forms {
-			if f.slow && !full {
-				continue
-			}
-			t.Run(fmt.Sprintf("%d/%s", disk.sector, f.name), func(t *testing.T) {
-				name := fmt.Sprintf("image%d", i)
-				path := filepath.Join(dir, name)
-				if f.make == nil {
-					if err := os.Symlink(deb.Raw, path); err != nil {
-						t.Fatal(err)
-					}
-				} else {
-					kit.Run(t, f.make[0], append(f.make[1:], "sh", deb.Raw, path)...)
+	kit.NeedPrograms(t, "qemu-img", "qemu-system-x86_64", "losetup", "gzip", "xz", "zstd", "lz4", "bzip2", "sgdisk", "sfdisk")
+	t.Setenv("INGOT", made.Program(t, "ingot"))
+	images := map[int][]string{512: {made.Tiny, made.Debian}, 4096: {made.Tiny4096, made.Debian4096}}
+	for _, sector := range []int{512, 4096} {
+		tiny := made.Image(t, images[sector][0]).Raw
+		more := map[bool]string{false: withMore(t, tiny, sector, 144<<20), true: withMore(t, tiny, sector, 528<<20)}
+		writeForms(t, fmt.Sprint(sector), system{raw: func(far bool) string { return more[far] }, sector: sector, memory: 512,
+			until: `INGOT-TINY .*host=web-1 `, boots: func(form string) []bool {
+				if by, ok := map[string]bool{"512 qcow2, zstd": false, "512 published": true, "4096 qcow2, zstd": true}[fmt.Sprint(sector, " ", form)]; ok {
+					return []bool{by}
 				}
-				target := kit.TempDisk(t, deb.VirtualSize+200<<20)
-				dirtyEnds(t, target)
-				loop := kit.Loop(t, target, "--direct-io=on", "--sector-size", fmt.Sprint(disk.sector))
-				sum := strings.Fields(kit.Run(t, "sha256sum", path))[0]
-				out := kit.Run(t, filepath.Join(bin, "ingot-agent"), "write", "--image", url+"/"+name+f.file, "--sha256", sum, "--disk", loop, "--yes", "--json", "--quiet",
-					"--configdrive", driveFor(t, "web-1"))
-				var r struct {
-					Table       string `json:"table"`
-					VirtualSize int64  `json:"virtual_size"`
-				}
-				if err := json.Unmarshal([]byte(out), &r); err != nil || r.Table != "gpt" || r.VirtualSize != deb.VirtualSize {
-					t.Errorf("ingot-agent write says %+v (%v)\n%s", r, err, out)
-				}
-				sameContent(t, deb.Raw, target, deb.VirtualSize)
-				if disk.sector == 512 {
-					if out := kit.Run(t, "sgdisk", "-v", target); !strings.Contains(out, "No problems found") {
-						t.Errorf("sgdisk: %s", out)
-					}
-				}
-				os.RemoveAll(path + ".d")
-				os.Remove(path)
-				for _, firmware := range disk.firmwares {
-					if full || disk.boots[f.name] == firmware {
-						bootsDebian(t, target, firmware == "uefi", disk.sector)
-					}
-				}
-			})
+				return nil
+			}})
+		if os.Getenv("INGOT_FULL") != "" {
+			debian := made.Image(t, images[sector][1]).Raw
+			writeForms(t, fmt.Sprintf("%d, Debian", sector), system{raw: func(bool) string { return debian }, sector: sector, memory: 1024,
+				until: `web-1 login:`, boots: func(string) []bool {
+					return map[int][]bool{512: {false, true}, 4096: {true}}[sector]
+				}})
 		}
 	}
 }
 
-// bootsDebian starts the disk and waits until the system has made its config drive's name its own.
-func bootsDebian(t *testing.T, disk string, uefi bool, sector int) {
+// withMore gives a larger copy of an image, of size bytes, with a partition behind the others whose data lie apart.
+func withMore(t *testing.T, raw string, sector int, size int64) string {
 	t.Helper()
-	args := []string{"-drive", "if=none,format=raw,cache=unsafe,id=d0,file=" + kit.Quote(disk),
-		"-device", fmt.Sprintf("virtio-blk-pci,drive=d0,bootindex=1,logical_block_size=%d,physical_block_size=%d", sector, sector)}
-	began := time.Now()
-	kit.Boot(t, kit.VM{UEFI: uefi, MemoryMiB: 1024, Args: args, Until: `web-1 login:`, Timeout: 15 * time.Minute})
-	t.Logf("login prompt after %v (UEFI %v, sectors of %d)", time.Since(began).Round(time.Second), uefi, sector)
+	larger := kit.TempDisk(t, size)
+	kit.Run(t, "dd", "if="+raw, "of="+larger, "bs=1M", "conv=sparse,notrunc", "status=none")
+	loop := kit.Loop(t, larger, "--sector-size", fmt.Sprint(sector))
+	kit.Run(t, "sfdisk", "--quiet", "--no-reread", "--no-tell-kernel", "--relocate", "gpt-bak-std", loop)
+	kit.Run(t, "sh", "-c", `echo 'name=more' | sfdisk --quiet --no-reread --no-tell-kernel --append "$0"`, loop)
+	f, err := os.OpenFile(loop, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	random := rand.New(rand.NewChaCha8([32]byte{}))
+	for _, off := range []int64{100 << 20, 110<<20 + 512, size - 18<<20, size - 14<<20 + 4096} {
+		data := make([]byte, 3<<20+512)
+		for i := range data {
+			data[i] = byte(random.Uint32() >> (i >> 15 & 31)) // more and more alike
+		}
+		if _, err := f.WriteAt(data, off); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	return larger
+}
+
+// writeForms writes a system in every form.
+func writeForms(t *testing.T, name string, s system) {
+	dir := t.TempDir()
+	url := serveFolder(t, dir)
+	for i, f := range forms {
+		if f.slow && s.sector != 512 && os.Getenv("INGOT_FULL") == "" {
+			continue
+		}
+		t.Run(name+"/"+f.name, func(t *testing.T) {
+			file := fmt.Sprintf("image%d", i)
+			path := filepath.Join(dir, file)
+			raw := s.raw(f.far)
+			st, err := os.Stat(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			size := st.Size()
+			if f.make == nil {
+				if err := os.Symlink(raw, path); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				kit.Run(t, f.make[0], append(f.make[1:], "sh", raw, path)...)
+			}
+			target := kit.TempDisk(t, size+200<<20)
+			dirtyEnds(t, target)
+			loop := kit.Loop(t, target, "--direct-io=on", "--sector-size", fmt.Sprint(s.sector))
+			sum := strings.Fields(kit.Run(t, "sha256sum", path))[0]
+			out := kit.Run(t, made.Program(t, "ingot-agent"), "write", "--image", url+"/"+file+f.file, "--sha256", sum, "--disk", loop, "--yes", "--json",
+				"--quiet", "--configdrive", driveFor(t, "web-1"))
+			var r struct {
+				Table       string `json:"table"`
+				VirtualSize int64  `json:"virtual_size"`
+			}
+			if err := json.Unmarshal([]byte(out), &r); err != nil || r.Table != "gpt" || r.VirtualSize != size {
+				t.Errorf("ingot-agent write says %+v (%v)\n%s", r, err, out)
+			}
+			sameContent(t, raw, target, size)
+			if s.sector == 512 {
+				if out := kit.Run(t, "sgdisk", "-v", target); !strings.Contains(out, "No problems found") {
+					t.Errorf("sgdisk: %s", out)
+				}
+			}
+			os.RemoveAll(path + ".d")
+			os.Remove(path)
+			for _, uefi := range s.boots(f.name) {
+				began := time.Now()
+				kit.Boot(t, kit.VM{UEFI: uefi, MemoryMiB: s.memory, Disks: []string{target}, Sector: s.sector, Until: s.until, Timeout: 15 * time.Minute})
+				t.Logf("it is up after %v (UEFI %v, sectors of %d)", time.Since(began).Round(time.Second), uefi, s.sector)
+			}
+		})
+	}
 }
 
 // driveFor makes a file with a config drive object.

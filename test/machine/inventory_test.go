@@ -17,9 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ingot-metal/ingot/conductor/node"
-	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
-	"github.com/ingot-metal/ingot/initramfs/kernel"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
 // TestInventoryInMachine boots the ramdisk on a machine with a disk of every kind, with sectors of 512 and of 4096 bytes, with three kinds of
@@ -28,14 +27,6 @@ import (
 // comes out of the machine's other end of the cable must show that.
 func TestInventoryInMachine(t *testing.T) {
 	kit.NeedPrograms(t, "qemu-system-x86_64")
-	dir, err := filepath.Abs("../../build/e2e/ramdisk-full")
-	if err != nil {
-		t.Fatal(err)
-	}
-	// The full kernel: the cloud kernel has neither SATA nor e1000.
-	if _, err := ramdisk.Build(t.Context(), ramdisk.Options{Profile: "lab", Kernel: kernel.Full, Modules: []string{"xhci_pci", "bonding", "8021q"}, Out: dir}); err != nil {
-		t.Fatal(err)
-	}
 	d := newDesk(t, plan("inspect-1", node.PhaseInspect, node.PlanStep{Interface: "inspect", Name: "inspect",
 		Args: json.RawMessage(`{"root_device":{"serial":"SCSI-4K"},"lldp_timeout":5}`)}))
 
@@ -109,11 +100,10 @@ func TestInventoryInMachine(t *testing.T) {
 		"-smbios", "type=1,manufacturer=Ingot,product=Testbench,version=2,serial=BENCH-1,uuid=4c4c4544-0042-3510-8051-b4c04f4d3732,sku=SKU7,family=Bench",
 		"-smbios", "type=2,manufacturer=Ingot,product=Board,serial=BOARD-1", "-smbios", "type=3,manufacturer=Ingot,serial=CASE-1,asset=ASSET-9",
 		"-smbios", "type=4,manufacturer=Ingot CPUs,serial=CPU-1", "-smbios", "type=11,value=rack 7", "-smbios", "type=17,manufacturer=Ingot DIMMs,serial=DIMM-1,part=PART-1,speed=3200")
-	console := kit.Boot(t, kit.VM{
-		Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initramfs.cpio.zst"), Timeout: bootLimit, Args: args,
-		Append: d.cmdline() + " ipa-enable-vlan-interfaces=52:54:00:aa:00:02.102,52:54:00:aa:00:02" +
-			" ingot.bond=bond0,mode=802.3ad,members=52:54:00:aa:00:04+52:54:00:aa:00:05,lacp_rate=fast",
-	})
+	vm := agentOf(t, made.RamdiskFull, d, args...)
+	vm.Append += " ipa-enable-vlan-interfaces=52:54:00:aa:00:02.102,52:54:00:aa:00:02" +
+		" ingot.bond=bond0,mode=802.3ad,members=52:54:00:aa:00:04+52:54:00:aa:00:05,lacp_rate=fast"
+	console := kit.Boot(t, vm)
 
 	// The bond speaks LACP over both cables (on links that say that they are full duplex, which virtio's don't by themselves), and asks for an address over one of them; the VLANs' questions for an address are tagged.
 	if left.saw("LACP from 52:54:00:aa:00:04") == 0 || right.saw("LACP from 52:54:00:aa:00:05") == 0 {

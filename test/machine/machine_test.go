@@ -3,14 +3,17 @@
 package machine
 
 import (
-	"context"
-	"os"
+	"encoding/json"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"path/filepath"
-	"sync"
+	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/images/build"
-	ramdisk "github.com/ingot-metal/ingot/initramfs/build"
+	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
 // Machines are emulated on processors that others use too: limits are many times what is usual.
@@ -19,29 +22,37 @@ const (
 	osLimit   = 8 * time.Minute  // from power-on to the login prompt of the tiny system
 )
 
-// artifacts are built once for all tests of this package.
-type artifacts struct {
-	ramdisk string // folder, lab profile
-	images  string // folder with the tiny system
-	tiny    build.File
+// nic is a network card that leads to this machine. The firmware need not start a boot ROM for it.
+func nic() []string {
+	return []string{"-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:aa:00:01,romfile="}
 }
 
-var shared = sync.OnceValues(func() (*artifacts, error) {
-	dir, err := filepath.Abs("../../build/machine")
-	if err != nil {
-		return nil, err
+// agentOf is a machine that starts the agent from a ramdisk, for d, with more arguments of QEMU.
+func agentOf(t *testing.T, ramdisk string, d *desk, args ...string) kit.VM {
+	t.Helper()
+	dir := made.Ramdisk(t, ramdisk)
+	return kit.VM{Kernel: filepath.Join(dir, "vmlinuz"), Initrd: filepath.Join(dir, "initramfs.cpio.zst"), Append: d.cmdline(), Timeout: bootLimit, Args: args}
+}
+
+// tinyServer serves the tiny system to machines; the function gives the step that writes it, with more arguments.
+func tinyServer(t *testing.T) (write func(more map[string]any) node.PlanStep) {
+	t.Helper()
+	tiny := made.Image(t, made.Tiny)
+	files := httptest.NewServer(http.FileServer(http.Dir(tiny.Dir)))
+	t.Cleanup(files.Close)
+	zst := tiny.File(tiny.Zst)
+	return func(more map[string]any) node.PlanStep {
+		args := map[string]any{
+			"image_source": "http://" + host(files.Listener.Addr().String()) + "/" + zst.File, "image_os_hash_algo": "sha256", "image_os_hash_value": zst.SHA256,
+		}
+		maps.Copy(args, more)
+		data, err := json.Marshal(args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return node.PlanStep{Interface: "deploy", Name: "write_image", Args: data}
 	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	a := &artifacts{ramdisk: filepath.Join(dir, "ramdisk"), images: filepath.Join(dir, "tiny")}
-	if _, err := ramdisk.Build(context.Background(), ramdisk.Options{Profile: "lab", Out: a.ramdisk}); err != nil {
-		return nil, err
-	}
-	res, err := build.Tiny(context.Background(), build.Options{Out: a.images})
-	if err != nil {
-		return nil, err
-	}
-	a.tiny = res.File(res.Zst)
-	return a, nil
-})
+}
+
+// prepareBoot is the step that makes a written disk bootable.
+var prepareBoot = node.PlanStep{Interface: "deploy", Name: "prepare_instance_boot"}

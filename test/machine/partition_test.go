@@ -4,14 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/images/build"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
 // TestPartitionImageBoots takes the root file system out of a whole-disk image, with nothing around it but shim and GRUB as packages install
@@ -19,40 +18,20 @@ import (
 func TestPartitionImageBoots(t *testing.T) {
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "qemu-system-x86_64", "losetup", "sfdisk", "debugfs", "e2fsck", "sgdisk", "dd")
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	agent := filepath.Join(t.TempDir(), "ingot-agent")
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", agent, "./agent/cmd/ingot-agent")
-	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, out)
-	}
 	systems := map[string]struct {
-		make  func(sector int) (*build.Result, error)
-		until string
-	}{
-		"tiny": {func(sector int) (*build.Result, error) {
-			return build.Tiny(t.Context(), build.Options{Out: filepath.Join(root, "build", "images", fmt.Sprintf("tiny-%d", sector)), Sector: sector})
-		}, `INGOT-TINY .*host=web-1 .*root=/dev/vda3 cfg=/dev/vda2 efi=1`},
-	}
+		images map[int]string // by size of sectors
+		until  string
+	}{"tiny": {map[int]string{512: made.Tiny, 4096: made.Tiny4096}, `INGOT-TINY .*host=web-1 .*root=/dev/vda3 cfg=/dev/vda2 efi=1`}}
 	if os.Getenv("INGOT_FULL") != "" {
 		systems["debian"] = struct {
-			make  func(sector int) (*build.Result, error)
-			until string
-		}{func(sector int) (*build.Result, error) {
-			out := map[int]string{512: "debian", 4096: "debian-4096"}[sector]
-			return build.Debian(t.Context(), build.Options{Out: filepath.Join(root, "build", "images", out), Sector: sector})
-		}, `web-1 login:`}
+			images map[int]string
+			until  string
+		}{map[int]string{512: made.Debian, 4096: made.Debian4096}, `web-1 login:`}
 	}
 	for name, sys := range systems {
 		for _, sector := range []int{512, 4096} {
 			t.Run(fmt.Sprintf("%s, sectors of %d", name, sector), func(t *testing.T) {
-				r, err := sys.make(sector)
-				if err != nil {
-					t.Fatal(err)
-				}
+				r := made.Image(t, sys.images[sector])
 				dir := t.TempDir()
 				image := filepath.Join(dir, "root.img")
 				kit.PartitionImage(t, r.Raw, sector, image)
@@ -61,7 +40,7 @@ func TestPartitionImageBoots(t *testing.T) {
 				target := kit.TempDisk(t, r.VirtualSize+1<<30)
 				dirtyEnds(t, target)
 				loop := kit.Loop(t, target, "--direct-io=on", "--sector-size", fmt.Sprint(sector))
-				out := kit.Run(t, agent, "write", "--image", serveFolder(t, dir)+"/root.img", "--sha256", sum, "--disk", loop, "--yes", "--json", "--quiet",
+				out := kit.Run(t, made.Program(t, "ingot-agent"), "write", "--image", serveFolder(t, dir)+"/root.img", "--sha256", sum, "--disk", loop, "--yes", "--json", "--quiet",
 					"--configdrive", driveFor(t, "web-1"))
 				var result struct {
 					Partitions []struct {
@@ -78,10 +57,7 @@ func TestPartitionImageBoots(t *testing.T) {
 					}
 				}
 				kit.Run(t, "e2fsck", "-f", "-n", fmt.Sprintf("%s?offset=%d", target, result.Partitions[2].Start))
-				kit.Boot(t, kit.VM{UEFI: true, MemoryMiB: 1024, Until: sys.until, Timeout: 15 * time.Minute, Args: []string{
-					"-drive", "if=none,format=raw,cache=unsafe,id=d0,file=" + kit.Quote(target),
-					"-device", fmt.Sprintf("virtio-blk-pci,drive=d0,bootindex=1,logical_block_size=%d,physical_block_size=%d", sector, sector),
-				}})
+				kit.Boot(t, kit.VM{UEFI: true, MemoryMiB: 1024, Until: sys.until, Timeout: 15 * time.Minute, Disks: []string{target}, Sector: sector})
 			})
 		}
 	}

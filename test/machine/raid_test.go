@@ -9,23 +9,16 @@ import (
 	"testing"
 	"time"
 
-	images "github.com/ingot-metal/ingot/images/build"
 	"github.com/ingot-metal/ingot/initramfs/build"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
 // TestRAIDBoots makes arrays of every level in a machine, deploys an image onto a RAID 1, and starts it with either disk removed, by BIOS
 // and by UEFI, whose variables know no entry.
 func TestRAIDBoots(t *testing.T) {
 	kit.NeedPrograms(t, "apt-get", "apt-cache", "go", "qemu-system-x86_64")
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	img, err := images.Tiny(t.Context(), images.Options{Out: filepath.Join(root, "build", "images", "tiny")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	img := made.Image(t, made.Tiny)
 	agent := filepath.Join(t.TempDir(), "agent")
 	t.Setenv("CGO_ENABLED", "0")
 	kit.Run(t, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", agent, "./testdata/raidvm")

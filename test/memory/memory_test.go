@@ -23,6 +23,7 @@ import (
 
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/test/kit/pubimage"
 )
 
@@ -186,12 +187,10 @@ func (s *sparseSource) publish(t *testing.T, dir, name string) {
 // TestTheAgentFitsIn64MiB runs the real program in a control group of 64 MiB, which the kernel ends it for passing, on images of 1 GiB and of
 // 100 GiB in the forms that take most memory.
 func TestTheAgentFitsIn64MiB(t *testing.T) {
-	kit.NeedPrograms(t, "go", "qemu-img", "xz")
+	kit.NeedPrograms(t, "qemu-img", "xz")
 	group := kit.MemoryGroup(t, limit)
 	dir := t.TempDir()
-	agent := filepath.Join(dir, "ingot-agent")
-	t.Setenv("CGO_ENABLED", "0")
-	kit.Run(t, "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", agent, "../../agent/cmd/ingot-agent")
+	agent := made.Program(t, "ingot-agent")
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"v1"`)
 		http.ServeFile(w, r, filepath.Join(dir, filepath.Clean("/"+r.URL.Path)))

@@ -11,15 +11,15 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
 // TestLabByCommand leads a lab through its life with the program itself, as somebody at a shell does.
 func TestLabByCommand(t *testing.T) {
 	kit.NeedRoot(t)
-	kit.NeedPrograms(t, "go", "ip", "qemu-system-x86_64")
-	bin := filepath.Join(t.TempDir(), "ingot")
-	kit.Run(t, "go", "build", "-o", bin, "../cmd/ingot")
+	kit.NeedPrograms(t, "ip", "qemu-system-x86_64")
+	bin := made.Program(t, "ingot")
 	name, dir := fmt.Sprintf("cli%d", os.Getpid()), filepath.Join(t.TempDir(), "lab")
 	command := func(ctx context.Context, line string, more ...string) (string, error) {
 		out, err := exec.CommandContext(ctx, bin, append(words(line), more...)...).CombinedOutput()

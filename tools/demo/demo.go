@@ -171,7 +171,7 @@ func (d *demo) up(ctx context.Context, p *parts) error {
 		"data_dir": filepath.Join(dir, "conductor"), "hostname": "demo",
 		"netboot": map[string]any{
 			"dhcp": "server", "interface": "prov", "range_start": rangeStart, "range_end": rangeEnd,
-			"ramdisk_dir": p.ramdisk, "images_dir": p.image.Dir, "kernel_params": "quiet console=tty0 console=ttyS0,115200n8",
+			"ramdisk_dir": p.ramdisk, "images_dir": p.image.Dir, "kernel_params": "quiet no_timer_check console=tty0 console=ttyS0,115200n8",
 		},
 		"power": map[string]any{"sync_interval": "10s"},
 	}, "", "  ")

@@ -17,28 +17,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/tools/demo"
 )
 
 // demoLimit is for one demo, which is two deployments, with the image of Debian built for the first time.
 const demoLimit = 30 * time.Minute
 
-// TestDemo runs what `make demo` runs. Its Debian image is the one in build/images, made here if nobody has made it yet.
+// TestDemo runs what `make demo` runs. Its Debian image is the demo's own, in build/images.
 func TestDemo(t *testing.T) {
 	kit.NeedRoot(t)
-	kit.NeedPrograms(t, "qemu-system-x86_64", "ip", "mmdebstrap")
+	kit.NeedPrograms(t, "qemu-system-x86_64", "ip")
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin+"/", "./tools/cmd/ingot", "./conductor/cmd/ingotd") // it looks for ingotd beside it
-	build.Dir = root
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build ingot and ingotd: %v\n%s", err, out)
-	}
-	ingot := filepath.Join(bin, "ingot")
+	made.Image(t, made.Debian)
+	ingot := made.Program(t, "ingot") // it looks for ingotd beside it
 
 	firmwares := []string{"bios"}
 	if os.Getenv("INGOT_FULL") != "" {

@@ -72,7 +72,7 @@ func TestControllerFromInside(t *testing.T) {
 	}
 
 	l, err := lab.Up(t.Context(), lab.Options{Name: name(t), Dir: dir, Nodes: []lab.NodeSpec{{
-		MemoryMiB: 256, Kernel: tree.Vmlinuz(), Initrd: initrd.Name(), Append: "console=ttyS0 panic=-1",
+		MemoryMiB: 256, Kernel: tree.Vmlinuz(), Initrd: initrd.Name(), Append: "console=ttyS0 panic=-1 no_timer_check",
 	}}})
 	if err != nil {
 		t.Fatal(err)

@@ -60,7 +60,7 @@ func (b *bench) run(ctx context.Context) (r report, err error) {
 	conf, err := json.Marshal(map[string]any{ // JSON is YAML
 		"data_dir": filepath.Join(dir, "data"), "hostname": "bench",
 		"netboot": map[string]any{"dhcp": "server", "interface": "prov", "range_start": prefix + "50", "range_end": prefix + "99",
-			"ramdisk_dir": b.ramdisk, "images_dir": b.images, "kernel_params": "quiet console=ttyS0,115200n8"},
+			"ramdisk_dir": b.ramdisk, "images_dir": b.images, "kernel_params": "quiet no_timer_check console=ttyS0,115200n8"},
 		// Both ways end with the same sign of life, so that the traces show the system's boot.
 		"deploy": map[string]any{"boot_timeout": "10m", "sign_of_life": []string{"dhcp"}},
 	})

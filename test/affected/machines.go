@@ -1,0 +1,96 @@
+package main
+
+import (
+	"slices"
+	"strings"
+)
+
+// line says which packages a machine test is there for: it is run when the code of one of them changed.
+type line struct {
+	test string // package:Test, package:Prefix*, or package for all of its tests without a line of their own
+	on   string // packages; /... stands for all below as well
+}
+
+func (l *line) packages() []string { return strings.Fields(l.on) }
+
+// isFor tells whether a test is there for one of some packages.
+func (l *line) isFor(changed []string) bool {
+	return slices.ContainsFunc(l.packages(), func(pattern string) bool {
+		return slices.ContainsFunc(changed, func(name string) bool { return matches(pattern, name) })
+	})
+}
+
+// smoke is the machine test that is run before all others: a machine's whole way through the product.
+const smoke = "test/e2e:TestBIOS"
+
+// machines is the table of machine tests. The first line that names a test is its line.
+var machines = []line{
+	{smoke, "agent/... conductor/... initramfs/... proto/... tools/lab/... images images/build test/kit/..."},
+	{"test/e2e:TestUEFI", "agent/boot agent/bootentry agent/kexec conductor/netboot images/build proto/rootdevice tools/lab"},
+	{"test/e2e:TestTwoAtOnce", "agent/chunked agent/swarm conductor/swarm images/index images/publish proto/swarm"},
+	{"test/e2e:TestSmallMemory", "agent/fetch agent/image agent/sink images"},
+	{"test/e2e:TestServerProfile", "agent/burnin agent/inventory agent/linux agent/raid conductor/inspect/... initramfs/..."},
+	{"test/e2e:TestPool", "conductor/alloc conductor/pool"},
+	{"test/e2e:TestKexecHangs", "agent agent/kexec conductor/agents conductor/engine/... conductor/signoflife conductor/store/..."},
+	{"test/e2e:TestLife*", "agent/configdrive agent/disk agent/ext4 agent/inject agent/rescue conductor/engine/..."},
+	{"test/e2e:TestWorkload*", "agent/iso9660 agent/ram agent/workload conductor/workload proto/drive"},
+	{"test/e2e:TestZeroReboot*", "agent/bootentry agent/kexec agent/ram conductor/engine/program conductor/trace"},
+	{"test/e2e:TestImageFaults*", "agent/fetch agent/image images/..."},
+	{"test/e2e:TestControllerFaults", "conductor/power/... conductor/driver tools/lab/bmc"},
+	{"test/e2e:TestStranger", "conductor/netboot"},
+	{"test/e2e:TestPowerCut*", "agent/disk agent/image agent/sink"},
+
+	{"test/machine:TestForms*", "agent/chunked agent/configdrive agent/image agent/sink agent/standalone images/..."},
+	{"test/machine:TestKexecLocked", "agent/kexec"},
+	{"test/machine:TestNoRandomGenerator", "initramfs/init"},
+	{"test/machine:TestRAIDBoots*", "agent/boot agent/raid"},
+	{"test/machine:TestInventoryInMachine*", "agent/inventory agent/lldp agent/netup agent/smbios proto/lldp"},
+	{"test/machine:TestPartitionImageBoots*", "agent/boot agent/disk agent/fat agent/image"},
+	{"test/machine:TestDiskFaults*", "agent/disk agent/image agent/linux agent/sink"},
+	{"test/machine:TestDiskPowerCut*", "agent/disk agent/sink"},
+	{"test/machine:TestEveryBusInAMachine", "agent/configdrive agent/disk agent/erase agent/image agent/linux"},
+	{"test/machine:TestEraseInMachine*", "agent/erase agent/passthru conductor/erasure"},
+	{"test/machine:TestAgentDirect*", "agent agent/cmd/... agent/kexec agent/linux agent/ram conductor/agents initramfs/init"},
+	{"test/machine:TestAgentOnServer*", "agent/inventory agent/linux agent/passthru initramfs/..."},
+
+	{"test/memory:TestTheAgentFitsIn64MiB*", "agent/chunked agent/fetch agent/image agent/sink images/..."},
+	{"test/memory:TestMemoryInASwarm*", "agent/chunked agent/swarm images/index proto/swarm"},
+
+	{"test/compat:TestHTTPBasic", "conductor/access"},
+	{"test/compat:TestKeystone*", "conductor/access/..."},
+	{"test/compat:TestReadme", "conductor/client"},
+	{"test/compat:TestEverySubcommand*", "conductor/api/... conductor/driver conductor/hardware/..."},
+	{"test/compat:TestAgentRAID", "agent/raid conductor/engine/catalog conductor/hardware/..."},
+	{"test/compat", "conductor/api/... conductor/app conductor/config conductor/node conductor/rest"},
+
+	{"tools/demo", "conductor/trace images/build tools/cmd/ingot tools/demo tools/lab"},
+	{"tools/lab", "tools/lab/..."},
+	{"tools/cli", "conductor/client conductor/erasure conductor/trace images/inspect images/publish tools/..."},
+	{"images/build", "images/build initramfs/archive initramfs/kernel"},
+	{"initramfs/build:TestShellModule", "initramfs/build"},
+	{"initramfs/build", "initramfs/archive initramfs/build initramfs/kernel"},
+}
+
+// lineOf returns the line of a test of a suite, or nil. The name "" is that of a suite whose tests all run together.
+func lineOf(suite, test string) *line {
+	var ofSuite *line
+	for i := range machines {
+		switch l := &machines[i]; {
+		case test != "" && matchesTest(l.test, suite+":"+test):
+			return l
+		case l.test == suite:
+			ofSuite = l
+		}
+	}
+	return ofSuite
+}
+
+// isMachineSuite tells whether the table decides on a package's tests, not the import graph.
+func isMachineSuite(pkg string) bool {
+	for _, l := range machines {
+		if suite, _, _ := cutColon(l.test); suite == pkg {
+			return true
+		}
+	}
+	return false
+}
