@@ -228,9 +228,12 @@ func settle(ctx context.Context, root string, l layout, password string) (string
 	files := map[string]string{
 		"etc/fstab": "UUID=" + l.rootUUID() + " / ext4 rw,relatime,errors=remount-ro 0 1\n" +
 			"LABEL=ESP /boot/efi vfat umask=0077,noauto 0 0\n",
+		// Without no_timer_check the kernel panics in an emulated machine that gets no processor for a while: it takes the timer
+		// for broken. Hypervisors switch the check off by themselves.
 		// Debian keeps the links /vmlinuz and /initrd.img on the newest kernel, so that this need not be written again.
 		"boot/grub/grub.cfg": "serial --unit=0 --speed=115200\nterminal_output serial\nset timeout=0\n" +
-			"linux /vmlinuz root=UUID=" + l.rootUUID() + " ro console=tty0 console=ttyS0,115200n8\ninitrd /initrd.img\nboot\n",
+			"linux /vmlinuz root=UUID=" + l.rootUUID() + " ro no_timer_check console=tty0 console=ttyS0,115200n8\n" +
+			"initrd /initrd.img\nboot\n",
 	}
 	for name, text := range debianFiles {
 		files[name] = text

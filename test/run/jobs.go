@@ -36,8 +36,8 @@ var suites = []suite{
 	{pkg: "test/memory", apart: true, needs: []string{made.Programs}},
 	{pkg: "test/compat", apart: true, needs: []string{made.Programs}},
 	{pkg: "tools/demo", apart: true, needs: []string{made.Programs, made.Debian}},
-	{pkg: "tools/lab", apart: true, needs: []string{made.RamdiskLab}},
-	{pkg: "tools/cli", needs: []string{made.Programs, made.RamdiskLab}},
+	{pkg: "tools/lab", apart: true},
+	{pkg: "tools/cli", needs: []string{made.Programs}},
 	{pkg: "images/build", apart: true},
 	{pkg: "initramfs/build", apart: true},
 
