@@ -64,6 +64,7 @@ var more = map[string][]string{
 	"test/machine:TestForms":               {made.Tiny4096},
 	"test/machine:TestPartitionImageBoots": {made.Tiny4096},
 	"images/build:TestDebian":              {made.Programs, made.Debian}, // which installs its packages
+	"images/build:TestTiny":                {made.Tiny},
 }
 
 // costsText holds what jobs are expected to take, in seconds, by package and test; `make test-times UPDATE=1` writes it. A
