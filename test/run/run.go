@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -57,6 +58,10 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 	whole := rec.begin("all")
 	dirs, err := packages(ctx)
 	if err != nil {
+		return errors.Join(err, done())
+	}
+
+	if err := o.known(dirs); err != nil {
 		return errors.Join(err, done())
 	}
 
@@ -112,4 +117,22 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 		return errTests
 	}
 	return nil
+}
+
+// known checks the names that the options give.
+func (o options) known(dirs map[string]string) error {
+	var unknown []error
+	for _, name := range strings.Split(o.packages, ",") {
+		if _, ok := dirs[module+"/"+name]; !ok && name != "all" && name != "none" {
+			unknown = append(unknown, fmt.Errorf("-packages %s: there is no such package", name))
+		}
+	}
+	for _, name := range strings.Split(o.jobs, ",") {
+		pkg, _, test := strings.Cut(name, ":")
+		is := func(s suite) bool { return s.pkg == pkg && (s.apart || !test) }
+		if !slices.ContainsFunc(suites, is) && name != "all" && name != "none" {
+			unknown = append(unknown, fmt.Errorf("-jobs %s: there is no such job; test/run/jobs.go lists them", name))
+		}
+	}
+	return errors.Join(unknown...)
 }
