@@ -120,8 +120,8 @@ func TestEveryTransition(t *testing.T) {
 	do(node.Rebuild, node.DeployWait)
 	do(node.Abort, node.DeployFailed)
 	do(node.Deploy, node.DeployWait)
+	do(node.Delete, node.Available) // while it is parked: the next look at it would go on
 	p.set(node.PhaseDeploy, "slow")
-	do(node.Delete, node.Available)
 	deploy(node.Deploy, node.DeployHold, "hold", "hold")
 	do(node.Unhold, node.DeployHold)
 	do(node.Abort, node.DeployFailed)
