@@ -61,6 +61,7 @@ var machines = []line{
 	{"test/compat:TestReadme", "conductor/client"},
 	{"test/compat:TestEverySubcommand*", "conductor/api/... conductor/driver conductor/hardware/..."},
 	{"test/compat:TestAgentRAID", "agent/raid conductor/engine/catalog conductor/hardware/..."},
+	{"test/attack", "conductor/..."},
 	{"test/compat", "conductor/api/... conductor/app conductor/config conductor/node conductor/rest"},
 
 	{"tools/demo", "conductor/trace images/build tools/cmd/ingot tools/demo tools/lab"},

@@ -12,128 +12,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
 
 	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
-	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/test/kit"
-	"github.com/ingot-metal/ingot/test/kit/made"
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
 	"github.com/ingot-metal/ingot/test/kit/openstack"
 	"github.com/ingot-metal/ingot/tools/cli"
 )
-
-// process is an ingotd as it is shipped, with nothing but loopback around it.
-type process struct {
-	t   *testing.T
-	URL string
-	log *safeBuffer
-}
-
-type safeBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *safeBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-func (b *safeBuffer) String() string { b.mu.Lock(); defer b.mu.Unlock(); return b.b.String() }
-
-// startIngotd starts an ingotd at addr with these settings, and ends it with the test. It returns when the version document can be had.
-func startIngotd(t *testing.T, addr string, set ...string) *process {
-	t.Helper()
-	agents, dir := kit.FreeAddr(t), t.TempDir()
-	p := &process{t: t, URL: "http://" + addr, log: &safeBuffer{}}
-	args := []string{"--data-dir", filepath.Join(dir, "data"), "--listen", addr, "--set", "agents.listen=" + agents, "--set", "agents.advertise=" + agents,
-		"--set", "netboot.ramdisk_dir=" + filepath.Join(dir, "none")}
-	for _, kv := range set {
-		args = append(args, "--set", kv)
-	}
-	cmd := exec.Command(made.Program(t, "ingotd"), args...)
-	cmd.Stdout, cmd.Stderr = p.log, p.log
-	startProcess(t, cmd, p.log)
-	waitFor(t, "ingotd answers", func() bool {
-		resp, err := http.Get(p.URL + "/")
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == 200
-	})
-	return p
-}
-
-// startProcess starts a program that the test ends, by its own number.
-func startProcess(t *testing.T, cmd *exec.Cmd, log fmt.Stringer) {
-	t.Helper()
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} // when the time for all tests is up, nothing is cleaned up
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	gone := make(chan struct{})
-	go func() {
-		cmd.Wait() // how it ended does not matter: the test ends it
-		close(gone)
-	}()
-	t.Cleanup(func() {
-		if err := cmd.Process.Signal(os.Interrupt); err == nil {
-			select {
-			case <-gone:
-			case <-time.After(2 * time.Minute):
-				t.Errorf("%s did not end when it was asked to", cmd.Path)
-			}
-		}
-		cmd.Process.Kill() // an error says that it has gone
-		<-gone
-		if t.Failed() {
-			t.Logf("output of %s:\n%s", cmd.Path, log)
-		}
-	})
-}
-
-func waitFor(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	limit := time.After(5 * time.Minute)
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for !ok() {
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatalf("%s: waited five minutes", what)
-		}
-	}
-}
-
-// ask sends a request with these headers and returns status, headers and body.
-func (p *process) ask(method, path, body string, header map[string]string) (int, http.Header, string) {
-	p.t.Helper()
-	req, err := http.NewRequestWithContext(p.t.Context(), method, p.URL+path, strings.NewReader(body))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	req.Header.Set(rest.VersionHeader, "1.82")
-	for k, v := range header {
-		req.Header.Set(k, v)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return resp.StatusCode, resp.Header, string(b)
-}
 
 // ingot runs Ingot's own command line with an environment.
 func ingot(t *testing.T, env []string, args ...string) (string, error) {
@@ -168,8 +57,8 @@ func TestHTTPBasic(t *testing.T) {
 		}
 	}
 	users("alice", "one")
-	p := startIngotd(t, kit.FreeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+file)
-	status, header, body := p.ask("GET", "/v1/nodes", "", nil)
+	p := ingotd.Start(t, kit.FreeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+file)
+	status, header, body := p.Ask("GET", "/v1/nodes", "", nil)
 	if status != 401 || header.Get("Www-Authenticate") != `Basic realm="Baremetal API"` || body != `{"error":{"message":"Authorization required","code":401}}` || header.Get("Content-Type") != "application/json" {
 		t.Errorf("without a login: %d %v %s", status, header, body)
 	}
@@ -193,18 +82,18 @@ func TestHTTPBasic(t *testing.T) {
 		t.Errorf("ingot node manage: %s, %v", out, err)
 	}
 	login := map[string]string{"Authorization": basic("alice", "one")}
-	if _, _, body := p.ask("GET", "/v1/nodes/n1/history?detail=true", "", login); !strings.Contains(body, `"user":"alice"`) {
+	if _, _, body := p.Ask("GET", "/v1/nodes/n1/history?detail=true", "", login); !strings.Contains(body, `"user":"alice"`) {
 		t.Errorf("history does not say who asked: %s", body)
 	}
-	if !strings.Contains(p.log.String(), "user=alice") {
+	if !strings.Contains(p.Log.String(), "user=alice") {
 		t.Error("the log does not say who asked")
 	}
 	users("alice", "two", "bob", "three")
-	waitFor(t, "the new password counts", func() bool {
-		status, _, _ := p.ask("GET", "/v1/nodes", "", map[string]string{"Authorization": basic("bob", "three")})
+	ingotd.Wait(t, "the new password counts", func() bool {
+		status, _, _ := p.Ask("GET", "/v1/nodes", "", map[string]string{"Authorization": basic("bob", "three")})
 		return status == 200
 	})
-	if status, _, _ := p.ask("GET", "/v1/nodes", "", login); status != 401 {
+	if status, _, _ := p.Ask("GET", "/v1/nodes", "", login); status != 401 {
 		t.Errorf("the old password = %d", status)
 	}
 }
@@ -267,7 +156,7 @@ func walkKeystone(t *testing.T, ks identity) {
 			ks.Grant(u.name, u.project, u.roles...)
 		}
 	}
-	p := startIngotd(t, addr, "api.auth=keystone", "api.keystone.auth_url="+strings.TrimSuffix(ks.Address(), "/v3"), "api.keystone.username=ingot",
+	p := ingotd.Start(t, addr, "api.auth=keystone", "api.keystone.auth_url="+strings.TrimSuffix(ks.Address(), "/v3"), "api.keystone.username=ingot",
 		"api.keystone.password=own", "api.keystone.cache_time=1s")
 
 	home := map[string]string{"root": "", "auditor": "", "olga": "web", "otto": "web", "rita": "web", "leo": "shop", "lena": "shop", "eve": "other"}
@@ -277,7 +166,7 @@ func walkKeystone(t *testing.T, ks identity) {
 	}
 	want := func(user string, status int, method, path, body string) string {
 		t.Helper()
-		got, _, out := p.ask(method, path, body, as(user))
+		got, _, out := p.Ask(method, path, body, as(user))
 		if got != status {
 			t.Errorf("%s: %s %s = %d %s, want %d", user, method, path, got, out, status)
 		}
@@ -286,7 +175,7 @@ func walkKeystone(t *testing.T, ks identity) {
 
 	// Nobody, and tokens that are none.
 	for _, h := range []map[string]string{nil, {"X-Auth-Token": "nonsense"}, {"X-Auth-Token": getToken(t, ks.Address(), "norole", "pw of norole", "-")}} {
-		status, header, body := p.ask("GET", "/v1/nodes", "", h)
+		status, header, body := p.Ask("GET", "/v1/nodes", "", h)
 		if h["X-Auth-Token"] == "" || h["X-Auth-Token"] == "nonsense" {
 			if status != 401 || !strings.HasPrefix(header.Get("Www-Authenticate"), `Keystone uri="http://127.0.0.1`) {
 				t.Errorf("%v: %d %v %s", h, status, header, body)
@@ -295,7 +184,7 @@ func walkKeystone(t *testing.T, ks identity) {
 			t.Errorf("a token without a project: %d %s", status, body)
 		}
 	}
-	if status, _, _ := p.ask("GET", "/v1", "", nil); status != 200 {
+	if status, _, _ := p.Ask("GET", "/v1", "", nil); status != 200 {
 		t.Errorf("the version document = %d", status)
 	}
 
@@ -347,7 +236,7 @@ func walkKeystone(t *testing.T, ks identity) {
 	if out := want("leo", 200, "GET", "/v1/nodes/mine", ""); !strings.Contains(out, "Redacted - requires baremetal:node:get:driver_info") {
 		t.Errorf("a lessee sees %s", out)
 	}
-	waitFor(t, "the node is manageable", func() bool {
+	ingotd.Wait(t, "the node is manageable", func() bool {
 		return strings.Contains(want("olga", 200, "GET", "/v1/nodes/mine/states", ""), `"provision_state":"manageable"`)
 	})
 	if out := want("olga", 200, "GET", "/v1/nodes/mine/history?detail=true", ""); !strings.Contains(out, `"user":"leo (project shop)"`) {
@@ -385,11 +274,11 @@ func walkKeystone(t *testing.T, ks identity) {
 	// Tokens end: revoked, by their own time, and with the password.
 	gone := func(what string, h map[string]string) {
 		t.Helper()
-		waitFor(t, what, func() bool { status, _, _ := p.ask("GET", "/v1/nodes", "", h); return status == 401 })
+		ingotd.Wait(t, what, func() bool { status, _, _ := p.Ask("GET", "/v1/nodes", "", h); return status == 401 })
 	}
 	good := func(h map[string]string) {
 		t.Helper()
-		if status, _, body := p.ask("GET", "/v1/nodes", "", h); status != 200 {
+		if status, _, body := p.Ask("GET", "/v1/nodes", "", h); status != 200 {
 			t.Fatalf("a good token = %d %s", status, body)
 		}
 	}
@@ -516,12 +405,12 @@ enabled = false
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &safeBuffer{}
+	log := &ingotd.Output{}
 	cmd := exec.Command("keystone-wsgi-public", "--host", host, "--port", port, "--", "--config-file", conf)
 	cmd.Stdout, cmd.Stderr = log, log
-	startProcess(t, cmd, log)
+	ingotd.Run(t, cmd, log)
 	k := &realKeystone{t: t, base: "http://" + addr + "/v3", roles: map[string]string{}, users: map[string]string{}}
-	waitFor(t, "Keystone answers", func() bool {
+	ingotd.Wait(t, "Keystone answers", func() bool {
 		resp, err := http.Get(k.base)
 		if err != nil {
 			return false

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
 // gophercloud is the module whose own acceptance tests are run, as they come. Its tests are not ours to import: they are started where
@@ -55,7 +56,7 @@ func acceptance(t *testing.T, folder, endpoint string, env ...string) {
 // TestGophercloud is what Metal3 and Terraform are made of. The tests with Keystone are the fullest; the other two are a part of them.
 func TestGophercloud(t *testing.T) {
 	t.Run("none", func(t *testing.T) {
-		acceptance(t, "noauth", startIngotd(t, kit.FreeAddr(t)).URL, "OS_USERNAME=anybody")
+		acceptance(t, "noauth", ingotd.Start(t, kit.FreeAddr(t)).URL, "OS_USERNAME=anybody")
 	})
 	t.Run("http_basic", func(t *testing.T) {
 		hash, err := bcrypt.GenerateFromPassword([]byte("secret"), bcrypt.MinCost)
@@ -66,7 +67,7 @@ func TestGophercloud(t *testing.T) {
 		if err := os.WriteFile(file, append([]byte("alice:"), hash...), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		p := startIngotd(t, kit.FreeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+file)
+		p := ingotd.Start(t, kit.FreeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+file)
 		acceptance(t, "httpbasic", p.URL, "OS_USERNAME=alice", "OS_PASSWORD=secret")
 	})
 	t.Run("keystone", func(t *testing.T) {
@@ -82,7 +83,7 @@ func TestGophercloud(t *testing.T) {
 		ks.Grant("ingot", "service", "service")
 		ks.AddUser("root", "secret")
 		ks.Grant("root", "", "admin", "member", "reader")
-		p := startIngotd(t, addr, "api.auth=keystone", "api.keystone.auth_url="+strings.TrimSuffix(ks.Address(), "/v3"), "api.keystone.username=ingot",
+		p := ingotd.Start(t, addr, "api.auth=keystone", "api.keystone.auth_url="+strings.TrimSuffix(ks.Address(), "/v3"), "api.keystone.username=ingot",
 			"api.keystone.password=own")
 		acceptance(t, "v1", p.URL, "OS_AUTH_URL="+ks.Address(), "OS_USERNAME=root", "OS_PASSWORD=secret", "OS_DOMAIN_ID=default", "OS_SYSTEM_SCOPE=all")
 	})
@@ -120,7 +121,7 @@ func TestReadme(t *testing.T) {
 		t.Fatal("README.md does not show testdata/gophercloud/main.go as it is")
 	}
 	talk, _, _ = strings.Cut(talk, "\n## ")
-	p := startIngotd(t, kit.FreeAddr(t))
+	p := ingotd.Start(t, kit.FreeAddr(t))
 	here := strings.NewReplacer("http://127.0.0.1:6385", p.URL)
 
 	blocks := strings.Split(talk, "```")

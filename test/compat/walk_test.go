@@ -7,12 +7,13 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
 // TestEverySubcommand walks through all that `openstack baremetal` can be told, against an ingotd as it is shipped. What there is to
 // tell is asked of the client itself, so that a newer one that knows more fails here until the walk does too.
 func TestEverySubcommand(t *testing.T) {
-	p := startIngotd(t, kit.FreeAddr(t))
+	p := ingotd.Start(t, kit.FreeAddr(t))
 	cmd := exec.CommandContext(t.Context(), "/usr/bin/python3", "testdata/walk.py", p.URL) // Debian's own Python, to which the client belongs
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "OS_") {
@@ -26,7 +27,7 @@ func TestEverySubcommand(t *testing.T) {
 		t.Fatalf("the walk: %v\n%s", err, out)
 	}
 	t.Logf("%s", out)
-	for line := range strings.Lines(p.log.String()) {
+	for line := range strings.Lines(p.Log.String()) {
 		if strings.Contains(line, "level=ERROR") && !strings.Contains(line, "aborted by request") {
 			t.Errorf("ingotd had an error: %s", line)
 		}
@@ -35,10 +36,10 @@ func TestEverySubcommand(t *testing.T) {
 
 // TestAgentRAID: the RAID interface called agent takes and keeps a configuration, and refuses what is none; a step that there is not is refused, too.
 func TestAgentRAID(t *testing.T) {
-	p := startIngotd(t, kit.FreeAddr(t))
+	p := ingotd.Start(t, kit.FreeAddr(t))
 	want := func(status int, method, path, body string) string {
 		t.Helper()
-		got, _, out := p.ask(method, path, body, nil)
+		got, _, out := p.Ask(method, path, body, nil)
 		if got != status {
 			t.Fatalf("%s %s = %d %s, want %d", method, path, got, out, status)
 		}
@@ -55,7 +56,7 @@ func TestAgentRAID(t *testing.T) {
 		}
 	}
 	want(202, "PUT", "/v1/nodes/fake-hardware/states/provision", `{"target":"manage"}`)
-	waitFor(t, "the node is manageable", func() bool {
+	ingotd.Wait(t, "the node is manageable", func() bool {
 		return strings.Contains(want(200, "GET", "/v1/nodes/fake-hardware/states", ""), `"provision_state":"manageable"`)
 	})
 	out := want(400, "PUT", "/v1/nodes/fake-hardware/states/provision", `{"target":"clean","clean_steps":[{"interface":"raid","step":"create_configuration"}]}`)

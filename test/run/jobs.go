@@ -35,6 +35,7 @@ var suites = []suite{
 	{pkg: "test/machine", apart: true, needs: []string{made.Programs, made.RamdiskLab, made.Tiny}},
 	{pkg: "test/memory", apart: true, needs: []string{made.Programs}},
 	{pkg: "test/compat", apart: true, needs: []string{made.Programs}},
+	{pkg: "test/attack", needs: []string{made.Programs}},
 	{pkg: "tools/demo", apart: true, needs: []string{made.Programs, made.Debian}},
 	{pkg: "tools/lab", apart: true},
 	{pkg: "tools/cli", needs: []string{made.Programs}},
