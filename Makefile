@@ -5,6 +5,8 @@ FIRMWARE ?= bios
 IMAGE    ?= tiny
 ROUNDS   ?= 3
 export CGO_ENABLED ?= 0
+# Programs have it, so that they are the same wherever they are built; tests too, so that no package is compiled twice.
+export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS) -trimpath)
 
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -80,6 +81,17 @@ func (s *sparse) Punch(int64, int64) error { return errors.ErrUnsupported }
 func (s *sparse) Sync() error              { return nil }
 func (s *sparse) RereadPartitions() error  { return nil }
 func (s *sparse) Close() error             { return nil }
+
+// blank tells whether a range holds nothing but zeros.
+func (s *sparse) blank(off, n int64) bool {
+	for page, b := range s.pages {
+		from, to := max(page*4096, off), min(page*4096+4096, off+n)
+		if from < to && !zero(b[from-page*4096:to-page*4096]) {
+			return false
+		}
+	}
+	return true
+}
 
 // save writes a range of it as a sparse file.
 func (s *sparse) save(t testing.TB, file string, off, n int64) {
@@ -300,6 +312,7 @@ func TestNoSignatureIsLeft(t *testing.T) {
 		count, batch = 60, 30 // that is the other half of the test suite, where time is short
 	}
 	kinds := signatures(t)
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // much garbage, small heap: half of the time went into collecting it
 	var nonempty atomic.Int64
 	numbers := make(chan int)
 	var work sync.WaitGroup
@@ -343,6 +356,9 @@ func wipeMany(t *testing.T, dir string, seed, count int, kinds []known) (nonempt
 		for j, v := range append([]region{{n: l.disk.size}}, l.parts...) {
 			if j > 0 && i%4 != 0 { // a quarter of them is looked at in full
 				break
+			}
+			if l.disk.blank(v.off, v.n) { // libblkid finds nothing in zeros
+				continue
 			}
 			file := filepath.Join(dir, fmt.Sprintf("%05d-%03d-%d", seed, i, j))
 			l.disk.save(t, file, v.off, v.n)

@@ -217,13 +217,14 @@ func (o options) compile(ctx context.Context, all []suite) (map[string]string, e
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, err
 		}
-		args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", dir + "/"}
+		args := []string{"test", "-c", "-trimpath", "-vet=off", "-ldflags=-s -w", // trimpath: as programs, with which they share packages
+			"-o", dir + "/"}
 		for _, s := range now {
 			args = append(args, "./"+s.pkg)
 			bins[s.pkg] = filepath.Join(dir, filepath.Base(s.pkg)+".test")
 		}
 		cmd := exec.CommandContext(ctx, "go", args...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", compilerGC)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build the tests that boot machines: %w\n%s", err, out)
 		}

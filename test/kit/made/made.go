@@ -173,7 +173,7 @@ func programs(ctx context.Context, source, dir string) error {
 		{"-tags", "grpcnotrace", "-ldflags", "-s -w -buildid= -X main.version=dev", "-o", dir + "/", "./agent/cmd/ingot-agent"},
 	} {
 		cmd := exec.CommandContext(ctx, "go", append([]string{"build", "-trimpath", "-buildvcs=false"}, args...)...)
-		cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0")
+		cmd.Dir, cmd.Env = source, append(os.Environ(), "CGO_ENABLED=0", "GOGC=400") // the compiler's; see test/run
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%w\n%s", err, out)
 		}
