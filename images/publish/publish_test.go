@@ -142,7 +142,7 @@ func input(b []byte) images.Input {
 }
 
 // few: only some of the exhaustive tests' cases.
-func few() bool { return raceOn && os.Getenv("INGOT_FULL") == "" }
+func few() bool { return raceEnabled && os.Getenv("INGOT_FULL") == "" }
 
 func publish(t testing.TB, img []byte, dir string, o Options) *Result {
 	t.Helper()

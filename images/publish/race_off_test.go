@@ -2,4 +2,4 @@
 
 package publish
 
-const raceOn = false
+const raceEnabled = false

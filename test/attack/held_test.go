@@ -14,3 +14,17 @@ func TestStrangers(t *testing.T) {
 	w.want(404, eve, "GET", "/v1/nodes/n", "")
 	w.want(404, eve, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/extra/a","value":1}]`)
 }
+
+// TestLease: who leases a node sees it without its secrets, and only as long as the lease lasts.
+func TestLease(t *testing.T) {
+	w := newWorld(t)
+	w.node("n", `"driver_info":{"ipmi_password":"canary-bmc"}`)
+	w.state("n", "manage", "manageable")
+	w.want(404, leo, "GET", "/v1/nodes/n", "")
+	w.lease("n", "shop")
+	w.absent("the node of a lessee", w.want(200, leo, "GET", "/v1/nodes/n", ""), "canary")
+	w.want(403, leo, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/driver_info/ipmi_address","value":"192.0.2.1"}]`)
+	w.lease("n", "next")
+	w.want(404, leo, "GET", "/v1/nodes/n", "")
+	w.want(200, nina, "GET", "/v1/nodes/n", "")
+}
