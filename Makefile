@@ -10,6 +10,8 @@ export GOFLAGS := $(strip $(shell $(GO) env GOFLAGS) -trimpath)
 
 VERSION := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -s -w
+# Go's tools collect their garbage less often: a fifth less processor time. Not exported: tests measure memory.
+QUICK   := GOGC=400
 
 .DEFAULT_GOAL := help
 .PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-deploy bench-image dev clean
@@ -22,9 +24,9 @@ deps: ## Install with apt what all targets need
 	@sh tools/deps.sh build lab images test
 
 build: ## Build ingot, ingotd and ingot-agent into bin/
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingot ./tools/cmd/ingot
-	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
-	$(GO) build -trimpath -ldflags '$(LDFLAGS) -buildid= -X main.version=$(VERSION)' -o bin/ingot-agent ./agent/cmd/ingot-agent
+	$(QUICK) $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingot ./tools/cmd/ingot
+	$(QUICK) $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/ingotd ./conductor/cmd/ingotd
+	$(QUICK) $(GO) build -trimpath -ldflags '$(LDFLAGS) -buildid= -X main.version=$(VERSION)' -o bin/ingot-agent ./agent/cmd/ingot-agent
 
 ramdisk: build ## Build the agent's ramdisks, lab and server profile, into build/ramdisk/
 	@sh tools/deps.sh build
@@ -76,7 +78,7 @@ fuzz: ## Fuzz every parser, FUZZTIME each
 	@sh tools/fuzz.sh $(FUZZTIME)
 
 lint: ## Formatting, vet, staticcheck
-	@sh tools/lint.sh
+	@$(QUICK) sh tools/lint.sh
 
 generate: ## Make the generated Go, and the tables in docs/, again
 	@sh tools/deps.sh test

@@ -9,7 +9,7 @@ package() {
 	shift 4
 	cd "$dir"
 	tmp=$(mktemp -d "$work/XXXXXX")
-	if ! go test -c -vet=off -fuzz . -o "$tmp/test" . >"$tmp/log" 2>&1; then
+	if ! GOGC=400 go test -c -vet=off -fuzz . -o "$tmp/test" . >"$tmp/log" 2>&1; then
 		echo "$name" >>"$work/failed"
 		cat "$tmp/log"
 		return

@@ -34,6 +34,7 @@ func TestLongestFirstAndNoIdleSlot(t *testing.T) {
 		if took := time.Since(start); took != 6*time.Second {
 			t.Errorf("12 seconds of work in two places took %v, want 6s", took)
 		}
+		slices.Sort(began[:2]) // they begin at once
 		if want := []string{"b5", "c3", "d3", "a1"}; !slices.Equal(began, want) {
 			t.Errorf("began in the order %v, want %v", began, want)
 		}
