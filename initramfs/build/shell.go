@@ -70,7 +70,13 @@ func compileShell(ctx context.Context, dir string, o Options) (program []byte, c
 	defer os.RemoveAll(tmp)
 	cmd := exec.CommandContext(ctx, "go", "run", ".", filepath.Join(tmp, "bb"))
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GOFLAGS=", "GOWORK=off", "GOAMD64=v1", "CGO_ENABLED=0")
+	// The program that compiles them is compiled as the agent is, so that the standard library is compiled once. It then has to be told
+	// where that is.
+	goroot, err := output(exec.CommandContext(ctx, "go", "env", "GOROOT"))
+	if err != nil {
+		return nil, nil, err
+	}
+	cmd.Env = append(os.Environ(), "GOFLAGS=-trimpath", "GOROOT="+strings.TrimSpace(string(goroot)), "GOGC=400", "GOWORK=off", "GOAMD64=v1", "CGO_ENABLED=0")
 	list, err := output(cmd)
 	if err != nil {
 		return nil, nil, fmt.Errorf("compile the commands: %w", err)
