@@ -26,6 +26,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 	"github.com/ingot-metal/ingot/conductor/workload"
@@ -65,7 +66,7 @@ func logger(cfg config.Config, w io.Writer) *slog.Logger {
 	if err := level.UnmarshalText([]byte(cfg.LogLevel)); err != nil {
 		level = slog.LevelInfo
 	}
-	o := &slog.HandlerOptions{Level: level}
+	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return redact.Attr(a) }}
 	if cfg.LogFormat == "json" {
 		return slog.New(slog.NewJSONHandler(w, o))
 	}

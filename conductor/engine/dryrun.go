@@ -7,6 +7,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // Dry is what a request would begin.
@@ -43,7 +44,7 @@ func (e *Engine) DryRun(ctx context.Context, ident string, r Request) (Dry, erro
 	}
 	if r.Verb == node.DoRescue {
 		if r.RescuePassword != "" {
-			r.rescueHash = "******"
+			r.rescueHash = redact.Stars
 		}
 		if err := instance.BeginRescue(n, r.rescueHash); err != nil {
 			return Dry{}, err

@@ -112,7 +112,7 @@ func TestDryRun(t *testing.T) {
 			got = append(got, fmt.Sprintf("%d %s %s", s.Priority, s.Name, s.Args))
 		}
 	}
-	want := []string{`90 a {"n":9}`, `80 write_image {"image_os_hash_algo":"sha256","image_os_hash_value":"ab","image_pull_secret":"******","image_source":"https://images/n1"}`,
+	want := []string{`90 a {"n":9}`, `80 write_image {"image_os_hash_algo":"sha256","image_os_hash_value":"ab","image_pull_secret":"******","image_source":"https://me:******@images/n1?token=******"}`,
 		`70 write_configdrive {"configdrive":"******"}`, `60 prepare_instance_boot {}`}
 	if !slices.Equal(got, want) {
 		t.Errorf("the plan is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -299,7 +299,7 @@ func drop(m map[string]any) (out map[string]any, hidden []string) {
 func masked(v any) bool {
 	switch x := v.(type) {
 	case string:
-		return x == rest.Masked
+		return strings.Contains(x, rest.Masked) // also a URL whose password is masked
 	case map[string]any:
 		return slices.ContainsFunc(slices.Collect(maps.Values(x)), masked)
 	case []any:

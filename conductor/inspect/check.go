@@ -8,6 +8,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // Report is what a rule would do.
@@ -106,8 +107,8 @@ func diff(path string, a, b any, tell func(path string, from, to any)) {
 	if pyRepr(a) == pyRepr(b) {
 		return
 	}
-	if key := path[strings.LastIndexByte(path, '/')+1:]; secret(key) || nodeSecret(key) {
+	if key := path[strings.LastIndexByte(path, '/')+1:]; redact.Secret(key) || key == "configdrive" {
 		a, b = stars(a), stars(b)
 	}
-	tell(path, hide(a), hide(b))
+	tell(path, hidden(a), hidden(b))
 }

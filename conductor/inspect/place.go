@@ -10,6 +10,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // scope is what places in a rule's texts can refer to.
@@ -22,18 +23,11 @@ type scope struct {
 	lacking func(text string, err error)
 }
 
-// masked stands for a secret.
+// masked stands for a secret, in rules as in Ironic.
 const masked = "***"
 
-// secrets are the keys of inventory and plugin data that Ironic keeps from rules.
-var secrets = []string{"password", "auth_token", "bmc_password"}
-
-func secret(key string) bool { return slices.Contains(secrets, key) }
-
-// nodeSecret tells whether a key of the node's own maps has a secret: those are told to no rule.
-func nodeSecret(key string) bool {
-	return strings.Contains(strings.ToLower(key), "password") || key == "configdrive" || key == "image_pull_secret" || key == "auth_token"
-}
+// hidden is a copy of a value without its secrets. Those of the node's own are told to no rule.
+func hidden(v any) any { return redact.With(v, masked, "configdrive") }
 
 // attributes are what {node.NAME} can be.
 func attributes(n *node.Node) map[string]any {
@@ -47,15 +41,7 @@ func attributes(n *node.Node) map[string]any {
 	for i, t := range n.Traits {
 		traits[i] = t
 	}
-	object := func(m map[string]any) any {
-		out := make(map[string]any, len(m))
-		for k, v := range m {
-			if out[k] = v; nodeSecret(k) {
-				out[k] = masked
-			}
-		}
-		return out
-	}
+	object := func(m map[string]any) any { return hidden(m) }
 	out := map[string]any{
 		"uuid": n.UUID, "name": text(n.Name), "driver": n.Driver, "driver_info": object(n.DriverInfo), "properties": object(n.Properties),
 		"extra": object(n.Extra), "instance_info": object(n.InstanceInfo), "instance_uuid": text(n.InstanceUUID), "resource_class": text(n.ResourceClass),
@@ -163,7 +149,7 @@ func (sc *scope) value(text string) (any, error) {
 			if !ok {
 				return nil, &missingError{name, s.key}
 			}
-			if v = got; mask && secret(s.key) {
+			if v = got; mask && redact.Secret(s.key) {
 				v = masked
 			}
 		case []any:
@@ -177,35 +163,12 @@ func (sc *scope) value(text string) (any, error) {
 		}
 	}
 	if mask {
-		v = hide(v)
+		v = hidden(v)
 	}
 	if p.repr {
 		v = pyRepr(v)
 	}
 	return v, nil
-}
-
-// hide is a copy of a value without its secrets.
-func hide(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		out := make(map[string]any, len(v))
-		for k, in := range v {
-			if secret(k) {
-				out[k] = masked
-				continue
-			}
-			out[k] = hide(in)
-		}
-		return out
-	case []any:
-		out := make([]any, len(v))
-		for i := range v {
-			out[i] = hide(v[i])
-		}
-		return out
-	}
-	return v
 }
 
 // piece is a part of a text: literal, or a place.

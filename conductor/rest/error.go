@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+
+	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // Error is an answer that is not a success. Clients get its Message in one of two shapes: a fault, which is what requests that
@@ -62,13 +64,15 @@ type outer struct {
 	ErrorMessage json.RawMessage `json:"error_message"`
 }
 
-// Body gives the JSON to send: an object whose only member is a string that holds JSON itself.
+// Body gives the JSON to send: an object whose only member is a string that holds JSON itself. Whatever the message was made from, secrets that
+// can be told as such are not in it.
 func (e *Error) Body() []byte {
 	var inner any
+	message := redact.Text(e.Message)
 	if e.IsRouting {
-		inner = routing{e.Status, http.StatusText(e.Status), e.Message}
+		inner = routing{e.Status, http.StatusText(e.Status), message}
 	} else {
-		f := fault{FaultCode: "Client", FaultString: e.Message}
+		f := fault{FaultCode: "Client", FaultString: message}
 		if e.Status >= 500 {
 			f.FaultCode = "Server"
 		}

@@ -115,7 +115,7 @@ func (p *Patch) Apply(doc map[string]any) *Error {
 	for _, op := range p.ops {
 		verb := op.sent["op"].(string)
 		refuse := func(why string) *Error {
-			return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("Couldn't apply patch '%s'. Reason: %s", Repr(op.sent), why)}
+			return RefusedPatch(why, map[string]any{"op": verb, "path": op.sent["path"]})
 		}
 		if verb == "remove" && len(op.keys) == 1 {
 			delete(doc, op.keys[0]) // absent means that it has its default already
@@ -132,16 +132,36 @@ func (p *Patch) Apply(doc map[string]any) *Error {
 	return nil
 }
 
-// change applies one operation below root.
+// RefusedPatch is the answer to a PATCH that can't be applied. what is the operation, or all of them; of each its name and its path are shown, and
+// no value.
+func RefusedPatch(why string, what any) *Error {
+	bare := func(op any) any {
+		o, ok := op.(map[string]any)
+		if !ok {
+			return op
+		}
+		return map[string]any{"op": o["op"], "path": o["path"]}
+	}
+	if list, ok := what.([]any); ok {
+		shown := make([]any, len(list))
+		for i := range list {
+			shown[i] = bare(list[i])
+		}
+		what = shown
+	}
+	return &Error{Status: http.StatusBadRequest, Message: fmt.Sprintf("Couldn't apply patch '%s'. Reason: %s", Repr(bare(what)), why)}
+}
+
+// change applies one operation below root. Its errors name paths, never what is there.
 func change(root map[string]any, keys []string, op string, value any) error {
 	var at any = root
 	set := func(any) {} // puts a list that had to grow back where it was
-	for _, key := range keys[:len(keys)-1] {
+	for depth, key := range keys[:len(keys)-1] {
 		switch x := at.(type) {
 		case map[string]any:
 			next, ok := x[key]
 			if !ok {
-				return fmt.Errorf("member '%s' not found in %s", key, Repr(x))
+				return fmt.Errorf("member '%s' not found in %s", key, pointer(keys[:depth]))
 			}
 			set = func(v any) { x[key] = v }
 			at = next
@@ -153,7 +173,7 @@ func change(root map[string]any, keys []string, op string, value any) error {
 			set = func(v any) { x[i] = v }
 			at = x[i]
 		default:
-			return fmt.Errorf("there is nothing below %s", Repr(at))
+			return fmt.Errorf("there is nothing below %s", pointer(keys[:depth]))
 		}
 	}
 	last := keys[len(keys)-1]
@@ -187,9 +207,18 @@ func change(root map[string]any, keys []string, op string, value any) error {
 			}
 		}
 	default:
-		return fmt.Errorf("there is nothing below %s", Repr(at))
+		return fmt.Errorf("there is nothing below %s", pointer(keys[:len(keys)-1]))
 	}
 	return nil
+}
+
+// pointer writes names as a path.
+func pointer(keys []string) string {
+	var b strings.Builder
+	for _, key := range keys {
+		b.WriteString("/" + strings.NewReplacer("~", "~0", "/", "~1").Replace(key))
+	}
+	return "'" + b.String() + "'"
 }
 
 func index(list []any, key string, limit int) (int, error) {

@@ -84,7 +84,7 @@ func TestPatch(t *testing.T) {
 		{"remove the attribute", `[{"op":"remove","path":"/extra"}]`, `{}`, ""},
 		{"missing parent", `[{"op":"add","path":"/extra/x/y","value":1}]`, "", "member 'x' not found"},
 		{"replace what is not there", `[{"op":"replace","path":"/extra/x","value":1}]`, "", "can't replace a non-existent object 'x'"},
-		{"below a number", `[{"op":"add","path":"/extra/a/b/c","value":1}]`, "", "nothing below 1"},
+		{"below a number", `[{"op":"add","path":"/extra/a/b/c","value":1}]`, "", "nothing below '/extra/a/b'"},
 		{"list index", `[{"op":"remove","path":"/extra/l/7"}]`, "", "out of range"},
 		{"not allowed", `[{"op":"add","path":"/uuid","value":1}]`, "", "Cannot patch /uuid"},
 		{"all or nothing is the caller's", `[{"op":"add","path":"/extra"}]`, "", "does not contain a 'value'"},
@@ -148,6 +148,8 @@ func TestPatchEscapes(t *testing.T) {
 func FuzzPatch(f *testing.F) {
 	f.Add(`[{"op":"add","path":"/extra/a/0","value":[1]}]`)
 	f.Add(`[{"op":"remove","path":"/extra/l/-"}]`)
+	f.Add(`[{"op":"remove","path":"/extra/none/x"}]`)
+	f.Add(`[{"op":"add","path":"/extra/a/1/x","value":1}]`)
 	f.Add(`[{"op":"replace","path":"/extra","value":null},{"op":"add","path":"/extra/x","value":1}]`)
 	f.Fuzz(func(t *testing.T, text string) {
 		var body any
@@ -161,27 +163,38 @@ func FuzzPatch(f *testing.F) {
 			}
 			p.Roots()
 			p.Removes("extra")
-			p.Apply(map[string]any{"extra": map[string]any{"a": []any{1.0}, "l": []any{}}})
+			doc := map[string]any{"extra": map[string]any{"a": []any{1.0, "canary"}, "l": []any{}, "canary": "canary"}}
+			if err := p.Apply(doc); err != nil && !strings.Contains(text, "canary") && strings.Contains(err.Message, "canary") {
+				t.Errorf("%s: the error holds what is stored: %s", text, err.Message)
+			}
 		}
 	})
 }
 
-func TestMask(t *testing.T) {
-	in := map[string]any{"ipmi_password": "x", "ipmi_username": "u", "deploy_kernel": "k", "kernel_append_params": "quiet",
-		"inner": map[string]any{"auth_token": "t", "n": 1}, "configdrive": map[string]any{"user_data": "secret text"}, "snmp_community": "", "ipmi_hex_kg_key": "00"}
-	got := Mask(in, "configdrive")
-	want := map[string]any{"ipmi_password": Masked, "ipmi_username": "u", "deploy_kernel": "k", "kernel_append_params": "quiet",
-		"inner": map[string]any{"auth_token": Masked, "n": 1}, "configdrive": Masked, "snmp_community": "", "ipmi_hex_kg_key": Masked}
-	if !reflect.DeepEqual(got, want) {
-		t.Errorf("Mask = %v, want %v", got, want)
+func TestErrorsShowNoSecrets(t *testing.T) {
+	secret := &Schema{Types: []string{"object"}, Hidden: true, Props: map[string]*Schema{"a": {Types: []string{"integer"}}}}
+	s := &Schema{Types: []string{"object"}, Props: map[string]*Schema{"driver_info": secret, "rescue_password": {Types: []string{"integer"}}, "name": {MaxLen: 3}}}
+	for _, c := range []struct {
+		body any
+		want string
+	}{
+		{map[string]any{"driver_info": "canary"}, "****** is not of type 'object'"},
+		{map[string]any{"driver_info": map[string]any{"a": "canary"}}, "****** is not of type 'integer'"},
+		{map[string]any{"rescue_password": "canary"}, "****** is not of type 'integer'"},
+		{[]any{map[string]any{"password": "canary"}}, "[...] is not of type 'object'"},
+		{map[string]any{"name": map[string]any{"password": "canary"}}, ""},
+		{"text", "'text' is not of type 'object'"},
+		{map[string]any{"name": "long"}, "'long' is too long"},
+	} {
+		if got := s.Check(c.body); got != c.want {
+			t.Errorf("Check(%v) = %q, want %q", c.body, got, c.want)
+		}
 	}
-	Unmask(got, in)
-	if got["ipmi_password"] != "x" || got["inner"].(map[string]any)["auth_token"] != "t" {
-		t.Errorf("Unmask gave %v", got)
+	if got := Shown(map[string]any{"a": "canary", "b": []any{"canary"}, "c": map[string]any{}}); got != "{'a': ..., 'b': [...], 'c': {}}" {
+		t.Errorf("Shown = %s", got)
 	}
-	fresh := map[string]any{"new_secret": Masked}
-	if Unmask(fresh, in); fresh["new_secret"] != Masked {
-		t.Errorf("Unmask invented %v", fresh)
+	if got := string(BadRequest("get %s", "http://u:canary@h/a?token=canary").Body()); strings.Contains(got, "canary") {
+		t.Errorf("Body = %s", got)
 	}
 }
 

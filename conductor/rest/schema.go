@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // Schema is what a JSON value has to be. It knows the few rules that the API's bodies need; the texts of its errors are those
@@ -23,34 +25,45 @@ type Schema struct {
 	MinLen   int // of a string or an array
 	Enum     []any
 	Pattern  *regexp.Regexp
+	Hidden   bool // errors show nothing of the value: it holds secrets, or may
 	// PatternText is how Pattern is written in errors; empty: as it is.
 	PatternText string
 }
 
 // Check returns what is wrong with v, or "". The first fault in the order unknown property, property, missing property.
-func (s *Schema) Check(v any) string {
+func (s *Schema) Check(v any) string { return s.check(v, false) }
+
+// check is Check. Of what is hidden, and of all in it, no value is shown.
+func (s *Schema) check(v any, hidden bool) string {
 	if s == nil {
 		return ""
+	}
+	hidden = hidden || s.Hidden
+	shown := func() string {
+		if hidden && v != nil {
+			return redact.Stars
+		}
+		return Shown(v)
 	}
 	if len(s.Types) > 0 && !slices.ContainsFunc(s.Types, func(t string) bool { return isType(v, t) }) {
 		quoted := make([]string, len(s.Types))
 		for i, t := range s.Types {
 			quoted[i] = Repr(t)
 		}
-		return fmt.Sprintf("%s is not of type %s", Repr(v), strings.Join(quoted, ", "))
+		return fmt.Sprintf("%s is not of type %s", shown(), strings.Join(quoted, ", "))
 	}
 	if len(s.Enum) > 0 && v != nil && !slices.Contains(s.Enum, v) {
-		return fmt.Sprintf("%s is not one of %s", Repr(v), Repr(s.Enum))
+		return fmt.Sprintf("%s is not one of %s", shown(), Repr(s.Enum))
 	}
 	switch x := v.(type) {
 	case map[string]any:
-		return s.checkObject(x)
+		return s.checkObject(x, hidden)
 	case []any:
 		if len(x) < s.MinLen {
-			return Repr(v) + " is too short"
+			return shown() + " is too short"
 		}
 		for _, item := range x {
-			if fault := s.Items.Check(item); fault != "" {
+			if fault := s.Items.check(item, hidden); fault != "" {
 				return fault
 			}
 		}
@@ -58,17 +71,17 @@ func (s *Schema) Check(v any) string {
 		n := utf8.RuneCountInString(x)
 		switch {
 		case s.MaxLen > 0 && n > s.MaxLen:
-			return Repr(v) + " is too long"
+			return shown() + " is too long"
 		case n < s.MinLen:
-			return Repr(v) + " is too short"
+			return shown() + " is too short"
 		case s.Pattern != nil && !s.Pattern.MatchString(x):
-			return fmt.Sprintf("%s does not match %s", Repr(v), Repr(cmp.Or(s.PatternText, s.Pattern.String())))
+			return fmt.Sprintf("%s does not match %s", shown(), Repr(cmp.Or(s.PatternText, s.Pattern.String())))
 		}
 	}
 	return ""
 }
 
-func (s *Schema) checkObject(o map[string]any) string {
+func (s *Schema) checkObject(o map[string]any, hidden bool) string {
 	if s.fits(o) {
 		return ""
 	}
@@ -89,7 +102,7 @@ func (s *Schema) checkObject(o map[string]any) string {
 		}
 	}
 	for _, name := range names {
-		if fault := s.Props[name].Check(o[name]); fault != "" {
+		if fault := s.Props[name].check(o[name], hidden || redact.Secret(name)); fault != "" {
 			return fault
 		}
 	}
@@ -133,6 +146,46 @@ func isType(v any, t string) bool {
 		return t == "object"
 	}
 	return false
+}
+
+// shownText is how much of a text an error shows.
+const shownText = 256
+
+// Shown writes a JSON value that was sent, or stored, as errors show it: a text or a number as Repr does, a long text cut; of lists and objects
+// only how they are made and what the members are called, since nobody knows what is in them.
+func Shown(v any) string {
+	if s, ok := v.(string); ok {
+		s = redact.Text(s)
+		if r := []rune(s); len(r) > shownText {
+			s = string(r[:shownText]) + "..."
+		}
+		return Repr(s)
+	}
+	return outline(v, true)
+}
+
+func outline(v any, whole bool) string {
+	switch x := v.(type) {
+	case []any:
+		if len(x) > 0 {
+			return "[...]"
+		}
+	case map[string]any:
+		items := make([]string, 0, len(x))
+		for i, k := range slices.SortedFunc(maps.Keys(x), reprOrder) {
+			if i == 16 {
+				items = append(items, "...")
+				break
+			}
+			items = append(items, Shown(k)+": "+outline(x[k], false))
+		}
+		return "{" + strings.Join(items, ", ") + "}"
+	default:
+		if !whole {
+			return "..."
+		}
+	}
+	return Repr(v)
 }
 
 // Repr writes a JSON value the way the API's messages have always quoted them, which is Python's: 'text', True, None, {'a': 1}.

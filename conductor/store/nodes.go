@@ -15,10 +15,11 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // HiddenConfigDrive stands for a config drive in what Nodes returns, because they can be large. Node returns the real thing.
-const HiddenConfigDrive = "******"
+const HiddenConfigDrive = redact.Stars
 
 // sealedPart is what of a node is encrypted, config drive apart.
 type sealedPart struct {
@@ -302,6 +303,10 @@ func (s *Store) SaveNode(ctx context.Context, n *node.Node) error {
 
 // putNode writes n. With before it writes what differs from that, raising the version, and nothing if nothing does.
 func (s *Store) putNode(tx *txn, n *node.Node, before *row) error {
+	n.LastError = redact.Text(n.LastError)
+	if n.Job != nil {
+		n.Job.Failure, n.Job.Detail = redact.Text(n.Job.Failure), redact.Text(n.Job.Detail)
+	}
 	r, err := encode(n)
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // How much of a node's past is kept. Older lines make room for newer ones.
@@ -38,6 +39,7 @@ func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 	if h.User != "" && h.User == s.notes.by.User {
 		project = s.notes.by.Project
 	}
+	h.Event = redact.Text(h.Event)
 	res, err := tx.Exec(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone)
 		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0 FROM nodes WHERE uuid = ?`,
 		h.UUID, micros(h.At), h.Type, h.Severity, h.Event, h.Conductor, h.User, project, id)
@@ -106,7 +108,7 @@ func (s *Store) addMark(tx *txn, m node.Mark) error {
 	if err != nil {
 		return fmt.Errorf("write mark: %w", err)
 	}
-	_, err = tx.Exec(`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES (?, ?, ?, ?, ?)`, id, m.JobID, m.Name, micros(m.At), m.Detail)
+	_, err = tx.Exec(`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES (?, ?, ?, ?, ?)`, id, m.JobID, m.Name, micros(m.At), redact.Text(m.Detail))
 	if err != nil {
 		return fmt.Errorf("write mark: %w", err)
 	}

@@ -96,7 +96,7 @@ func (c *Call) Object(what string) (map[string]any, *rest.Error) {
 	case map[string]any:
 		return b, nil
 	}
-	return nil, rest.BadRequest("Schema error for %s: %s is not of type 'object'", what, rest.Repr(c.Body))
+	return nil, rest.BadRequest("Schema error for %s: %s is not of type 'object'", what, rest.Shown(c.Body))
 }
 
 // Arguments returns the body of an action: an object with no other members than those named.

@@ -16,6 +16,7 @@ var (
 	OptionalText   = &rest.Schema{Types: []string{"string", "null"}}
 	OptionalFlag   = &rest.Schema{Types: []string{"string", "boolean", "null"}}
 	OptionalObject = &rest.Schema{Types: []string{"object", "null"}}
+	SecretObject   = &rest.Schema{Types: []string{"object", "null"}, Hidden: true} // holds secrets among other things
 )
 
 // Texts gives the strings of a JSON list.

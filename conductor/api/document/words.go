@@ -36,10 +36,10 @@ func CheckTrait(t string) *rest.Error {
 // TraitFault says what is wrong with the name of a trait, or "".
 func TraitFault(t string) string {
 	if len(t) > 255 {
-		return rest.Repr(t) + " is too long"
+		return rest.Shown(t) + " is too long"
 	}
 	if !customTrait.MatchString(t) && !standardTrait.MatchString(t) {
-		return fmt.Sprintf("%s is not valid under any of the given schemas. Possible root cause: %s does not match %s", rest.Repr(t), rest.Repr(t), rest.Repr(customTrait.String()))
+		return fmt.Sprintf("%s is not valid under any of the given schemas. Possible root cause: %s does not match %s", rest.Shown(t), rest.Shown(t), rest.Repr(customTrait.String()))
 	}
 	return ""
 }
@@ -57,7 +57,7 @@ func Boolean(name string, v any) (bool, *rest.Error) {
 			return false, nil
 		}
 	}
-	return false, rest.BadRequest("Invalid %s: Unrecognized value %s, acceptable values are: '0', '1', 'f', 'false', 'n', 'no', 'off', 'on', 't', 'true', 'y', 'yes'", name, rest.Repr(v))
+	return false, rest.BadRequest("Invalid %s: Unrecognized value %s, acceptable values are: '0', '1', 'f', 'false', 'n', 'no', 'off', 'on', 't', 'true', 'y', 'yes'", name, rest.Shown(v))
 }
 
 // IsUUID tells whether s is a UUID in its usual form.

@@ -39,8 +39,8 @@ var patchRules = func() map[string]access.Rule {
 	return m
 }()
 
-// redact hides from a node's lessee what tells of the site's insides.
-func redact(c *call.Call, n *node.Node, out *rest.Node) {
+// conceal hides from a node's lessee what tells of the site's insides.
+func conceal(c *call.Call, n *node.Node, out *rest.Node) {
 	o := access.Of(n)
 	if c.Actor.All || c.Actor.May(access.NodeListAll, o) {
 		return

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -46,7 +47,7 @@ func (f *fault) in(name string) *fault {
 	return &fault{name + f.where, f.what}
 }
 
-func is(v any, what string) *fault { return &fault{what: rest.Repr(v) + " is " + what} }
+func is(v any, what string) *fault { return &fault{what: rest.Repr(redact.Value(v)) + " is " + what} }
 
 // shape are the members of an object that are known.
 type shape []struct {

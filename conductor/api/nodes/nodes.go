@@ -59,7 +59,7 @@ var schema = func() *rest.Schema {
 		Props: map[string]*rest.Schema{
 			"automated_clean": document.OptionalFlag, "chassis_uuid": document.OptionalText, "conductor_group": document.OptionalText,
 			"console_enabled": document.OptionalFlag, "disable_power_off": document.OptionalFlag, "description": {Types: []string{"string", "null"}, MaxLen: 4096},
-			"driver": {Types: []string{"string"}}, "driver_info": document.OptionalObject, "extra": document.OptionalObject, "instance_info": document.OptionalObject,
+			"driver": {Types: []string{"string"}}, "driver_info": document.SecretObject, "extra": document.OptionalObject, "instance_info": document.SecretObject,
 			"instance_name": {Types: []string{"string", "null"}, MinLen: 1, MaxLen: 255}, "parent_node": {Types: []string{"string", "null"}, MaxLen: 255},
 			"instance_uuid": document.OptionalText, "lessee": document.OptionalText, "maintenance": document.OptionalFlag, "name": document.OptionalText,
 			"network_data": document.OptionalObject, "owner": document.OptionalText, "properties": document.OptionalObject,

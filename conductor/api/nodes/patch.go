@@ -14,6 +14,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -301,7 +302,7 @@ var patchedSchema = func() *rest.Schema {
 
 func unmask(d map[string]any, name string, stored map[string]any) {
 	if sent, ok := d[name].(map[string]any); ok {
-		rest.Unmask(sent, stored)
+		redact.Restore(sent, stored)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -24,7 +25,7 @@ func (s *Handlers) Show(c *call.Call, n *node.Node, names ...string) rest.Node {
 		if !wanted(name) {
 			return nil
 		}
-		return rest.Mask(m, also...)
+		return redact.Map(m, also...)
 	}
 	var used map[string]string
 	if len(names) == 0 || slices.ContainsFunc(names, func(name string) bool { return strings.HasSuffix(name, "_interface") }) {
@@ -118,7 +119,7 @@ func (s *Handlers) Show(c *call.Call, n *node.Node, names ...string) rest.Node {
 			out.ServiceStep = step
 		}
 	}
-	redact(c, n, &out)
+	conceal(c, n, &out)
 	return out.For(c.Version)
 }
 

@@ -2,7 +2,6 @@ package own
 
 import (
 	"context"
-	"encoding/json"
 	"net/http"
 	"strconv"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/trace"
 )
@@ -31,9 +31,7 @@ func showJob(j *node.Job) *rest.Job {
 		if js.Status == "" {
 			js.Status = "pending"
 		}
-		if len(st.Result) > 0 && json.Valid(st.Result) {
-			js.Result = st.Result
-		}
+		js.Result = redact.JSON(st.Result)
 		out.Steps[i] = js
 	}
 	return out

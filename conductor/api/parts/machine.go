@@ -73,7 +73,7 @@ func (s *Handlers) putBootMode(ctx context.Context, c *call.Call) (*call.Reply, 
 	}
 	mode, _ := v.(string)
 	if mode != "bios" && mode != "uefi" {
-		return nil, rest.BadRequest("Invalid boot mode %s requested for node. Allowed boot modes are: bios, uefi", strings.Trim(rest.Repr(v), "'"))
+		return nil, rest.BadRequest("Invalid boot mode %s requested for node. Allowed boot modes are: bios, uefi", strings.Trim(rest.Shown(v), "'"))
 	}
 	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
@@ -193,7 +193,7 @@ func (s *Handlers) putIndicator(ctx context.Context, c *call.Call) (*call.Reply,
 	}
 	state, ok := v.(string)
 	if !ok {
-		return nil, rest.BadRequest("Expected string for state: %s", rest.Repr(v))
+		return nil, rest.BadRequest("Expected string for state: %s", rest.Shown(v))
 	}
 	name, component, err := lampName(c)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -51,7 +52,7 @@ func checkLink(v rest.Version, was *node.Port, link map[string]any) *rest.Error 
 		fault = missingOf(link)
 	}
 	if fault != "" {
-		return rest.BadRequest("Schema error for local_link_connection: %s is not valid under any of the given schemas. Possible root cause: %s", rest.Repr(link), fault)
+		return rest.BadRequest("Schema error for local_link_connection: %s is not valid under any of the given schemas. Possible root cause: %s", rest.Repr(redact.Map(link)), fault)
 	}
 	if _, ok := link["network_type"]; ok && v < rest.VersionNetworkType {
 		return rest.NotAcceptable()

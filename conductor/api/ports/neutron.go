@@ -36,11 +36,11 @@ func (s *Handlers) postEvents(_ context.Context, c *call.Call) (*call.Reply, err
 	for _, e := range b["events"].([]any) {
 		event := e.(map[string]any)
 		if id := event["port_id"].(string); !document.IsUUID(id) {
-			return nil, rest.BadRequest("Schema error for evts: %s is not a 'uuid'", rest.Repr(id))
+			return nil, rest.BadRequest("Schema error for evts: %s is not a 'uuid'", rest.Shown(id))
 		}
 		if mac := event["mac_address"].(string); mac != "" {
 			if _, ok := document.HardwareAddress(mac); !ok {
-				return nil, rest.BadRequest("Schema error for evts: %s is not a 'mac-address'", rest.Repr(mac))
+				return nil, rest.BadRequest("Schema error for evts: %s is not a 'mac-address'", rest.Shown(mac))
 			}
 		}
 		s.log.Debug("event of the network service", "event", event["event"], "port", event["port_id"], "status", event["status"])

@@ -23,6 +23,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/api/nodes"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -209,7 +210,7 @@ func (s *Handlers) heartbeat(ctx context.Context, c *call.Call) (*call.Reply, er
 	for _, name := range slices.Sorted(maps.Keys(b)) {
 		v, ok := b[name].(string)
 		if !ok && b[name] != nil {
-			return nil, rest.BadRequest("Expected string for %s: %s", name, rest.Repr(b[name]))
+			return nil, rest.BadRequest("Expected string for %s: %s", name, rest.Shown(redact.Map(b)[name]))
 		}
 		text[name] = v
 	}

@@ -36,7 +36,7 @@ func New(st keeper, find *finder.Finder, mask inspect.Masking) *Handlers {
 // ruleParts is a list of conditions or actions; package inspect says what they have to be.
 func ruleParts(min int) *rest.Schema {
 	args := &rest.Schema{Types: []string{"array", "object"}}
-	return &rest.Schema{Types: []string{"array"}, MinLen: min, Items: &rest.Schema{
+	return &rest.Schema{Types: []string{"array"}, MinLen: min, Hidden: true, Items: &rest.Schema{
 		Types: []string{"object"}, Required: []string{"op", "args"},
 		Props: map[string]*rest.Schema{"op": {Types: []string{"string"}}, "args": args, "loop": args, "multiple": {Types: []string{"string"}}},
 	}}
@@ -87,6 +87,9 @@ func (s *Handlers) kind() *resource.Kind[node.InspectionRule, rest.InspectionRul
 				v.Phase = inspect.PhaseMain
 			}
 			if err := inspect.Validate(v); err != nil {
+				if v.Sensitive {
+					return rest.BadRequest("Inspection rule validation failed. The reason is not shown, since the rule is sensitive: try it out with other values, and not sensitive.")
+				}
 				return rest.BadRequest("Inspection rule validation failed. Reason: %s", err)
 			}
 			return nil

@@ -56,7 +56,7 @@ func (s *Handlers) postPlan(ctx context.Context, c *call.Call) (*call.Reply, err
 				}
 			}
 			out.Steps = append(out.Steps, rest.PlanStep{Interface: st.Interface, Step: st.Name, Priority: st.Priority, InBand: st.InBand,
-				Abortable: st.Abortable, Args: rest.Mask(args)})
+				Abortable: st.Abortable, Args: args})
 		}
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil

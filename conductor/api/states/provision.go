@@ -40,7 +40,7 @@ func listedSteps(v rest.Version) *rest.Schema {
 	s := &rest.Schema{
 		Types: []string{"object"}, Closed: true, Required: []string{"interface", "step"},
 		Props: map[string]*rest.Schema{
-			"interface": {Enum: templates.NewInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}},
+			"interface": {Enum: templates.NewInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}, Hidden: true},
 		},
 	}
 	if v < rest.VersionFirmware {
@@ -70,13 +70,13 @@ var wholeNumber = regexp.MustCompile(`^[0-9]+$`)
 var deploySteps = &rest.Schema{Types: []string{"array"}, Items: &rest.Schema{
 	Types: []string{"object"}, Closed: true, Required: []string{"interface", "step", "args", "priority"},
 	Props: map[string]*rest.Schema{
-		"interface": {Enum: templates.StepInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}},
+		"interface": {Enum: templates.StepInterfaces}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}, Hidden: true},
 		"priority": {Types: []string{"integer", "string"}, Pattern: wholeNumber},
 	},
 }}
 
 var driveSchema = &rest.Schema{
-	Types: []string{"object"}, Closed: true,
+	Types: []string{"object"}, Closed: true, Hidden: true,
 	Props: map[string]*rest.Schema{
 		"meta_data": {Types: []string{"object"}}, "network_data": {Types: []string{"object"}},
 		"user_data": {Types: []string{"object", "array", "string", "null"}}, "vendor_data": {Types: []string{"object"}},

@@ -90,7 +90,7 @@ func checkRunbook(_ context.Context, c *call.Call, was *node.Runbook, d map[stri
 	body, name := subject(was != nil, "runbook"), document.Text(d, "name")
 	switch free := c.Version >= rest.VersionRunbookTraits; {
 	case free && (!runbookName.MatchString(name) || len(name) > 255):
-		return rest.BadRequest("Schema error for %s: %s does not match %s", body, rest.Repr(name), rest.Repr(runbookName.String()))
+		return rest.BadRequest("Schema error for %s: %s does not match %s", body, rest.Shown(name), rest.Repr(runbookName.String()))
 	case !free && (was == nil || was.Name != name):
 		if fault := document.TraitFault(name); fault != "" {
 			return rest.BadRequest("Schema error for %s: %s", body, fault)
@@ -123,7 +123,7 @@ func checkRunbook(_ context.Context, c *call.Call, was *node.Runbook, d map[stri
 		d["owner"] = nil
 	}
 	if public && document.Text(d, "owner") != "" {
-		return rest.BadRequest("Couldn't apply patch '%s'. Reason: There cannot be an owner for a public runbook", rest.Repr(c.Body))
+		return rest.RefusedPatch("There cannot be an owner for a public runbook", c.Body)
 	}
 	return nil
 }
@@ -152,7 +152,7 @@ func (s *Handlers) UseRunbook(ctx context.Context, c *call.Call, b map[string]an
 	}
 	ident, ok := v.(string)
 	if !ok || ident == "" {
-		return rest.BadRequest("Expected UUID or name for runbook: %s", rest.Repr(v))
+		return rest.BadRequest("Expected UUID or name for runbook: %s", rest.Shown(v))
 	}
 	if req.Verb != node.Clean && req.Verb != node.Service {
 		return rest.BadRequest(`"runbooks" is only valid when setting target provision state to any of ['clean', 'service']`)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -27,7 +28,7 @@ func stepSchema(order string, needed ...string) *rest.Schema {
 	return &rest.Schema{
 		Types: []string{"object"}, Closed: true, Required: append([]string{"interface", "step"}, needed...),
 		Props: map[string]*rest.Schema{
-			"interface": {Types: []string{"string"}}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}},
+			"interface": {Types: []string{"string"}}, "step": {Types: []string{"string"}, MinLen: 1}, "args": {Types: []string{"object"}, Hidden: true},
 			order: {Types: []string{"integer", "string"}, Pattern: regexp.MustCompile(`^[0-9]+$`)},
 		},
 	}
@@ -42,7 +43,7 @@ func stepInterface(v rest.Version, name any) string {
 	if slices.Contains(known, name) {
 		return ""
 	}
-	return rest.Repr(name) + " is not one of " + rest.Repr(known)
+	return rest.Shown(name) + " is not one of " + rest.Repr(known)
 }
 
 // checkSteps refuses what a schema can't: a place that is no number from 0, and a step that is there twice.
@@ -59,7 +60,7 @@ func checkSteps(v rest.Version, d map[string]any, order, what string) (fault, in
 		}
 		at, ok := place(o[order])
 		if !ok {
-			return rest.Repr(o[order]) + " is too large", ""
+			return rest.Shown(o[order]) + " is too large", ""
 		}
 		if at < 0 {
 			return strconv.Itoa(at) + " is less than the minimum of 0", ""
@@ -106,7 +107,7 @@ func stepsIn(d map[string]any, order string, was []node.TemplateStep) ([]node.Te
 					if err != nil {
 						return nil, rest.BadRequest("%v; delete what it belongs to and make it anew.", err)
 					}
-					rest.Unmask(args, stored)
+					redact.Restore(args, stored)
 				}
 			}
 			b, err := json.Marshal(args)
@@ -162,7 +163,7 @@ func showSteps(steps []node.TemplateStep, order string) []rest.Object {
 		if order == "order" {
 			at = st.Order
 		}
-		out[i] = rest.Object{{Name: "interface", Value: st.Interface}, {Name: "step", Value: st.Step}, {Name: "args", Value: showArgs(st, func(args map[string]any) map[string]any { return rest.Mask(args) })}, {Name: order, Value: at}}
+		out[i] = rest.Object{{Name: "interface", Value: st.Interface}, {Name: "step", Value: st.Step}, {Name: "args", Value: showArgs(st, func(args map[string]any) map[string]any { return redact.Map(args) })}, {Name: order, Value: at}}
 	}
 	return out
 }

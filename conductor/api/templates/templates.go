@@ -65,7 +65,7 @@ func driversIn(extra map[string]any) ([]string, *rest.Error) {
 	}
 	for _, name := range names {
 		if _, ok := driver.ByName(name); !ok {
-			return nil, rest.BadRequest("extra's %s names hardware type %s, which is not one of %s", driversKey, rest.Repr(name), strings.Join(driver.Names(), ", "))
+			return nil, rest.BadRequest("extra's %s names hardware type %s, which is not one of %s", driversKey, rest.Shown(name), strings.Join(driver.Names(), ", "))
 		}
 	}
 	return names, nil

@@ -13,6 +13,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/api/resource"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -78,7 +79,7 @@ func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget
 		Table:  func() *store.Table[node.VolumeTarget] { return s.store.VolumeTargets() },
 		Fields: rest.VolumeTargetFields, Short: rest.VolumeTargetListFields,
 		Show: func(c *call.Call, v *node.VolumeTarget) rest.VolumeTarget {
-			properties := rest.Mask(v.Properties)
+			properties := redact.Map(v.Properties)
 			if !c.Actor.May(access.VolumeProperties, access.Object{}) {
 				properties = map[string]any{"redacted_contents": redactedVolume}
 			}
@@ -89,7 +90,7 @@ func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget
 			}
 		},
 		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"boot_index", "node_uuid", "volume_id", "volume_type"}, Props: map[string]*rest.Schema{
-			"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}}, "extra": document.OptionalObject, "properties": document.OptionalObject,
+			"uuid": document.OptionalText, "node_uuid": {Types: []string{"string"}}, "extra": document.OptionalObject, "properties": document.SecretObject,
 			"boot_index": {Types: []string{"integer"}}, "volume_id": {Types: []string{"string"}, MaxLen: 255}, "volume_type": {Types: []string{"string"}, MaxLen: 64},
 		}},
 		Patchable: []string{"boot_index", "extra", "node_uuid", "properties", "volume_id", "volume_type"},
@@ -108,7 +109,7 @@ func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget
 		},
 		Assign: func(_ *call.Call, v *node.VolumeTarget, d map[string]any) *rest.Error {
 			properties := document.Object(d, "properties")
-			rest.Unmask(properties, v.Properties)
+			redact.Restore(properties, v.Properties)
 			v.NodeUUID, v.VolumeID, v.VolumeType = document.Text(d, "node_uuid"), document.Text(d, "volume_id"), document.Text(d, "volume_type")
 			v.BootIndex, v.Properties, v.Extra = document.Number(d, "boot_index"), properties, document.Object(d, "extra")
 			return nil

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // Requests of rules are made before the transaction in which the rules are applied: nobody may have to wait for them there. Should the
@@ -110,7 +110,7 @@ func get(ctx context.Context, c inspect.Call) error {
 }
 
 func getOnce(ctx context.Context, client *http.Client, c inspect.Call) (again bool, err error) {
-	shown := instance.Redact(c.URL)
+	shown := redact.URL(c.URL)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.URL, nil)
 	if err != nil {
 		return false, fmt.Errorf("request to %s can't be made", shown)

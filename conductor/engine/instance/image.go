@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // CheckImage refuses a deployment that could only fail, or that nobody could trust.
@@ -17,7 +18,7 @@ func (s Site) CheckImage(n *node.Node) error {
 		return invalidf("instance_info has no image_source: set it to the URL of the image")
 	}
 	if s.imageURL(text("image_source")) == "" {
-		return invalidf("image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest", Redact(text("image_source")))
+		return invalidf("image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest", redact.URL(text("image_source")))
 	}
 	vouched, err := s.checkPublished(n)
 	if err != nil {
@@ -131,7 +132,7 @@ func (s Site) mirrors(n *node.Node) ([]string, error) {
 		text, _ := item.(string)
 		u := s.imageURL(text)
 		if u == "" || inRegistry(u) {
-			return nil, invalidf("image_mirrors has %q, which is not an http or https URL", Redact(text))
+			return nil, invalidf("image_mirrors has %q, which is not an http or https URL", redact.URL(text))
 		}
 		urls = append(urls, u)
 	}
@@ -200,7 +201,7 @@ func (s Site) checkPublished(n *node.Node) (vouched bool, err error) {
 		return false, invalidf("image_difference %q is not known: use auto, always or never", text("image_difference"))
 	}
 	if s := text("image_signature"); s != "" && !strings.HasPrefix(s, "http://") && !strings.HasPrefix(s, "https://") {
-		return false, invalidf("image_signature %q is not an http or https URL", Redact(s))
+		return false, invalidf("image_signature %q is not an http or https URL", redact.URL(s))
 	}
 	if inRegistry(text("image_source")) && n.InstanceInfo["image_mirrors"] != nil {
 		return false, invalidf("an image in a registry has no mirrors: leave out image_mirrors")

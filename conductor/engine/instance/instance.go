@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,16 +88,6 @@ func HasConfigDrive(n *node.Node) bool {
 		return d != ""
 	}
 	return true
-}
-
-// Redact takes credentials and query out of a URL.
-func Redact(s string) string {
-	u, err := url.Parse(s)
-	if err != nil || u.Host == "" {
-		return s
-	}
-	u.User, u.RawQuery, u.Fragment = nil, "", ""
-	return u.String()
 }
 
 func WholeNumber(v any) (int64, bool) {

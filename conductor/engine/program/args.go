@@ -8,6 +8,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/proto/drive"
 )
 
@@ -126,38 +127,5 @@ func arrays(config map[string]any) (uuids []string) {
 	return uuids
 }
 
-// secretArgs are arguments that nobody is shown.
-var secretArgs = []string{"configdrive", "image_pull_secret"}
-
 // Shown are arguments without what is secret in them.
-func Shown(args json.RawMessage) json.RawMessage {
-	var v any
-	if len(args) == 0 || json.Unmarshal(args, &v) != nil {
-		return nil
-	}
-	b, err := json.Marshal(masked(v))
-	if err != nil {
-		return nil
-	}
-	return b
-}
-
-func masked(v any) any {
-	switch v := v.(type) {
-	case map[string]any:
-		for k := range v {
-			if slices.Contains(secretArgs, k) {
-				v[k] = "******"
-				continue
-			}
-			v[k] = masked(v[k])
-		}
-	case []any:
-		for i := range v {
-			v[i] = masked(v[i])
-		}
-	case string:
-		return instance.Redact(v)
-	}
-	return v
-}
+func Shown(args json.RawMessage) json.RawMessage { return redact.JSON(args, "configdrive") }

@@ -5,8 +5,8 @@ import (
 	"reflect"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
 // MakesArrays tells whether a step is one of the agent's whose results say which arrays there are.
@@ -70,5 +70,5 @@ func Staged(s node.JobStep) *node.Staged {
 	// What can't be read is shown empty: the agent alone decides whether an image is the one that it wrote.
 	_ = json.Unmarshal(s.Args, &args)
 	_ = json.Unmarshal(s.Result, &r)
-	return &node.Staged{Source: instance.Redact(args.Source), Digest: r.Digest, Disk: r.Disk.Name, At: time.Now().UTC()}
+	return &node.Staged{Source: redact.URL(args.Source), Digest: r.Digest, Disk: r.Disk.Name, At: time.Now().UTC()}
 }

@@ -1,0 +1,186 @@
+package attack
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestPatchErrorsHoldNoValues: a patch that fails names the path and the reason, never what the document holds.
+func TestPatchErrorsHoldNoValues(t *testing.T) {
+	w := newWorld(t)
+	w.node("n", `"driver_info":{"ipmi_password":"canary-bmc","accounts":[{"password":"canary-list"}]},"instance_info":{"image_basic_auth_password":"canary-image"}`)
+	for _, patch := range []string{
+		`[{"op":"remove","path":"/extra/none"}]`, `[{"op":"replace","path":"/extra/none/deep","value":1}]`, `[{"op":"test","path":"/driver_info/ipmi_password","value":"x"}]`,
+		`[{"op":"copy","from":"/driver_info","path":"/extra/x/y"}]`, `[{"op":"move","from":"/nothing","path":"/extra/x"}]`,
+	} {
+		status, _, out := w.ask(olga, "PATCH", "/v1/nodes/n", patch)
+		if status < 400 {
+			t.Errorf("%s = %d", patch, status)
+		}
+		w.absent("the answer to "+patch, out, "canary")
+	}
+	w.absent("the log", w.d.Log.String(), "canary")
+	w.absent("the node", w.want(200, olga, "GET", "/v1/nodes/n", ""), "canary")
+}
+
+// canaries plants a secret in everything that can hold one, and gives the paths of what can be patched.
+func (w *world) canaries() []string {
+	w.Helper()
+	id := w.node("n", `"driver_info":{"ipmi_address":"192.0.2.1","ipmi_username":"u","ipmi_password":"canary-1","ipmi_hex_kg_key":"canary-2","snmp_community":"canary-3",
+		"accounts":[{"password":"canary-4"},[{"token":"canary-5"}]],"credentials":{"a":"canary-6"},"deploy_kernel":"http://u:canary-7@192.0.2.2/k?token=canary-8"},
+		"instance_info":{"configdrive":{"user_data":"canary-9"},"image_source":"http://u:canary-10@192.0.2.2/i?X-Signature=canary-11","image_url":"canary-12",
+		"image_pull_secret":"canary-13","image_basic_auth_password":"canary-14","image_mirrors":["http://u:canary-15@192.0.2.2/i"],
+		"image_checksum":"http://u:canary-16@192.0.2.2/sums?token=canary-17"}`)
+	uuid := func(out string) string {
+		var v struct{ UUID string }
+		if err := json.Unmarshal([]byte(out), &v); err != nil {
+			w.Fatal(err)
+		}
+		return v.UUID
+	}
+	w.want(201, root, "POST", "/v1/ports", `{"node_uuid":"`+id+`","address":"52:54:00:00:00:01"}`)
+	target := uuid(w.want(201, root, "POST", "/v1/volume/targets", `{"node_uuid":"`+id+`","boot_index":0,"volume_id":"v","volume_type":"iscsi",
+		"properties":{"auth_username":"u","auth_password":"canary-20","portals":[{"chap":{"discovery_auth_password":"canary-21"}}]}}`))
+	step := `"interface":"deploy","step":"write_image","args":{"pull_secret":"canary-22","list":[{"password":"canary-23"}],"url":"http://u:canary-24@192.0.2.2/"}`
+	template := uuid(w.want(201, root, "POST", "/v1/deploy_templates", `{"name":"CUSTOM_T","steps":[{`+step+`,"priority":50}]}`))
+	runbook := uuid(w.want(201, root, "POST", "/v1/runbooks", `{"name":"CUSTOM_R","steps":[{`+step+`,"order":1}]}`, "X-OpenStack-Ironic-API-Version", "1.92"))
+	rule := uuid(w.want(201, root, "POST", "/v1/inspection_rules", `{"sensitive":true,"actions":[{"op":"set-attribute","args":{"path":"/extra/a","value":"canary-25"}},
+		{"op":"fail","args":{"msg":"canary-26"}}]}`, "X-OpenStack-Ironic-API-Version", "1.96"))
+	w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"manage"}`)
+	return []string{"/v1/nodes/n", "/v1/volume/targets/" + target, "/v1/deploy_templates/" + template, "/v1/runbooks/" + runbook, "/v1/inspection_rules/" + rule}
+}
+
+// newest is the newest version of the API, as a header.
+var newest = []string{"X-OpenStack-Ironic-API-Version", "latest"}
+
+// TestCanaries: secrets planted in all that can hold one are in no answer, no error, no log, no event and no trace.
+func TestCanaries(t *testing.T) {
+	w := newWorld(t)
+	patched := w.canaries()
+	for _, c := range []struct{ method, path, body string }{
+		{"PUT", "/v1/nodes/n/states/provision", `{"target":"active","configdrive":["canary-30"]}`},
+		{"PUT", "/v1/nodes/n/states/provision", `{"target":"active","configdrive":{"user_data":5,"canary":1}}`},
+		{"PUT", "/v1/nodes/n/states/provision", `{"target":"active","deploy_steps":[{"interface":"deploy","step":"write_image","args":["canary-31"],"priority":1}]}`},
+		{"PUT", "/v1/nodes/n/states/provision", `{"target":"active","configdrive":{"user_data":"canary-32"}}`},
+		{"PUT", "/v1/nodes/n/states/provision", `{"target":"clean","clean_steps":[{"interface":"deploy","step":"erase_devices","args":{"password":"canary-33"}}]}`},
+		{"PUT", "/v1/nodes/n/states/provision", `{"target":"clean","clean_steps":[{"interface":"deploy","step":"none","args":{"password":"canary-34"}}]}`},
+		{"PUT", "/v1/nodes/n/states/provision", `{"target":"rescue","rescue_password":"canary-35"}`},
+		{"PUT", "/v1/nodes/n/states/provision", `{"target":"rescue","rescue_password":["canary-36"]}`},
+		{"POST", "/ingot/v1/nodes/n/plan", `{"target":"active","configdrive":{"user_data":"canary-37"}}`},
+		{"POST", "/ingot/v1/nodes/n/plan", `{"target":"clean","clean_steps":[{"interface":"deploy","step":"erase_devices","args":{"password":"canary-38"}}]}`},
+		{"POST", "/v1/nodes", `{"driver":"fake-hardware","driver_info":"canary-39"}`},
+		{"POST", "/v1/nodes", `{"driver":"fake-hardware","instance_info":[{"password":"canary-40"}]}`},
+		{"POST", "/v1/nodes", `[{"driver_info":{"password":"canary-41"}}]`},
+		{"POST", "/v1/volume/targets", `{"node_uuid":"x","boot_index":0,"volume_id":"v","volume_type":"iscsi","properties":["canary-42"]}`},
+		{"POST", "/v1/inspection_rules", `{"sensitive":true,"actions":[{"op":"canary-43","args":{"canary":"canary-44"}}]}`},
+		{"POST", "/v1/deploy_templates", `{"name":"CUSTOM_U","steps":[{"interface":"deploy","step":"a","args":["canary-45"],"priority":50}]}`},
+		{"POST", "/v1/heartbeat/n", `{"callback_url":"http://192.0.2.3","agent_token":["canary-46"],"agent_version":"1"}`},
+		{"PATCH", "/v1/nodes/n", `[{"op":"add","path":"/driver_info","value":["canary-47"]}]`},
+		{"PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info/root_device","value":{"password":"canary-48"}}]`},
+		{"PATCH", "/v1/nodes/n", `[{"op":"add","path":"/driver_info/a/b/c","value":"canary-49"}]`},
+	} {
+		_, _, out := w.ask(root, c.method, c.path, c.body, newest...)
+		w.absent(fmt.Sprintf("the answer to %s %s %s", c.method, c.path, c.body), out, "canary-")
+	}
+	w.fuzzPatches(patched)
+	w.all(root)
+	w.all(olga)
+	w.absent("the log", w.d.Log.String(), "canary-")
+}
+
+// all reads what one of the people can read, as far as canaries has made it, and looks for canaries.
+func (w *world) all(who string) {
+	w.Helper()
+	routes, err := os.ReadFile("../../conductor/api/testdata/access.golden")
+	if err != nil {
+		w.Fatal(err)
+	}
+	read := 0
+	for line := range strings.Lines(string(routes)) {
+		_, path, ok := strings.Cut(line, "  GET ")
+		path, _, _ = strings.Cut(path, " ")
+		if !ok || path == "/ingot/v1/events" {
+			continue
+		}
+		for placeholder, value := range map[string]string{"{node}": "n", "{template}": "CUSTOM_T", "{runbook}": "CUSTOM_R", "{driver}": "fake-hardware"} {
+			path = strings.ReplaceAll(path, placeholder, value)
+		}
+		if strings.Contains(path, "{") {
+			continue
+		}
+		for _, query := range []string{"", "?detail=true"} {
+			status, _, out := w.ask(who, "GET", path+query, "", newest...)
+			if status < 400 {
+				read++
+			}
+			w.absent("GET "+path+query+" as "+who, out, "canary-")
+		}
+	}
+	if read < 20 {
+		w.Errorf("%s could read %d of the routes: that shows nothing", who, read)
+	}
+	ctx, cancel := context.WithTimeout(w.Context(), 400*time.Millisecond)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "GET", w.d.URL+"/ingot/v1/events?since=0", nil)
+	if err != nil {
+		w.Fatal(err)
+	}
+	req.Header.Set("X-Auth-Token", w.tokens[who])
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer resp.Body.Close()
+	events := 0
+	for sc := bufio.NewScanner(resp.Body); sc.Scan(); events++ {
+		w.absent("the events", sc.Text(), "canary-")
+	}
+	if events < 3 {
+		w.Errorf("%s read %d lines of events: that shows nothing", who, events)
+	}
+}
+
+// fuzzPatches sends patches made by chance, most of which fail, without a canary of their own. INGOT_FULL sends ten times as many.
+func (w *world) fuzzPatches(paths []string) {
+	w.Helper()
+	n, seed := 300, uint64(1)
+	if os.Getenv("INGOT_FULL") != "" {
+		n, seed = 3000, uint64(time.Now().UnixNano())
+	}
+	r := rand.New(rand.NewPCG(seed, 0))
+	pick := func(list ...string) string { return list[r.IntN(len(list))] }
+	failed := 0
+	for range n {
+		at := pick(paths...)
+		ops := make([]string, 1+r.IntN(2))
+		for i := range ops {
+			path := ""
+			for range 1 + r.IntN(4) {
+				path += "/" + pick("driver_info", "instance_info", "extra", "properties", "steps", "actions", "conditions", "args", "accounts", "0", "1", "-", "password",
+					"ipmi_password", "none", "configdrive", "user_data", "auth_password", "portals", "name", "description", "value", "~1", "", "phase", "priority", "order")
+			}
+			ops[i] = fmt.Sprintf(`{"op":%q,"path":%q,"from":"/driver_info","value":%s}`, pick("add", "replace", "remove", "remove", "test", "move", "copy"), path,
+				pick("1", `"x"`, "null", "[]", "{}", `{"a":[1]}`, `"{inventory[cpu"`, "-5", `"******"`))
+			if r.IntN(4) > 0 {
+				ops[i] = strings.Replace(ops[i], `"from":"/driver_info",`, "", 1)
+			}
+		}
+		body := "[" + strings.Join(ops, ",") + "]"
+		status, _, out := w.ask(root, "PATCH", at, body, newest...)
+		if status >= 400 {
+			failed++
+		}
+		w.absent(fmt.Sprintf("the answer to PATCH %s %s (seed %d)", at, body, seed), out, "canary-")
+	}
+	if failed < n/4 || failed == n {
+		w.Errorf("%d of %d patches failed: that shows nothing", failed, n)
+	}
+}
