@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
 // TestPatchErrorsHoldNoValues: a patch that fails names the path and the reason, never what the document holds.
@@ -182,5 +184,26 @@ func (w *world) fuzzPatches(paths []string) {
 	}
 	if failed < n/4 || failed == n {
 		w.Errorf("%d of %d patches failed: that shows nothing", failed, n)
+	}
+}
+
+// TestLookupShowsNoInstance: a stranger who knows an address of a machine gets what its agent needs to begin, and nothing of the instance.
+func TestLookupShowsNoInstance(t *testing.T) {
+	w := newWorld(t)
+	id := w.node("n", `"inspect_interface":"agent","driver_info":{"ipmi_password":"canary-bmc"},"properties":{"root_device":{"wwn":"0x1"},"bmc_password":"canary-property"},
+		"instance_info":{"image_source":"http://u:canary-url@192.0.2.2/canary-path?canary-query=1","canary-key":1,"capabilities":{"boot_mode":"uefi"}}`)
+	w.want(201, root, "POST", "/v1/ports", `{"node_uuid":"`+id+`","address":"52:54:00:00:00:02"}`)
+	w.state("n", "manage", "manageable")
+	w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"inspect"}`)
+	ingotd.Wait(t, "the agent is expected", func() bool {
+		status, _, _ := w.ask(nobody, "GET", "/v1/lookup?addresses=52:54:00:00:00:02", "")
+		return status == 200
+	})
+	out := w.want(200, nobody, "GET", "/v1/lookup?node_uuid="+id, "")
+	w.absent("lookup", out, "canary", "image_source")
+	for _, needed := range []string{id, `"capabilities":{"boot_mode":"uefi"}`, `"root_device":{"wwn":"0x1"}`} {
+		if !strings.Contains(out, needed) {
+			t.Errorf("lookup lacks %s: %s", needed, out)
+		}
 	}
 }

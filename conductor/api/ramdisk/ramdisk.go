@@ -169,17 +169,19 @@ func (s *Handlers) giveToken(ctx context.Context, n *node.Node) (*node.Node, str
 	return n, token, err
 }
 
-// showToRamdisk makes the answer of lookup.
+// showToRamdisk makes the answer of lookup. Whoever knows an address gets it, so it has what an agent reads and nothing else: of instance_info
+// the capabilities, which say how to boot, and of driver_internal_info what belongs to the agent.
 func (s *Handlers) showToRamdisk(c *call.Call, n *node.Node, token string) rest.Object {
-	shown := s.nodes.Show(c, n)
-	internal := maps.Clone(shown.DriverInternalInfo)
-	if internal == nil {
-		internal = map[string]any{}
+	shown := s.nodes.Show(c, n, "properties", "links")
+	shown.Properties = redact.Map(n.Properties)
+	shown.InstanceInfo = map[string]any{}
+	if v, ok := n.InstanceInfo["capabilities"]; ok {
+		shown.InstanceInfo["capabilities"] = redact.Value(v)
 	}
+	shown.DriverInternalInfo = map[string]any{}
 	if tokenHash(n) != "" {
-		internal["agent_secret_token"] = rest.Masked
+		shown.DriverInternalInfo["agent_secret_token"] = rest.Masked
 	}
-	shown.DriverInternalInfo = internal
 	return rest.Object{
 		{Name: "node", Value: rest.NodeFields.Render(&shown, max(c.Version, 3), []string{"uuid", "properties", "instance_info", "driver_internal_info", "links"})},
 		{Name: "config", Value: rest.Object{
