@@ -51,6 +51,7 @@ type Node struct {
 	ConductorGroup  string              `json:",omitzero"`
 	Owner           string              `json:",omitzero"`
 	Lessee          string              `json:",omitzero"`
+	LeasedAt        time.Time           `json:",omitzero"` // when Lessee was set, by the store: a lessee sees nothing of before
 	Description     string              `json:",omitzero"`
 	Protected       bool                `json:",omitzero"`
 	ProtectedReason string              `json:",omitzero"`

@@ -162,6 +162,7 @@ var (
 	colTargetPower = slices.Index(nodeColumns, "target_power_state")
 	colMaintenance = slices.Index(nodeColumns, "maintenance")
 	colBusy        = slices.Index(nodeColumns, "busy")
+	colLessee      = slices.Index(nodeColumns, "lessee")
 	colFault       = slices.Index(nodeColumns, "fault")
 )
 

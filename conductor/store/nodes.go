@@ -307,6 +307,11 @@ func (s *Store) putNode(tx *txn, n *node.Node, before *row) error {
 	if n.Job != nil {
 		n.Job.Failure, n.Job.Detail = redact.Text(n.Job.Failure), redact.Text(n.Job.Detail)
 	}
+	if lessee := ""; before != nil {
+		if lessee, _ = before.columns[colLessee].(string); lessee != n.Lessee {
+			n.LeasedAt = s.now()
+		}
+	}
 	r, err := encode(n)
 	if err != nil {
 		return err

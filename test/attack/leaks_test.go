@@ -207,3 +207,31 @@ func TestLookupShowsNoInstance(t *testing.T) {
 		}
 	}
 }
+
+// TestTenancyHidesWhatWasBefore: what a lessee may not see of an error is in no view of it, and the next lessee sees nothing of the one before.
+func TestTenancyHidesWhatWasBefore(t *testing.T) {
+	w := newWorld(t)
+	id := w.node("n", `"driver_info":{"fake_fail":{"canary-error":1}}`)
+	w.lease("n", "shop")
+	w.want(202, leo, "PUT", "/v1/nodes/n/states/provision", `{"target":"manage"}`)
+	ingotd.Wait(t, "the work has failed", func() bool {
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""), "canary-error")
+	})
+	views := []string{"/v1/nodes/n", "/v1/nodes/n/states", "/ingot/v1/nodes/n/progress", "/ingot/v1/nodes/n/steps", "/ingot/v1/nodes/n/timeline", "/ingot/v1/log?node=" + id,
+		"/ingot/v1/nodes/n/quarantine", "/ingot/v1/nodes/n/warm", "/v1/nodes/detail"}
+	for _, view := range views {
+		w.absent(view+" as the lessee", w.want(200, leo, "GET", view, ""), "canary-error")
+		w.want(200, olga, "GET", view, "")
+	}
+	owners := w.want(200, olga, "GET", "/ingot/v1/nodes/n/steps", "") + w.want(200, olga, "GET", "/ingot/v1/nodes/n/timeline", "")
+	if !strings.Contains(owners, "canary-error") || !strings.Contains(owners, "leo") {
+		t.Errorf("the owner does not see the error and who asked: %s", owners)
+	}
+	w.absent("a search in the log", w.want(200, leo, "GET", "/ingot/v1/log?text=canary-error", ""), "uuid")
+	w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"manage"}`)
+	w.lease("n", "next")
+	for _, view := range views {
+		w.absent(view+" as the next lessee", w.want(200, nina, "GET", view, ""), "canary-error", "leo", w.projects["shop"])
+	}
+	w.absent("the next lessee's time line", w.want(200, nina, "GET", "/ingot/v1/nodes/n/timeline", ""), `"job_id":"`)
+}

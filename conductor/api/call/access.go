@@ -2,6 +2,7 @@ package call
 
 import (
 	"net/http"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -29,6 +30,43 @@ func (c *Call) Scope() *string {
 		project = "\x00" // nobody's: an empty filter would find what belongs to nobody
 	}
 	return &project
+}
+
+// View is how much of what happened on a node is shown, in every answer that tells of it: last_error, steps, time line, progress, log, events.
+// A lessee sees no errors, which tell of the site's insides, and nothing of the time before the lease.
+type View struct {
+	Insides bool // errors, results of steps, and where machines and people are
+	since   time.Time
+}
+
+// View is how much of a node's past the actor sees.
+func (c *Call) View(n *node.Node) View {
+	if c.SeesInsides(access.Of(n)) {
+		return View{Insides: true}
+	}
+	return View{since: n.LeasedAt}
+}
+
+// SeesInsides tells whether the actor sees more than lessees do.
+func (c *Call) SeesInsides(o access.Object) bool { return c.Actor.May(access.NodeGetLastError, o) }
+
+// Sees tells whether what happened at a time is shown.
+func (v View) Sees(at time.Time) bool { return !at.Before(v.since) }
+
+// Error is an error as it is shown.
+func (v View) Error(text string) string {
+	if text != "" && !v.Insides {
+		return RedactedError
+	}
+	return text
+}
+
+// Inside is a text that is shown to those only who see a node's insides.
+func (v View) Inside(text string) string {
+	if !v.Insides {
+		return ""
+	}
+	return text
 }
 
 // RedactedError stands for the last error of a node, in Ironic's words.

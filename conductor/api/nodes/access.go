@@ -45,7 +45,7 @@ func conceal(c *call.Call, n *node.Node, out *rest.Node) {
 	if c.Actor.All || c.Actor.May(access.NodeListAll, o) {
 		return
 	}
-	if !c.Actor.May(access.NodeGetLastError, o) {
+	if !c.SeesInsides(o) {
 		out.LastError = call.RedactedError
 	}
 	if !c.Actor.May(access.NodeGetReservation, o) {

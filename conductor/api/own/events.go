@@ -90,6 +90,9 @@ func (s *Handlers) searchLog(ctx context.Context, c *call.Call) (*call.Reply, er
 			out.Next = c.Base + "/ingot/v1/log?" + next.Encode()
 			break
 		}
+		if l.Severity == "ERROR" && !c.SeesInsides(access.Object{Owner: l.Owner, Lessee: l.Lessee}) {
+			l.Event = call.RedactedError
+		}
 		out.Log = append(out.Log, rest.LogEntry{
 			UUID: l.UUID, CreatedAt: rest.NullTime{Time: l.At}, NodeUUID: l.NodeUUID, NodeName: rest.Null(l.NodeName), Deleted: l.Gone, EventType: l.Type,
 			Severity: l.Severity, Event: l.Event, User: rest.Null(l.User), Project: rest.Null(l.Project), Conductor: rest.Null(l.Conductor),
@@ -287,7 +290,7 @@ func (st *stream) show(e *node.Event) (out rest.Event, ok bool) {
 	}
 	out = rest.Event{ID: e.ID, Type: e.Type, Time: call.Stamp(e.At), Kind: e.Kind, UUID: e.UUID, Name: e.Name, NodeUUID: e.NodeUUID, NodeName: e.NodeName,
 		User: e.User, Project: e.Project, Fields: e.Fields}
-	if st.c.Actor.May(access.NodeGetLastError, whose) {
+	if st.c.SeesInsides(whose) {
 		out.Error = e.Error
 	}
 	for k, v := range e.Changed {

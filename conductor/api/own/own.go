@@ -89,10 +89,13 @@ func (s *Handlers) Routes() []call.Route {
 	}...)
 }
 
-func showQuarantine(n *node.Node) rest.Quarantine {
+func showQuarantine(c *call.Call, n *node.Node) rest.Quarantine {
 	out := rest.Quarantine{NodeUUID: n.UUID}
-	if q := n.Quarantine; q != nil {
-		out.Quarantined, out.Reason, out.Since, out.By = true, rest.Null(q.Reason), rest.NullTime{Time: q.At}, rest.Null(q.By)
+	if q, v := n.Quarantine, c.View(n); q != nil {
+		out.Quarantined, out.Reason = true, rest.Null(v.Error(q.Reason))
+		if v.Sees(q.At) {
+			out.Since, out.By = rest.NullTime{Time: q.At}, rest.Null(q.By)
+		}
 	}
 	return out
 }
@@ -105,7 +108,7 @@ func (s *Handlers) getQuarantine(ctx context.Context, c *call.Call) (*call.Reply
 	if err != nil {
 		return nil, err
 	}
-	return &call.Reply{Status: http.StatusOK, Body: showQuarantine(n)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: showQuarantine(c, n)}, nil
 }
 
 func (s *Handlers) postQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -127,7 +130,7 @@ func (s *Handlers) postQuarantine(ctx context.Context, c *call.Call) (*call.Repl
 	if n, err = s.engine.Quarantine(ctx, n.UUID, reason, c.User); err != nil {
 		return nil, err
 	}
-	return &call.Reply{Status: http.StatusOK, Body: showQuarantine(n)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: showQuarantine(c, n)}, nil
 }
 
 func (s *Handlers) deleteQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {

@@ -3,10 +3,10 @@ package own
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
-	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/redact"
@@ -14,14 +14,15 @@ import (
 	"github.com/ingot-metal/ingot/conductor/trace"
 )
 
-// showJob makes what /ingot/v1 shows of the work in progress. Arguments of steps are left out: they hold what the tenant sent.
-func showJob(j *node.Job) *rest.Job {
-	if j == nil {
+// showJob makes what /ingot/v1 shows of the work in progress; nil when it is not to be seen. Arguments of steps are left out: they hold what the
+// tenant sent.
+func showJob(j *node.Job, v call.View) *rest.Job {
+	if j == nil || !v.Sees(j.StartedAt) {
 		return nil
 	}
 	out := &rest.Job{
 		ID: j.ID, Phase: string(j.Phase), StartedAt: rest.NullTime{Time: j.StartedAt}, Requester: rest.Null(j.Requester),
-		Index: j.Index, Detail: rest.Null(j.Detail), Steps: make([]rest.JobStep, len(j.Steps)),
+		Index: j.Index, Detail: rest.Null(v.Inside(j.Detail)), Steps: make([]rest.JobStep, len(j.Steps)),
 	}
 	for i, st := range j.Steps {
 		js := rest.JobStep{
@@ -31,7 +32,9 @@ func showJob(j *node.Job) *rest.Job {
 		if js.Status == "" {
 			js.Status = "pending"
 		}
-		js.Result = redact.JSON(st.Result)
+		if v.Insides {
+			js.Result = redact.JSON(st.Result)
+		}
 		out.Steps[i] = js
 	}
 	return out
@@ -42,16 +45,20 @@ func (s *Handlers) getProgress(ctx context.Context, c *call.Call) (*call.Reply, 
 	if err != nil {
 		return nil, err
 	}
+	v := c.View(n)
 	out := rest.Progress{
 		NodeUUID: n.UUID, ProvisionState: string(n.Provision), TargetProvisionState: rest.Null(n.TargetProvision),
-		PowerState: rest.Null(n.Power), LastError: rest.Null(n.LastError), DeployedBy: rest.Null(n.DeployedBy), Job: showJob(n.Job),
+		PowerState: rest.Null(n.Power), LastError: rest.Null(n.LastError), Job: showJob(n.Job, v),
 		AgentConnected: n.Boot != nil && n.Boot.Connected && !n.Boot.Ended,
 	}
-	if !c.Actor.May(access.NodeGetLastError, access.Of(n)) {
+	if !v.Insides {
 		out.LastError = call.RedactedError
 	}
-	if p, ok := s.engine.Progress(n.UUID); ok && current(n.Job, p) {
-		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}, Items: showItems(p.Items)}
+	if v.Insides || n.Past[node.PhaseDeploy] != nil && v.Sees(n.Past[node.PhaseDeploy].StartedAt) {
+		out.DeployedBy = rest.Null(n.DeployedBy)
+	}
+	if p, ok := s.engine.Progress(n.UUID); ok && current(n.Job, p) && out.Job != nil {
+		out.Running = &rest.Transfer{Step: p.Step, Phase: p.Phase, Bytes: p.Bytes, Total: p.Total, Rate: p.Rate, At: rest.NullTime{Time: p.At}, Items: showItems(p.Items, v)}
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
@@ -71,15 +78,36 @@ func (s *Handlers) getTimeline(ctx context.Context, c *call.Call) (*call.Reply, 
 	if err != nil {
 		return nil, err
 	}
+	v := c.View(n)
+	began := map[string]time.Time{} // jobs by ID: their first marks
+	for _, m := range marks {
+		if at, ok := began[m.JobID]; m.JobID != "" && (!ok || m.At.Before(at)) {
+			began[m.JobID] = m.At
+		}
+	}
+	marks = slices.DeleteFunc(slices.Clone(marks), func(m node.Mark) bool { return !v.Sees(m.At) || m.JobID != "" && !v.Sees(began[m.JobID]) })
 	jobs := []*node.Job{n.Job}
 	for _, j := range n.Past {
 		jobs = append(jobs, j)
 	}
 	out := rest.Timeline{NodeUUID: n.UUID, Marks: make([]rest.Mark, len(marks)), Traces: trace.Of(marks, jobs, time.Now().UTC())}
 	for i, m := range marks {
-		out.Marks[i] = rest.Mark{JobID: rest.Null(m.JobID), Name: m.Name, At: m.At.UTC().Format(time.RFC3339Nano), Detail: rest.Null(m.Detail)}
+		out.Marks[i] = rest.Mark{JobID: rest.Null(m.JobID), Name: m.Name, At: m.At.UTC().Format(time.RFC3339Nano), Detail: rest.Null(v.Inside(m.Detail))}
+	}
+	if !v.Insides {
+		for i := range out.Traces {
+			blank(out.Traces[i].Spans)
+		}
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
+}
+
+// blank takes the details out of spans, which are addresses, versions and errors.
+func blank(spans []rest.Span) {
+	for i := range spans {
+		spans[i].Detail = ""
+		blank(spans[i].Spans)
+	}
 }
 
 func (s *Handlers) getLogs(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -108,13 +136,13 @@ func (s *Handlers) getLogs(ctx context.Context, c *call.Call) (*call.Reply, erro
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }
 
-func showItems(items *[]node.ItemProgress) []rest.ItemProgress {
+func showItems(items *[]node.ItemProgress, v call.View) []rest.ItemProgress {
 	if items == nil {
 		return nil
 	}
 	var out []rest.ItemProgress
 	for _, it := range *items {
-		out = append(out, rest.ItemProgress{Name: it.Name, Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: rest.Null(it.Error)})
+		out = append(out, rest.ItemProgress{Name: it.Name, Bytes: it.Bytes, Total: it.Total, Done: it.Done, Error: rest.Null(v.Error(it.Error))})
 	}
 	return out
 }

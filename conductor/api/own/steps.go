@@ -20,10 +20,13 @@ func (s *Handlers) getSteps(ctx context.Context, c *call.Call) (*call.Reply, err
 	if err != nil {
 		return nil, err
 	}
-	out := rest.Steps{NodeUUID: n.UUID, Job: showJob(n.Job), Past: []rest.PastJob{}}
+	v := c.View(n)
+	out := rest.Steps{NodeUUID: n.UUID, Job: showJob(n.Job, v), Past: []rest.PastJob{}}
 	past := slices.SortedFunc(maps.Values(n.Past), func(a, b *node.Job) int { return b.EndedAt.Compare(a.EndedAt) })
 	for _, j := range past {
-		out.Past = append(out.Past, rest.PastJob{Job: *showJob(j), EndedAt: rest.NullTime{Time: j.EndedAt}, Failure: rest.Null(j.Failure)})
+		if job := showJob(j, v); job != nil {
+			out.Past = append(out.Past, rest.PastJob{Job: *job, EndedAt: rest.NullTime{Time: j.EndedAt}, Failure: rest.Null(v.Error(j.Failure))})
+		}
 	}
 	return &call.Reply{Status: http.StatusOK, Body: out}, nil
 }

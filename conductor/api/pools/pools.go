@@ -241,10 +241,11 @@ func (s *Handlers) getWarm(ctx context.Context, c *call.Call) (*call.Reply, erro
 	if err != nil {
 		return nil, err
 	}
-	return s.warmth(ctx, n.UUID, http.StatusOK)
+	return s.warmth(ctx, c, n, http.StatusOK)
 }
 
-func (s *Handlers) warmth(ctx context.Context, nodeUUID string, status int) (*call.Reply, error) {
+func (s *Handlers) warmth(ctx context.Context, c *call.Call, n *node.Node, status int) (*call.Reply, error) {
+	nodeUUID, v := n.UUID, c.View(n)
 	w, err := pool.Look(ctx, s.store)
 	if err != nil {
 		return nil, err
@@ -254,11 +255,10 @@ func (s *Handlers) warmth(ctx context.Context, nodeUUID string, status int) (*ca
 		facts := w.Facts(p)
 		d := pool.Decide(p, facts, time.Now(), s.pace)
 		if i := slices.IndexFunc(facts, func(f pool.Fact) bool { return f.UUID == nodeUUID }); i >= 0 {
-			return &call.Reply{Status: status, Body: showNode(w, p, &facts[i], d.Why[nodeUUID])}, nil
+			return &call.Reply{Status: status, Body: concealed(showNode(w, p, &facts[i], d.Why[nodeUUID]), v)}, nil
 		}
 	}
-	n, err := s.store.Node(ctx, nodeUUID)
-	if err != nil {
+	if n, err = s.store.Node(ctx, nodeUUID); err != nil {
 		return nil, err
 	}
 	f := pool.FactOf(n, &node.Pool{}, w.Member(nodeUUID))
@@ -269,7 +269,13 @@ func (s *Handlers) warmth(ctx context.Context, nodeUUID string, status int) (*ca
 	if f.Failure != "" && out.LastFailure == "" {
 		out.LastFailure = rest.Null(f.Failure)
 	}
-	return &call.Reply{Status: status, Body: out}, nil
+	return &call.Reply{Status: status, Body: concealed(out, v)}, nil
+}
+
+// concealed is a node's part in a pool as a caller sees it.
+func concealed(out rest.Warm, v call.View) rest.Warm {
+	out.LastFailure = rest.Null(v.Error(string(out.LastFailure)))
+	return out
 }
 
 // postWarm boots a node's agent. With an image in the body it has that written ahead as well.
@@ -317,5 +323,5 @@ func (s *Handlers) change(ctx context.Context, c *call.Call, do func(uuid string
 	if err := do(n.UUID); err != nil {
 		return nil, err
 	}
-	return s.warmth(ctx, n.UUID, http.StatusAccepted)
+	return s.warmth(ctx, c, n, http.StatusAccepted)
 }
