@@ -363,6 +363,7 @@ func TestLogSaysWhoAsked(t *testing.T) {
 	f := accessFixture(t)
 	var log bytes.Buffer
 	f.srv.log = slog.New(slog.NewTextHandler(&log, nil))
+	f.srv.hosts = newHosts([]string{"example.com"}) // as httptest calls it
 	f.as(access.Actor{UserName: "olga", ProjectID: "owner", ProjectName: "web", Role: access.Member})
 	f.want(200, "PATCH", "/v1/nodes/owned", `[{"op":"add","path":"/extra/a","value":"hush"}]`)
 	f.want(403, "DELETE", "/v1/nodes/owned", "")

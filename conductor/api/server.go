@@ -103,8 +103,10 @@ type Config struct {
 	Authenticate func(r *http.Request) (*access.Actor, error)
 	// Allocate has an allocation that was stored processed soon; it does not wait for that. With nil it waits for a conductor.
 	Allocate func(uuid string)
-	// PublicURL is the address that links in answers begin with, without a slash at its end; empty: as the request had it.
+	// PublicURL is the address that links in answers begin with, without a slash at its end; empty: as the request had it, if that is the address
+	// that it came to, loopback or one of HostNames.
 	PublicURL string
+	HostNames []string
 	// LockWait is how long a request for a node that is locked waits for it before it is refused; zero: not at all.
 	LockWait time.Duration
 	// MaskRules says from which inspection rules secrets are kept when one is tried out; empty: from all.
@@ -136,6 +138,7 @@ type Server struct {
 	cfg    Config
 	log    *slog.Logger
 	routes *router
+	hosts  *hosts
 
 	// What handles the parts of the API. The others are in the table of routes only.
 	find    *finder.Finder
@@ -157,7 +160,7 @@ func New(st keeper, en machines, cfg Config, log *slog.Logger) (*Server, error) 
 	if cfg.Drivers == nil {
 		cfg.Drivers = driver.All()
 	}
-	s := &Server{store: st, engine: en, cfg: cfg, log: log}
+	s := &Server{store: st, engine: en, cfg: cfg, log: log, hosts: newHosts(cfg.HostNames)}
 	if err := s.assemble(); err != nil {
 		return nil, err
 	}
@@ -356,7 +359,7 @@ func requestID() string {
 	return "req-" + hex.EncodeToString(b)
 }
 
-// base is the scheme and host by which the client knows this server.
+// base is the scheme and host that links in answers begin with.
 func (s *Server) base(r *http.Request) string {
 	if s.cfg.PublicURL != "" {
 		return s.cfg.PublicURL
@@ -365,7 +368,11 @@ func (s *Server) base(r *http.Request) string {
 	if r.TLS != nil {
 		scheme = "https"
 	}
-	return scheme + "://" + r.Host
+	host, ok := s.hosts.of(r)
+	if !ok && s.hosts.warned.CompareAndSwap(false, true) {
+		s.log.Warn("a request came by a name that is not known as this server's, so links in its answer begin with the server's address: set api.public_url, or list the name in api.host_names", "host", r.Host, "used", host)
+	}
+	return scheme + "://" + host
 }
 
 // normalise splits a path into decoded segments. Paths without a version are those of /v1, and trailing slashes don't count;

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
@@ -76,4 +77,32 @@ func encrypted(cfg config.Config, l net.Listener, log *slog.Logger) (net.Listene
 	t := c.Config()
 	t.NextProtos = []string{"h2", "http/1.1"}
 	return tls.NewListener(l, t), nil
+}
+
+// hostNames are the names and addresses by which clients may call the API: those configured, and those of the listener.
+func hostNames(cfg config.Config) []string {
+	names := append(slices.Clone(cfg.API.HostNames), cfg.Name())
+	if name, err := os.Hostname(); err == nil {
+		names = append(names, name)
+	}
+	host, _, _ := net.SplitHostPort(cfg.API.Listen)
+	if a, err := netip.ParseAddr(host); host == "" || err == nil && a.IsUnspecified() {
+		addrs, _ := net.InterfaceAddrs() // the address that a request came to is known in any case
+		for _, a := range addrs {
+			if p, err := netip.ParsePrefix(a.String()); err == nil {
+				names = append(names, p.Addr().String())
+			}
+		}
+	} else {
+		names = append(names, host)
+	}
+	if cfg.API.TLSCert != "" {
+		if pair, err := tls.LoadX509KeyPair(cfg.API.TLSCert, cfg.API.TLSKey); err == nil && pair.Leaf != nil { // what is wrong with it is told by encrypted
+			names = append(names, pair.Leaf.DNSNames...)
+			for _, ip := range pair.Leaf.IPAddresses {
+				names = append(names, ip.String())
+			}
+		}
+	}
+	return names
 }

@@ -104,8 +104,11 @@ type API struct {
 	// InsecureListen allows a Listen beyond loopback although nobody has to authenticate: whoever reaches it owns all nodes.
 	InsecureListen bool `yaml:"insecure_listen"`
 	// PublicURL is the address by which clients know the API, when something in front of it encrypts or renames it; links in answers
-	// begin with it. Empty means as each request has it.
+	// begin with it. Empty means as each request has it in its header Host, if that is known to be this server.
 	PublicURL string `yaml:"public_url"`
+	// HostNames are names and addresses by which clients reach this server, without ports, beside those it knows: loopback, the addresses of its
+	// machine, the machine's host name and the names in TLSCert. Links in answers to requests with any other Host begin with the server's address.
+	HostNames []string `yaml:"host_names"`
 	// TLSCert and TLSKey are files with a certificate (and those that signed it) and its key, in PEM, read again when they change.
 	// With them the API is served over TLS.
 	TLSCert string `yaml:"tls_cert"`

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
@@ -234,4 +235,56 @@ func TestTenancyHidesWhatWasBefore(t *testing.T) {
 		w.absent(view+" as the next lessee", w.want(200, nina, "GET", view, ""), "canary-error", "leo", w.projects["shop"])
 	}
 	w.absent("the next lessee's time line", w.want(200, nina, "GET", "/ingot/v1/nodes/n/timeline", ""), `"job_id":"`)
+}
+
+// TestLinksDoNotCopyTheHost: what a client writes into its header Host is not what links in the answer lead to.
+func TestLinksDoNotCopyTheHost(t *testing.T) {
+	const path = "/v1/nodes?limit=1"
+	bodies := func(w *world, host string) (all string) {
+		for _, c := range []struct{ who, path string }{{nobody, "/"}, {nobody, "/v1"}, {olga, path}, {olga, "/v1/nodes/n"}, {olga, "/v1/ports"}} {
+			req, err := http.NewRequestWithContext(t.Context(), "GET", w.d.URL+c.path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req.Host = host
+			req.Header.Set("X-OpenStack-Ironic-API-Version", "1.82")
+			if c.who != nobody {
+				req.Header.Set("X-Auth-Token", w.tokens[c.who])
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if err != nil {
+				t.Fatal(err)
+			}
+			all += string(b)
+		}
+		return all
+	}
+	w := newWorld(t, "api.host_names=known.example")
+	w.node("n", "")
+	w.node("n2", "")
+	for _, host := range []string{"evil.example", "evil.example:80", "127.0.0.1.evil.example", "[2001:db8::1]:6385", "192.0.2.1", "known.example.evil"} {
+		all := bodies(w, host)
+		w.absent("an answer to Host "+host, all, "evil", "2001:db8", "192.0.2.1")
+		if !strings.Contains(all, w.d.URL) {
+			t.Errorf("the links in answers to Host %s are not the server's: %s", host, all)
+		}
+	}
+	for _, host := range []string{"known.example:1234", "localhost:6385"} {
+		if all := bodies(w, host); !strings.Contains(all, `"next":"http://`+host+"/") {
+			t.Errorf("the links in answers to Host %s have another: %s", host, all)
+		}
+	}
+	w = newWorld(t, "api.public_url=https://public.example/baremetal/")
+	w.node("n", "")
+	w.node("n2", "")
+	all := bodies(w, "evil.example")
+	w.absent("an answer of a server with an address of its own", all, "evil", w.d.URL)
+	if !strings.Contains(all, `"next":"https://public.example/baremetal/v1/`) {
+		t.Errorf("the links are not the public address: %s", all)
+	}
 }
