@@ -11,8 +11,8 @@ package agents
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
@@ -20,8 +20,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/swarm"
@@ -87,10 +85,12 @@ type Server struct {
 	cfg    Config
 	log    *slog.Logger
 	now    func() time.Time
-	grpc   *grpc.Server
-	logs   journal
-	swarms *swarm.Registry // nil: agents are not introduced to each other
-	bundle sync.Mutex      // one bundle is written at a time
+	tls    *tls.Config
+	// grpc serves agents with a certificate, strange everybody else (listen.go).
+	grpc, strange *grpc.Server
+	logs          journal
+	swarms        *swarm.Registry // nil: agents are not introduced to each other
+	bundle        sync.Mutex      // one bundle is written at a time
 
 	discovering sync.Mutex
 	discoveries budget // guarded by discovering
@@ -100,6 +100,7 @@ type Server struct {
 	refusals  map[string]*refusals
 	strangers limiter
 	stopping  bool
+	listener  net.Listener
 }
 
 // maxMessage bounds what an agent can make the conductor hold in memory: the largest message is a log bundle.
@@ -133,24 +134,10 @@ func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Se
 	if alive == 0 {
 		alive = 10 * time.Second
 	}
-	s.grpc = grpc.NewServer(
-		grpc.Creds(credentials.NewTLS(tlsConf)),
-		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.ConnectionTimeout(20*time.Second),
-		grpc.MaxConcurrentStreams(16), // an agent has one; the rest is for reconnects that overlap
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: alive}),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
-	)
-	agentv1.RegisterAgentsServer(s.grpc, s)
+	s.tls = tlsConf.Clone()
+	s.tls.NextProtos = []string{"h2"}
+	s.newServers(alive)
 	return s, nil
-}
-
-// Serve takes connections from l until Stop.
-func (s *Server) Serve(l net.Listener) error {
-	if err := s.grpc.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-		return fmt.Errorf("serve agents: %w", err)
-	}
-	return nil
 }
 
 // Stop ends all sessions, which agents answer by connecting again, and returns when the last has ended or ctx does.
@@ -160,15 +147,20 @@ func (s *Server) Stop(ctx context.Context) {
 	for _, ss := range s.sessions {
 		ss.end(errStopping)
 	}
+	if s.listener != nil {
+		s.listener.Close() // Serve returns for it
+	}
 	s.mu.Unlock()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		s.strange.GracefulStop()
 		s.grpc.GracefulStop()
 	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
+		s.strange.Stop()
 		s.grpc.Stop()
 		<-done
 	}

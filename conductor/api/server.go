@@ -6,10 +6,10 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -31,6 +31,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/events"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/inspect"
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -107,6 +108,8 @@ type Config struct {
 	// that it came to, loopback or one of HostNames.
 	PublicURL string
 	HostNames []string
+	// Bodies bounds what the bodies of all requests take in memory; nil: nothing does.
+	Bodies *limit.Budget
 	// LockWait is how long a request for a node that is locked waits for it before it is refused; zero: not at all.
 	LockWait time.Duration
 	// MaskRules says from which inspection rules secrets are kept when one is tried out; empty: from all.
@@ -288,14 +291,26 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 	}
 	var raw []byte
 	if r.Method != http.MethodGet {
-		limit := int64(maxBody)
+		most := int64(maxBody)
 		if rt.Body > 0 {
-			limit = rt.Body
+			most = rt.Body
 		}
-		if rt.Form {
-			r.Body = http.MaxBytesReader(w, r.Body, limit)
-		} else if raw, err = readBody(w, r, limit); err == nil {
-			c.Body, err = decode(raw)
+		var body *limit.Body
+		if rt.Parts {
+			body = limit.OpenStream(w, r, most)
+		} else {
+			body = s.cfg.Bodies.Open(w, r, most, rt.Access != call.Public)
+		}
+		defer body.Close()
+		switch {
+		case rt.Parts:
+			c.Parts = body
+		case rt.Form:
+			r.Body = io.NopCloser(body)
+		default:
+			if raw, err = readBody(body); err == nil {
+				c.Body, err = decode(raw)
+			}
 		}
 		if err != nil {
 			return nil, err
@@ -341,6 +356,9 @@ func (s *Server) attempt(ctx context.Context, rt *call.Route, c *call.Call, id s
 
 // fail sends an error. HEAD has no body, but the length it would have.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, e *rest.Error) {
+	if e.RetryAfter > 0 {
+		w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(e.RetryAfter.Seconds()))))
+	}
 	send(w, r, e.Status, e.Body())
 }
 
@@ -430,21 +448,29 @@ func parseQuery(raw string) (url.Values, *rest.Error) {
 	return q, nil
 }
 
-// readBody returns a body that is not too large and not nested too deeply, or nil for none.
-func readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, *rest.Error) {
-	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return nil, rest.Fault(http.StatusRequestEntityTooLarge, "The body is larger than the %d bytes allowed here.", limit)
-	}
+// valueCost is about what a value of JSON takes in memory, besides its text; maxValues bounds how many a body may have.
+const (
+	valueCost = 48
+	maxValues = 500_000
+)
+
+// readBody returns a body that is not too large and not nested too deeply, or nil for none. What will be made of it is charged to its budget.
+func readBody(body *limit.Body) ([]byte, *rest.Error) {
+	b, err := io.ReadAll(body)
 	if err != nil {
-		return nil, rest.BadRequest("The body could not be read: %v", err)
+		return nil, call.BodyError(err)
 	}
 	if len(bytes.TrimSpace(b)) == 0 {
 		return nil, nil
 	}
-	if tooDeep(b, maxDepth) {
+	values, deep := survey(b, maxDepth)
+	switch {
+	case deep:
 		return nil, rest.BadRequest("The body is nested deeper than %d levels.", maxDepth)
+	case values > maxValues:
+		return nil, rest.Fault(http.StatusRequestEntityTooLarge, "The body has more than %d values.", maxValues)
+	case !body.Charge(int64(values) * valueCost):
+		return nil, call.BodyError(limit.ErrBusy)
 	}
 	return b, nil
 }
@@ -460,8 +486,8 @@ func decode(raw []byte) (v any, _ *rest.Error) {
 	return v, nil
 }
 
-// tooDeep counts brackets outside of strings: no decoder has to be trusted with hostile depth.
-func tooDeep(b []byte, limit int) bool {
+// survey counts values and brackets outside of strings: no decoder has to be trusted with hostile depth.
+func survey(b []byte, limit int) (values int, deep bool) {
 	depth, inString := 0, false
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {
@@ -471,12 +497,15 @@ func tooDeep(b []byte, limit int) bool {
 			inString = !inString
 		case inString:
 		case c == '{' || c == '[':
+			values++
 			if depth++; depth > limit {
-				return true
+				return values, true
 			}
 		case c == '}' || c == ']':
 			depth--
+		case c == ',':
+			values++
 		}
 	}
-	return false
+	return values, false
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/events"
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power/fake"
@@ -169,7 +170,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	handler, err := api.New(st, en, api.Config{Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait, Drivers: types, Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), HostNames: hostNames(cfg), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
+	handler, err := api.New(st, en, api.Config{Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait, Bodies: limit.NewBudget(int64(cfg.Limits.BodyBytes), int64(cfg.Limits.BodyBytesAuthenticated)), Drivers: types, Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), HostNames: hostNames(cfg), Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
 		var out []rest.LogLine
 		for _, l := range ag.Logs(node, after) {
 			out = append(out, logLine(l))
@@ -193,6 +194,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err := guarded(cfg, apiListener.Addr()); err != nil {
 		return errors.Join(err, apiListener.Close())
 	}
+	clients, err := limit.ParseClients(cfg.API.TrustedProxies)
+	if err != nil {
+		return errors.Join(err, apiListener.Close())
+	}
+	apiListener = limit.Listen(apiListener, "api", cfg.Limits.API(), clients, log)
 	if apiListener, err = encrypted(cfg, apiListener, log); err != nil {
 		return errors.Join(err, apiListener.Close())
 	}
@@ -200,6 +206,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return errors.Join(fmt.Errorf("listen for agents: %w", err), apiListener.Close())
 	}
+	agentListener = limit.Listen(agentListener, "agents", cfg.Limits.Agents(), nil, log)
 
 	if nb != nil {
 		if err := nb.Listen(); err != nil {
@@ -230,8 +237,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if nb != nil {
 		g.Go(func() error { return nb.Serve(gctx) })
 	}
-	web := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute,
-		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
+	web := limit.HTTP(handler, log)
 	g.Go(func() error {
 		if err := web.Serve(apiListener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve the API: %w", err)
@@ -310,7 +316,7 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 	}
 	c := netboot.Config{
 		Mode: netboot.Mode(n.DHCP), Interface: n.Interface, Address: addr, LeaseTime: n.LeaseTime,
-		HTTPPort: n.HTTPPort, TFTP: n.TFTP, LoaderDir: n.LoaderDir, RamdiskDir: n.RamdiskDir, ImagesDir: n.ImagesDir,
+		HTTPPort: n.HTTPPort, Connections: cfg.Limits.Boot(), TFTP: n.TFTP, LoaderDir: n.LoaderDir, RamdiskDir: n.RamdiskDir, ImagesDir: n.ImagesDir,
 		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), Hostname: cfg.Name(),
 		NotFound:      func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 		HasPorts:      st.HasPorts,

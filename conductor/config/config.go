@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
 
@@ -40,6 +41,7 @@ type Config struct {
 	Hardware Hardware `yaml:"hardware"`
 	Swarm    Swarm    `yaml:"swarm"`
 	Steps    Steps    `yaml:"steps"`
+	Limits   Limits   `yaml:"limits"`
 
 	Inspection Inspection `yaml:"inspection"`
 	Discovery  Discovery  `yaml:"discovery"`
@@ -118,6 +120,9 @@ type API struct {
 	// HtpasswdFile has the users of http_basic, with bcrypt hashes (htpasswd -B), read again when it changes.
 	HtpasswdFile string   `yaml:"htpasswd_file"`
 	Keystone     Keystone `yaml:"keystone"`
+	// TrustedProxies are addresses and networks of servers in front of the API, whose header X-Forwarded-For says for whom they ask. Where
+	// something is limited per address, it is that one.
+	TrustedProxies []string `yaml:"trusted_proxies"`
 	// Ramdisk serves what a stock agent calls without authentication: lookup, heartbeat and continue_inspection. Ingot's own agent
 	// does not need it.
 	Ramdisk bool `yaml:"ramdisk"`
@@ -279,6 +284,7 @@ func Default() Config {
 			CPUCapabilities: []string{"vmx:cpu_vt", "svm:cpu_vt", "aes:cpu_aes", "pse:cpu_hugepages", "pdpe1gb:cpu_hugepages_1g", "smx:cpu_txt"},
 		},
 		Discovery: Discovery{Driver: "ipmi", LimitPerHour: 60},
+		Limits:    defaultLimits(),
 		Pools:     Pools{Interval: 10 * time.Second, Pause: time.Minute, LongestPause: time.Hour},
 		Power:     Power{Timeout: time.Minute, SyncInterval: time.Minute, CallTimeout: time.Minute, Retries: 5},
 	}
@@ -459,7 +465,11 @@ func (c Config) Validate() error {
 	if _, err := c.Steps.Priorities(); err != nil {
 		faults = append(faults, err)
 	}
+	if _, err := limit.ParseClients(c.API.TrustedProxies); err != nil {
+		bad("api.trusted_proxies", "%v", err)
+	}
 	faults = append(faults, c.Pools.validate()...)
+	faults = append(faults, c.Limits.validate()...)
 	return errors.Join(faults...)
 }
 

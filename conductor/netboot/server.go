@@ -33,6 +33,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4/server4"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -76,7 +77,9 @@ type Config struct {
 	LeaseTime            time.Duration
 
 	HTTPPort int
-	TFTP     bool
+	// Connections bounds those to the HTTP server; the zero value does not.
+	Connections limit.Connections
+	TFTP        bool
 
 	LoaderDir    string // has undionly.kpxe and snponly.efi; empty: only machines with iPXE built in can boot
 	RamdiskDir   string // has manifest.json
@@ -213,6 +216,9 @@ func (s *Server) listen() (err error) {
 	if s.http, err = net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPPort))); err != nil {
 		return fmt.Errorf("listen for HTTP boot: %w", err)
 	}
+	if s.cfg.Connections.Total > 0 {
+		s.http = limit.Listen(s.http, "boot", s.cfg.Connections, nil, s.log)
+	}
 	if s.cfg.TFTP {
 		if s.tftp, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69))); err != nil {
 			return fmt.Errorf("listen for TFTP: %w", err)
@@ -283,8 +289,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	if s.tftp != nil {
 		g.Go(func() error { return stopped(s.serveTFTP(gctx, s.tftp)) })
 	}
-	web := &http.Server{Handler: s.Handler(), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute,
-		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug)}
+	web := limit.HTTP(s.Handler(), s.log)
 	g.Go(func() error {
 		err := web.Serve(s.http)
 		if errors.Is(err, http.ErrServerClosed) || stopped(err) == nil {

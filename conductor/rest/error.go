@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
@@ -15,6 +16,8 @@ type Error struct {
 	Message   string
 	IsRouting bool
 	Again     bool // nothing was done, and the same request may do shortly; clients are not told
+	// RetryAfter, unless zero, is when the client should try again.
+	RetryAfter time.Duration
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("%d %s", e.Status, e.Message) }

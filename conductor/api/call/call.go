@@ -12,6 +12,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -35,8 +36,9 @@ type Call struct {
 	Version rest.Version
 	Path    map[string]string // values of the route's {names}
 	Query   url.Values
-	Body    any    // decoded JSON; nil if there was none
-	Base    string // scheme and host for links
+	Body    any         // decoded JSON; nil if there was none
+	Base    string      // scheme and host for links
+	Parts   *limit.Body // the body of a route that reads it itself
 	Actor   *access.Actor
 	User    string // the actor's name, for histories
 

@@ -18,6 +18,7 @@ type Route struct {
 	Hidden bool
 	Body   int64 // how large a body may be; 0: 1 MiB
 	Form   bool  // the body is nobody's JSON: it is left unread
+	Parts  bool  // the handler reads the body itself, and no more of it than it needs
 	Stream bool  // answers with a stream of events rather than JSON
 	Handle func(ctx context.Context, c *Call) (*Reply, error)
 }

@@ -31,6 +31,7 @@ import (
 // keeper is where nodes are kept.
 type keeper interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
+	Nodes(ctx context.Context, q store.Query) ([]*node.Node, error)
 	Ports(ctx context.Context, q store.PortQuery) ([]*node.Port, error)
 	UpdateNode(ctx context.Context, uuid string, change func(*node.Node) error) (*node.Node, error)
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
@@ -42,11 +43,12 @@ type Handlers struct {
 	find     *finder.Finder
 	nodes    *nodes.Handlers
 	hostname string
+	reading  chan struct{} // one inventory that is larger than an ordinary body is read at a time
 }
 
 // New makes Handlers of the conductor hostname.
 func New(st keeper, find *finder.Finder, ns *nodes.Handlers, hostname string) *Handlers {
-	return &Handlers{store: st, find: find, nodes: ns, hostname: hostname}
+	return &Handlers{store: st, find: find, nodes: ns, hostname: hostname, reading: make(chan struct{}, 1)}
 }
 
 // Routes are the calls that a stock agent (ironic-python-agent) makes. Ingot's own agent has a session of its own and uses
@@ -57,11 +59,12 @@ func (s *Handlers) Routes() []call.Route {
 	return []call.Route{
 		{Method: http.MethodGet, Path: "/v1/lookup", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Handle: s.lookup},
 		{Method: http.MethodPost, Path: "/v1/heartbeat/{node}", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Handle: s.heartbeat},
-		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Body: MaxInspection, Handle: s.continueInspection},
+		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Body: MaxInspection, Parts: true, Handle: s.continueInspection},
 	}
 }
 
-// MaxInspection is the largest inventory that is read.
+// MaxInspection is the largest inventory that is read, of a node that waits for one. Others are read as far as any body of a caller that is not
+// authenticated.
 const MaxInspection = 16 << 20
 
 // lookupIn are the states in which a ramdisk is expected to ask for its node.
@@ -299,7 +302,7 @@ func (s *Handlers) continueInspection(ctx context.Context, c *call.Call) (*call.
 	if id != "" && !document.IsUUID(id) {
 		return nil, rest.BadRequest("Expected UUID for node_uuid: %s", id)
 	}
-	b, err := c.Object("data")
+	b, err := s.readInventory(ctx, c, strings.ToLower(id))
 	if err != nil {
 		return nil, err
 	}

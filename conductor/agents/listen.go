@@ -1,0 +1,187 @@
+package agents
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"github.com/ingot-metal/ingot/conductor/limit"
+	"github.com/ingot-metal/ingot/proto/agentv1"
+)
+
+// A connection's TLS handshake decides which of two gRPC servers gets it: agents with a certificate from enrolment may send messages of
+// maxMessage, everybody else may only enrol, in one short message. gRPC has one limit per server, and reads a message before it asks whether
+// the call is allowed.
+
+// enrollTime is how long the request of an enrolment may take to arrive and be answered.
+const enrollTime = 30 * time.Second
+
+// idleTime is how long a connection without a call stays open.
+const idleTime = 2 * time.Minute
+
+func (s *Server) newServers(alive time.Duration) {
+	common := []grpc.ServerOption{
+		grpc.Creds(shaken{}),
+		grpc.ConnectionTimeout(limit.HeaderTime),
+		grpc.MaxHeaderListSize(16 << 10),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: alive, MaxConnectionIdle: idleTime}),
+	}
+	s.grpc = grpc.NewServer(append(common,
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.MaxConcurrentStreams(16), // an agent has one; the rest is for reconnects that overlap
+	)...)
+	s.strange = grpc.NewServer(append(common,
+		grpc.MaxRecvMsgSize(limit.EnrollMessage),
+		grpc.MaxConcurrentStreams(4),
+		grpc.InTapHandle(enrollOnly),
+	)...)
+	agentv1.RegisterAgentsServer(s.grpc, s)
+	agentv1.RegisterAgentsServer(s.strange, s)
+}
+
+// enrollOnly refuses all calls but Enroll before anything of them is read, and gives that its time.
+func enrollOnly(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if info.FullMethodName != agentv1.Agents_Enroll_FullMethodName {
+		return nil, status.Error(codes.Unauthenticated, "a session needs the client certificate from enrolment")
+	}
+	ctx, cancel := context.WithTimeout(ctx, enrollTime)
+	context.AfterFunc(ctx, cancel) // it ends with the call, whose context is above it
+	return ctx, nil
+}
+
+// Serve takes connections from l until Stop.
+func (s *Server) Serve(l net.Listener) error {
+	known, strange := newQueue(l.Addr()), newQueue(l.Addr())
+	results := make(chan error, 2)
+	go func() { results <- s.grpc.Serve(known) }()
+	go func() { results <- s.strange.Serve(strange) }()
+	s.mu.Lock()
+	s.listener = l
+	stopping := s.stopping
+	s.mu.Unlock()
+	if stopping {
+		l.Close()
+	}
+	var shaking sync.WaitGroup
+	err := s.accept(l, &shaking, known, strange)
+	known.Close()
+	strange.Close()
+	shaking.Wait()
+	for range 2 {
+		<-results // that of a listener which was closed
+	}
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("serve agents: %w", err)
+	}
+	return nil
+}
+
+// acceptPause is how long nothing is accepted after a failure that may pass, such as too many open files.
+const acceptPause = 100 * time.Millisecond
+
+func (s *Server) accept(l net.Listener, shaking *sync.WaitGroup, known, strange *queue) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			s.mu.Lock()
+			stopping := s.stopping
+			s.mu.Unlock()
+			if stopping || errors.Is(err, net.ErrClosed) {
+				return net.ErrClosed
+			}
+			s.log.Error("accept a connection of an agent", "err", err)
+			<-time.After(acceptPause)
+			continue
+		}
+		shaking.Go(func() {
+			t := tls.Server(c, s.tls)
+			ctx, cancel := context.WithTimeout(context.Background(), limit.HeaderTime)
+			defer cancel()
+			if err := t.HandshakeContext(ctx); err != nil {
+				s.log.Debug("TLS handshake with an agent", "from", c.RemoteAddr(), "err", err)
+				c.Close()
+				return
+			}
+			to := strange
+			if len(t.ConnectionState().VerifiedChains) > 0 {
+				to = known
+			}
+			to.put(t)
+		})
+	}
+}
+
+// queue is a listener whose connections come from put.
+type queue struct {
+	addr  net.Addr
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newQueue(addr net.Addr) *queue {
+	return &queue{addr: addr, conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+func (q *queue) put(c net.Conn) {
+	select {
+	case q.conns <- c:
+	case <-q.done:
+		c.Close()
+	}
+}
+
+func (q *queue) Accept() (net.Conn, error) {
+	select {
+	case c := <-q.conns:
+		return c, nil
+	case <-q.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (q *queue) Close() error {
+	q.once.Do(func() { close(q.done) })
+	return nil
+}
+
+func (q *queue) Addr() net.Addr { return q.addr }
+
+// shaken is the credentials of connections whose TLS handshake is done.
+type shaken struct{}
+
+func (shaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	t, ok := c.(*tls.Conn)
+	if !ok {
+		return nil, nil, errors.New("a connection without TLS")
+	}
+	state := t.ConnectionState()
+	if state.NegotiatedProtocol != "h2" {
+		return nil, nil, errors.New("the agent does not speak HTTP/2")
+	}
+	return c, credentials.TLSInfo{State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
+}
+
+func (shaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, errors.ErrUnsupported
+}
+
+func (shaken) Info() credentials.ProtocolInfo {
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
+}
+
+func (s shaken) Clone() credentials.TransportCredentials { return s }
+
+func (shaken) OverrideServerName(string) error { return nil }

@@ -1,0 +1,133 @@
+package limit
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+)
+
+// Why a body is not read to its end.
+var (
+	// ErrBusy means that too many bytes of bodies are in flight: the same request may do in RetryAfter.
+	ErrBusy = errors.New("the server is reading as many bodies as it has memory for; try again in a moment")
+	// ErrSlow means that the body did not come in its time.
+	ErrSlow = fmt.Errorf("the body did not arrive in time: it has %v and one more second for each %d KiB", BodyTime, BodyRate>>10)
+)
+
+// RetryAfter is what a client that got ErrBusy should wait.
+const RetryAfter = 2 * time.Second
+
+// TooLargeError means that a body is larger than it may be.
+type TooLargeError struct{ Limit int64 }
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("The body is larger than the %d bytes allowed here.", e.Limit)
+}
+
+// Budget bounds the bytes of all bodies that are in memory at one time. Callers that nobody authenticated share what is not reserved.
+// Nil bounds nothing. Safe for concurrent use.
+type Budget struct {
+	total, reserved int64
+
+	mu        sync.Mutex
+	used      int64
+	anonymous int64 // of used
+}
+
+// NewBudget makes a budget of total bytes, of which reserved are for authenticated callers alone.
+func NewBudget(total, reserved int64) *Budget { return &Budget{total: total, reserved: reserved} }
+
+func (b *Budget) take(n int64, known bool) bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used+n > b.total || !known && b.anonymous+n > b.total-b.reserved {
+		return false
+	}
+	if b.used += n; !known {
+		b.anonymous += n
+	}
+	return true
+}
+
+func (b *Budget) give(n int64, known bool) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.used -= n; !known {
+		b.anonymous -= n
+	}
+}
+
+// Body reads the body of one request. Close gives back what it has of the budget.
+type Body struct {
+	r      io.Reader
+	w      http.ResponseWriter
+	budget *Budget
+	known  bool
+	limit  int64
+	read   int64
+	taken  int64
+	begin  time.Time
+}
+
+// Open begins to read the body of a request, of at most limit bytes. known tells that the caller is authenticated; who is not gets no
+// more than AnonymousBody.
+func (b *Budget) Open(w http.ResponseWriter, r *http.Request, limit int64, known bool) *Body {
+	if !known {
+		limit = min(limit, AnonymousBody)
+	}
+	return b.open(w, r, limit, known)
+}
+
+// OpenStream is Open for a body that is not kept in memory: it has a limit, but takes nothing from the budget.
+func OpenStream(w http.ResponseWriter, r *http.Request, limit int64) *Body {
+	return (*Budget)(nil).open(w, r, limit, false)
+}
+
+func (b *Budget) open(w http.ResponseWriter, r *http.Request, limit int64, known bool) *Body {
+	return &Body{r: http.MaxBytesReader(w, r.Body, limit), w: w, budget: b, known: known, limit: limit, begin: time.Now()}
+}
+
+// Read implements io.Reader. Its errors are ErrBusy, ErrSlow, a *TooLargeError, or those of the connection.
+func (b *Body) Read(p []byte) (int, error) {
+	deadline(b.w, b.begin.Add(BodyTime+time.Duration(b.read)*time.Second/BodyRate))
+	n, err := b.r.Read(p)
+	b.read += int64(n)
+	if n > 0 && !b.Charge(int64(n)) {
+		return 0, ErrBusy
+	}
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.Is(err, io.EOF):
+		deadline(b.w, time.Time{}) // the connection is watched while the request is worked on, for as long as that takes
+	case errors.As(err, &tooLarge):
+		err = &TooLargeError{Limit: b.limit}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		err = ErrSlow
+	}
+	return n, err
+}
+
+// Charge takes n more bytes of the budget, for what is made of the body, and tells whether there were any.
+func (b *Body) Charge(n int64) bool {
+	if !b.budget.take(n, b.known) {
+		return false
+	}
+	b.taken += n
+	return true
+}
+
+// Close gives back what the body has of the budget. It does not close the request's body.
+func (b *Body) Close() {
+	b.budget.give(b.taken, b.known)
+	b.taken = 0
+}

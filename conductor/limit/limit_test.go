@@ -1,0 +1,187 @@
+package limit
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+func TestClientBehindProxies(t *testing.T) {
+	c, err := ParseClients([]string{"192.0.2.1", "198.51.100.0/24"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ peer, forwarded, want string }{
+		{"203.0.113.9:1", "", "203.0.113.9"},
+		{"203.0.113.9:1", "10.0.0.1", "203.0.113.9"}, // no proxy: its word does not count
+		{"192.0.2.1:1", "10.0.0.1", "10.0.0.1"},
+		{"192.0.2.1:1", "1.1.1.1, 10.0.0.1, 198.51.100.7", "10.0.0.1"},
+		{"192.0.2.1:1", "", "192.0.2.1"},
+		{"192.0.2.1:1", "nonsense", "192.0.2.1"},
+		{"[::ffff:192.0.2.1]:1", "2001:db8::1", "2001:db8::1"},
+		{"@", "10.0.0.1", "invalid IP"},
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.RemoteAddr = tt.peer
+		if tt.forwarded != "" {
+			r.Header.Set("X-Forwarded-For", tt.forwarded)
+		}
+		if got := c.Address(r).String(); got != tt.want {
+			t.Errorf("Address(%s, %q) = %s, want %s", tt.peer, tt.forwarded, got, tt.want)
+		}
+	}
+	if _, err := ParseClients([]string{"proxy.example"}); err == nil {
+		t.Error("a name is taken for an address")
+	}
+}
+
+func TestConnectionsAreCounted(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxies, err := ParseClients([]string{"127.0.0.9"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	l := Listen(inner, "api", Connections{Total: 6, PerAddress: 2}, proxies, slog.New(slog.NewTextHandler(&log, nil)))
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "ok") })}
+	go srv.Serve(l)
+	t.Cleanup(func() { srv.Close() })
+	dial := func(from string) net.Conn {
+		t.Helper()
+		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Minute}
+		c, err := d.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	served := func(c net.Conn) bool {
+		t.Helper()
+		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			return false
+		}
+		_, err := c.Read(make([]byte, 1))
+		return err == nil
+	}
+	var open []net.Conn
+	for i, tt := range []struct {
+		from string
+		want bool
+	}{
+		{"127.0.0.1", true}, {"127.0.0.1", true}, {"127.0.0.1", false}, {"127.0.0.2", true}, {"127.0.0.9", true}, {"127.0.0.9", true}, {"127.0.0.9", true}, {"127.0.0.3", false},
+	} {
+		c := dial(tt.from)
+		if got := served(c); got != tt.want {
+			t.Errorf("connection %d, from %s: served %v, want %v", i, tt.from, got, tt.want)
+		}
+		open = append(open, c)
+	}
+	open[0].Close()
+	kit.Eventually(t, time.Minute, "a place that is free again", func() bool { return served(dial("127.0.0.1")) })
+	if n := strings.Count(log.String(), "too many are open"); n != 1 {
+		t.Errorf("the log has %d lines of what was refused: %s", n, log.String())
+	}
+}
+
+func TestFilesGoThroughWhole(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "f")
+	want := bytes.Repeat([]byte("0123456789abcdef"), (3*maxWrite+100)/16)
+	if err := os.WriteFile(path, want, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := HTTP(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/bytes" {
+			w.Write(want)
+			return
+		}
+		http.ServeFile(w, r, path)
+	}), nil)
+	go srv.Serve(Listen(inner, "x", Connections{Total: 9, PerAddress: 9}, nil, nil))
+	t.Cleanup(func() { srv.Close() })
+	for _, tt := range []struct {
+		path, byteRange string
+		want            []byte
+	}{{"/", "", want}, {"/bytes", "", want}, {"/", fmt.Sprintf("bytes=5-%d", 2*maxWrite+4), want[5 : 2*maxWrite+5]}, {"/", "bytes=7-9", want[7:10]}} {
+		req, err := http.NewRequest("GET", "http://"+inner.Addr().String()+tt.path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.byteRange != "" {
+			req.Header.Set("Range", tt.byteRange)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || !bytes.Equal(got, tt.want) {
+			t.Errorf("%s %s: %d bytes, %v, want %d", tt.path, tt.byteRange, len(got), err, len(tt.want))
+		}
+	}
+}
+
+func TestBudgetKeepsAPartForThoseWhoAreKnown(t *testing.T) {
+	b := NewBudget(100<<10, 70<<10)
+	open := func(size int, known bool) (*Body, error) {
+		r := httptest.NewRequest("POST", "/", strings.NewReader(strings.Repeat("x", size)))
+		body := b.Open(httptest.NewRecorder(), r, 1<<20, known)
+		_, err := io.ReadAll(body)
+		return body, err
+	}
+	first, err := open(30<<10, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, err := open(1<<10, false); !errors.Is(err, ErrBusy) {
+		t.Errorf("a stranger's body beyond the strangers' part: %v", err)
+	} else {
+		body.Close()
+	}
+	known, err := open(70<<10, true)
+	if err != nil {
+		t.Errorf("an authenticated caller beside strangers: %v", err)
+	}
+	if body, err := open(1, true); !errors.Is(err, ErrBusy) {
+		t.Errorf("beyond the whole budget: %v", err)
+	} else {
+		body.Close()
+	}
+	first.Close()
+	known.Close()
+	if b.used != 0 || b.anonymous != 0 {
+		t.Errorf("%d bytes, %d of them strangers', are taken by nobody", b.used, b.anonymous)
+	}
+	var tooLarge *TooLargeError
+	for _, known := range []bool{false, true} {
+		body, err := open(2<<20, known)
+		if !errors.As(err, &tooLarge) && !errors.Is(err, ErrBusy) {
+			t.Errorf("2 MiB, known %v: %v", known, err)
+		}
+		body.Close()
+	}
+	body := (*Budget)(nil).Open(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(strings.Repeat("x", AnonymousBody+1))), 1<<20, false)
+	if _, err := io.ReadAll(body); !errors.As(err, &tooLarge) || tooLarge.Limit != AnonymousBody {
+		t.Errorf("one byte more than a stranger may send: %v", err)
+	}
+}

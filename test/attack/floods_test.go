@@ -1,0 +1,167 @@
+package attack
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
+
+	"github.com/ingot-metal/ingot/proto/agentv1"
+	"github.com/ingot-metal/ingot/test/kit"
+)
+
+// TestAnonymousBodies: who shows no token sends little, and what nobody waits for is not read.
+func TestAnonymousBodies(t *testing.T) {
+	w := newWorld(t)
+	id := w.node("n", `"inspect_interface":"agent"`)
+	w.want(201, olga, "POST", "/v1/ports", `{"node_uuid":"`+id+`","address":"52:54:00:00:00:01"}`)
+	large := strings.Repeat("x", 70<<10)
+	inventory := `{"inventory":{"interfaces":[{"mac_address":"52:54:00:00:00:01","x":"` + large + `"}]}}`
+	for _, tt := range []struct {
+		method, path, body string
+		want               int
+	}{
+		{"POST", "/v1/heartbeat/" + id, `{"callback_url":"` + large + `"}`, 413},
+		{"POST", "/ingot/v1/phone_home/x", large, 404},                                 // not read at all
+		{"POST", "/v1/continue_inspection", inventory, 404},                            // no node waits
+		{"POST", "/v1/continue_inspection?node_uuid=" + id, inventory, 404},            // this one does not
+		{"POST", "/v1/nodes", `{"driver":"fake-hardware","name":"` + large + `"`, 401}, // the token before the body
+	} {
+		w.want(tt.want, nobody, tt.method, tt.path, tt.body, newest...)
+	}
+	w.state("n", "manage", "manageable")
+	w.state("n", "inspect", "inspect wait")
+	if out := w.want(400, nobody, "POST", "/v1/continue_inspection?node_uuid="+id, inventory, newest...); !strings.Contains(out, "drives its own agent only") {
+		t.Errorf("an inventory that is waited for: %s", out)
+	}
+	w.want(413, nobody, "POST", "/v1/continue_inspection", `{"x":"`+strings.Repeat("x", 17<<20)+`"}`, newest...)
+	w.want(400, nobody, "POST", "/v1/continue_inspection", `{"x":`+strings.Repeat("[", 100<<10), newest...)
+
+	// One large one at a time: this one has begun and is not finished.
+	first := w.send("POST /v1/continue_inspection HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: 1.84\r\nContent-Length: 1000000\r\n\r\n" + inventory)
+	kit.Eventually(w, time.Minute, "a second inventory is refused", func() bool {
+		status, h, _ := w.ask(nobody, "POST", "/v1/continue_inspection", inventory, newest...)
+		return status == 503 && h.Get("Retry-After") != ""
+	})
+	first.Close()
+	kit.Eventually(w, time.Minute, "the next inventory is read", func() bool {
+		status, _, _ := w.ask(nobody, "POST", "/v1/continue_inspection", inventory, newest...)
+		return status == 400
+	})
+}
+
+// send writes raw bytes to the API and leaves the connection open.
+func (w *world) send(text string) net.Conn {
+	w.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(w.d.URL, "http://"))
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { c.Close() })
+	if _, err := io.WriteString(c, text); err != nil {
+		w.Fatal(err)
+	}
+	return c
+}
+
+// TestHalfSentRequests: what is not sent to its end is cut off, with and without a token, read or not.
+func TestHalfSentRequests(t *testing.T) {
+	w := newWorld(t)
+	id := w.node("n", "")
+	var wg sync.WaitGroup
+	for _, tt := range []struct{ name, text string }{
+		{"header", "GET /v1 HTTP/1.1\r\nHost: x\r\n"},
+		{"heartbeat", "POST /v1/heartbeat/" + id + " HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: 1.82\r\nContent-Length: 60000\r\n\r\n{"},
+		{"inspection", "POST /v1/continue_inspection HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n{"},
+		{"no token", "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n{"},
+		{"a token", "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nX-Auth-Token: " + w.tokens[olga] + "\r\nContent-Length: 60000\r\n\r\n{"},
+		{"phone home", "POST /ingot/v1/phone_home/x HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n{"},
+	} {
+		c := w.send(tt.text)
+		wg.Go(func() {
+			begin := time.Now()
+			c.SetReadDeadline(begin.Add(time.Minute))
+			if _, err := io.Copy(io.Discard, c); err != nil && strings.Contains(err.Error(), "timeout") || time.Since(begin) > 40*time.Second {
+				t.Errorf("%s: open after %v: %v", tt.name, time.Since(begin), err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestConnectionsPerAddress: one address can't take all connections, and its connections are gone soon after it has too many.
+func TestConnectionsPerAddress(t *testing.T) {
+	w := newWorld(t, "limits.api_connections=40", "limits.api_connections_per_address=16", "limits.agent_connections=40", "limits.agent_connections_per_address=16")
+	for _, addr := range []string{strings.TrimPrefix(w.d.URL, "http://"), w.d.Agents} {
+		from := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}
+		for range 16 {
+			c, err := from.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+		}
+		c, err := from.Dial("tcp", addr)
+		if err == nil {
+			defer c.Close()
+			c.SetReadDeadline(time.Now().Add(5 * time.Second))
+			_, err = c.Read(make([]byte, 1))
+		}
+		if err == nil || strings.Contains(err.Error(), "timeout") {
+			t.Errorf("%s: connection 17 of an address is open", addr)
+		}
+	}
+	w.want(200, olga, "GET", "/v1/nodes", "")
+}
+
+// TestStrangersToAgentsListener: without a certificate there is one call, with a short message.
+func TestStrangersToAgentsListener(t *testing.T) {
+	w := newWorld(t)
+	conn, err := grpc.NewClient(w.d.Agents, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	agents := agentv1.NewAgentsClient(conn)
+	if _, err := agents.Enroll(ctx, &agentv1.EnrollRequest{Token: strings.Repeat("x", 65<<10)}); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("an enrolment of 65 KiB = %v", err)
+	}
+	if _, err := agents.Enroll(ctx, &agentv1.EnrollRequest{Protocol: 1}); status.Code(err) == codes.ResourceExhausted || err == nil {
+		t.Errorf("a short enrolment = %v", err)
+	}
+	stream, err := agents.Session(ctx)
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a session without certificate = %v", err)
+	}
+}
+
+// TestManyValues: a body of an authenticated caller can't be made of more values than memory is for.
+func TestManyValues(t *testing.T) {
+	w := newWorld(t)
+	w.node("n", "")
+	if out := w.want(413, olga, "PATCH", "/v1/nodes/n", "["+strings.Repeat("0,", 520_000)+"0]"); !strings.Contains(out, "values") && !strings.Contains(out, "bytes") {
+		t.Errorf("500,000 values: %s", out)
+	}
+	// The connection is of use after that.
+	c := w.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || resp.StatusCode != 200 {
+		t.Errorf("GET / = %v, %v", resp, err)
+	}
+}
