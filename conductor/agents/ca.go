@@ -21,6 +21,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/keyfile"
 )
 
 // Names of the CA's files in the data directory.
@@ -124,10 +126,10 @@ func makeCA(dir string) (*CA, error) {
 	}
 	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
-	if err := writeFile(filepath.Join(dir, caKeyFile), keyPEM, 0o600); err != nil {
+	if err := keyfile.Write(filepath.Join(dir, caKeyFile), keyPEM, 0o600); err != nil {
 		return nil, fmt.Errorf("write the CA's key: %w", err)
 	}
-	if err := writeFile(filepath.Join(dir, caCertFile), certPEM, 0o644); err != nil {
+	if err := keyfile.Write(filepath.Join(dir, caCertFile), certPEM, 0o644); err != nil {
 		return nil, fmt.Errorf("write the CA's certificate: %w", err)
 	}
 	return parseCA(certPEM, keyPEM)
@@ -143,40 +145,6 @@ func newSerial() (*big.Int, error) {
 	}
 	b[0] = b[0]&0x7f | 0x40 // positive, and always of the same length
 	return new(big.Int).SetBytes(b), nil
-}
-
-// writeFile puts a file in place whole or not at all, and on disk before it returns.
-func writeFile(path string, data []byte, mode fs.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
-		}
-	}()
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Chmod(mode)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	if err = os.Rename(f.Name(), path); err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return nil // the file is in place; only its name's durability is in doubt
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Fingerprint is the SHA-256, in hex, of the CA certificate's DER: what boot scripts carry as ingot.ca.

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ingot-metal/ingot/conductor/keyfile"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
@@ -235,7 +236,7 @@ func (s *Server) saveBundle(nodeUUID string, data []byte) error {
 		return fmt.Errorf("make the folder for logs: %w", err)
 	}
 	name := s.now().UTC().Format("20060102T150405.000000") + ".tar.gz"
-	if err := writeFile(filepath.Join(dir, name), data, 0o600); err != nil {
+	if err := keyfile.Write(filepath.Join(dir, name), data, 0o600); err != nil {
 		return fmt.Errorf("write logs: %w", err)
 	}
 	s.log.Info("agent's logs kept", "node", nodeUUID, "file", filepath.Join(dir, name), "bytes", len(data))

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/nodes"
+	"github.com/ingot-metal/ingot/conductor/api/own"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -75,6 +77,15 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		return fromController(ctl)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return rest.Fault(http.StatusServiceUnavailable, "The request took too long or was given up; try again.")
+	}
+	if s.store.Fault() != nil {
+		s.log.Debug("a request failed on a damaged database", "method", c.Request.Method, "path", c.Request.URL.Path, "request", id, "err", err)
+		return rest.Fault(http.StatusServiceUnavailable, "%s", own.Damaged)
+	}
+	if errors.Is(err, store.ErrFull) {
+		e := rest.Fault(http.StatusServiceUnavailable, "The disk of the server's database is full, and nothing was changed. Ask its administrator to make room, and try again.")
+		e.RetryAfter = time.Minute
+		return e
 	}
 	if gone(c.Request) {
 		s.log.Debug("a request was given up by whoever sent it", "method", c.Request.Method, "path", c.Request.URL.Path, "request", id, "err", err)

@@ -57,6 +57,7 @@ type keeper interface {
 	Backfill(ctx context.Context, a *node.Allocation, nodeUUID string, fits func(a *node.Allocation, n *node.Node) error) error
 	DeleteAllocation(ctx context.Context, uuid, user string, removable func(a *node.Allocation, n *node.Node) error) error
 	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
+	Fault() error
 	tables
 }
 

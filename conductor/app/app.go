@@ -85,7 +85,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 	defer func() { err = errors.Join(err, release()) }()
 
-	st, err := store.Open(ctx, store.Options{Dir: cfg.DataDir, Log: log, Alone: true})
+	st, err := store.Open(ctx, store.Options{Dir: cfg.DataDir, Key: cfg.Store.Bytes(), Log: log, Alone: true, Ephemeral: cfg.Store.Ephemeral, NewInstallation: cfg.NewInstallation})
 	if err != nil {
 		return err
 	}
@@ -224,14 +224,27 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		err = errors.Join(err, <-engineDone)
 	}()
 
+	// On a damaged database no machine is acted on. The listeners stay: the API says what is wrong, and agents are told to come again with their
+	// results, which they keep.
+	actCtx, stopActs := context.WithCancel(gctx)
+	g.Go(func() error {
+		select {
+		case <-st.Damaged():
+			stopActs()
+			stopEngine()
+		case <-gctx.Done():
+			stopActs()
+		}
+		return nil
+	})
 	g.Go(func() error { return ag.Serve(agentListener) })
 	g.Go(func() error {
-		allocator.Run(gctx)
+		allocator.Run(actCtx)
 		return nil
 	})
 	pools := poolRunner(cfg, st, en, hub, log)
 	g.Go(func() error {
-		pools.Run(gctx)
+		pools.Run(actCtx)
 		return nil
 	})
 	if nb != nil {

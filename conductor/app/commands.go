@@ -26,7 +26,7 @@ func commands() []command {
 		{"dev", "[--auth none|http_basic|keystone] [--listen HOST:PORT]", "serve fake machines from a temporary folder, to try clients out", dev},
 		{"import", "--from URL [--secrets FILE]", "take over the nodes of a running Ironic, without touching a machine", importNodes},
 		{"backup", "[--with-key] FILE", "copy all that the conductor keeps into a file, while it works", backUp},
-		{"restore", "[--key FILE] FILE", "put a backup into an empty data directory", restore},
+		{"restore", "[--key FILE] FILE", "put a backup into a data directory that is empty, or whose database can't be used", restore},
 	}
 }
 
@@ -69,8 +69,8 @@ func (s *site) flags(fl *flag.FlagSet) {
 	fl.StringVar(&s.dir, "data-dir", "", "the conductor's data `directory`, if there is no configuration to tell")
 }
 
-// dataDir reads the configuration for its data directory; whatever else is wrong with it does not matter here.
-func (s *site) dataDir(environ []string) (string, error) {
+// settings reads the configuration for its data directory and key; whatever else is wrong with it does not matter here.
+func (s *site) settings(environ []string) (config.Config, error) {
 	var args []string
 	if s.config != "" {
 		args = append(args, "--config", s.config)
@@ -80,9 +80,9 @@ func (s *site) dataDir(environ []string) (string, error) {
 	}
 	cfg, _, err := config.Load(args, environ, io.Discard)
 	if err != nil && !errors.Is(err, config.ErrInvalid) {
-		return "", err
+		return cfg, err
 	}
-	return cfg.DataDir, nil
+	return cfg, nil
 }
 
 // one returns the only argument of a command.
@@ -125,11 +125,12 @@ func backUp(ctx context.Context, args, environ []string, stdout, stderr io.Write
 	if err != nil {
 		return err
 	}
-	dir, err := at.dataDir(environ)
+	cfg, err := at.settings(environ)
 	if err != nil {
 		return err
 	}
-	if err := backup.Write(ctx, dir, file, *withKey); err != nil {
+	dir := cfg.DataDir
+	if err := backup.Write(ctx, dir, file, cfg.Store.Bytes(), *withKey); err != nil {
 		return fmt.Errorf("back up %s: %w", dir, err)
 	}
 	fi, err := os.Stat(file)
@@ -164,17 +165,22 @@ func restore(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 			return err
 		}
 	}
-	dir, err := at.dataDir(environ)
+	cfg, err := at.settings(environ)
 	if err != nil {
 		return err
 	}
+	dir, to := cfg.DataDir, backup.Target{Dir: cfg.DataDir, Key: key, Own: cfg.Store.Bytes()}
 	release, err := lockDir(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	if err := backup.Restore(ctx, file, dir, key); err != nil {
+	aside, err := backup.Restore(ctx, file, to)
+	if err != nil {
 		return fmt.Errorf("restore into %s: %w", dir, err)
+	}
+	if aside != "" {
+		fmt.Fprintf(stdout, "What could not be used any more is in %s: remove it when it is not needed.\n", aside)
 	}
 	fmt.Fprintf(stdout, "%s holds what %s held. ingotd can be started on it; make sure that the one the backup was made on is not running.\n", dir, file)
 	return nil

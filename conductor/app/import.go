@@ -44,16 +44,17 @@ func importNodes(ctx context.Context, args, environ []string, stdout, stderr io.
 	if err != nil {
 		return err
 	}
-	dir, err := at.dataDir(environ)
+	cfg, err := at.settings(environ)
 	if err != nil {
 		return err
 	}
+	dir := cfg.DataDir
 	release, err := lockDir(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, release()) }()
-	st, err := store.Open(ctx, store.Options{Dir: dir})
+	st, err := store.Open(ctx, store.Options{Dir: dir, Key: cfg.Store.Bytes(), Ephemeral: cfg.Store.Ephemeral})
 	if err != nil {
 		return err
 	}

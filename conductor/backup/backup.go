@@ -10,9 +10,9 @@ package backup
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -21,9 +21,9 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/keyfile"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
@@ -52,14 +52,15 @@ type manifest struct {
 	SHA256 string    `json:"database_sha256"`
 }
 
-// Write backs up the data directory dir into file, which must not exist. withKey puts the key in.
-func Write(ctx context.Context, dir, file string, withKey bool) (err error) {
+// Write backs up the data directory dir into file, which must not exist. withKey puts the key in. A nil key stands for the key file in dir.
+func Write(ctx context.Context, dir, file string, key []byte, withKey bool) (err error) {
 	if _, err := os.Lstat(file); err == nil {
 		return fmt.Errorf("%s is there already: give the backup another name", file)
 	}
-	key, err := store.ReadKey(filepath.Join(dir, store.KeyFile))
-	if err != nil {
-		return err
+	if key == nil {
+		if key, err = store.ReadKey(filepath.Join(dir, store.KeyFile)); err != nil {
+			return err
+		}
 	}
 	tmp, err := os.MkdirTemp(filepath.Dir(file), ".ingot-backup-")
 	if err != nil {
@@ -106,7 +107,7 @@ func Write(ctx context.Context, dir, file string, withKey bool) (err error) {
 		return fmt.Errorf("read the key of erasures: %w", err)
 	}
 	if withKey {
-		parts = append(parts, part{name: store.KeyFile, data: encodeKey(key)})
+		parts = append(parts, part{name: store.KeyFile, data: store.EncodeKey(key)})
 	}
 	made := filepath.Join(tmp, "backup")
 	if err := archive(made, append(parts, part{name: store.DatabaseFile, file: database, size: m.Bytes})); err != nil {
@@ -115,10 +116,8 @@ func Write(ctx context.Context, dir, file string, withKey bool) (err error) {
 	if err := os.Link(made, file); err != nil { // unlike a renaming, it does not replace what somebody made meanwhile
 		return fmt.Errorf("write backup: %w", err)
 	}
-	return syncDir(filepath.Dir(file))
+	return keyfile.SyncDir(filepath.Dir(file))
 }
-
-func encodeKey(key []byte) []byte { return []byte(base64.StdEncoding.EncodeToString(key) + "\n") }
 
 // part is one file of an archive: data, or the content of a file.
 type part struct {
@@ -174,115 +173,137 @@ func digest(path string) (int64, string, error) {
 	return n, hex.EncodeToString(h.Sum(nil)), err
 }
 
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+// Target is where a backup is restored to.
+type Target struct {
+	Dir string // the data directory, which the caller has locked
+	// Key is the one that the backup was made with; nil: the backup's, or that of a key file which lies in Dir already.
+	Key []byte
+	// Own is the key that the conductor's configuration gives it; nil: it has a key file in Dir.
+	Own []byte
 }
 
-// Restore puts a backup into the data directory dir, which must hold no database and which the caller has locked. The key is the
-// given one or, if that is nil, the backup's, or that of a key file which lies in dir already. Nothing is put in place before all of
-// the backup has proved to be whole and the key to fit.
-func Restore(ctx context.Context, file, dir string, key []byte) (err error) {
+// Restore puts a backup into a data directory. A database that is there and can be used is an error; one that can't is moved into a folder beside
+// the restored files, with whatever else is in their way, and that folder is returned. Nothing is moved or put in place before all of the backup
+// has proved to be whole and the key to fit.
+func Restore(ctx context.Context, file string, to Target) (aside string, err error) {
+	dir := to.Dir
+	unusable := false
 	if _, err := os.Lstat(filepath.Join(dir, store.DatabaseFile)); err == nil {
-		return fmt.Errorf("%s holds a database already: restore into an empty directory, or move what is there away", dir)
+		var broken *store.UnusableError
+		switch err := store.Check(ctx, dir, to.Own); {
+		case err == nil:
+			return "", fmt.Errorf("%s holds a database already, and it is whole: restore into an empty directory, or move what is there away", dir)
+		case !errors.As(err, &broken):
+			return "", err
+		}
+		unusable = true
 	}
 	tmp, err := os.MkdirTemp(dir, ".restore-")
 	if err != nil {
-		return fmt.Errorf("make a folder in %s: %w", dir, err)
+		return "", fmt.Errorf("make a folder in %s: %w", dir, err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
 	m, parts, err := extract(file, tmp)
 	if err != nil {
-		return fmt.Errorf("read backup %s: %w", file, err)
+		return "", fmt.Errorf("read backup %s: %w", file, err)
 	}
 	database := filepath.Join(tmp, store.DatabaseFile)
 	n, sum, err := digest(database)
 	if err != nil {
-		return fmt.Errorf("read backup %s: %w", file, err)
+		return "", fmt.Errorf("read backup %s: %w", file, err)
 	}
 	if n != m.Bytes || sum != m.SHA256 {
-		return fmt.Errorf("backup %s is damaged: the database in it has %d bytes with SHA-256 %s, not %d with %s", file, n, sum, m.Bytes, m.SHA256)
+		return "", fmt.Errorf("backup %s is damaged: the database in it has %d bytes with SHA-256 %s, not %d with %s", file, n, sum, m.Bytes, m.SHA256)
 	}
-	if key, err = chooseKey(key, parts[store.KeyFile], filepath.Join(dir, store.KeyFile)); err != nil {
-		return err
+	inPlace := filepath.Join(dir, store.KeyFile)
+	given := to.Key
+	if given == nil {
+		given = to.Own
+	}
+	key, err := chooseKey(given, parts[store.KeyFile], inPlace, unusable)
+	if err != nil {
+		return "", err
 	}
 	switch err := store.Verify(ctx, database, key); {
 	case errors.Is(err, store.ErrKey):
-		return fmt.Errorf("the key does not fit backup %s: give the key file of the conductor that it was made on, which was %s", file, m.Host)
+		return "", fmt.Errorf("the key does not fit backup %s: give the key file of the conductor that it was made on, which was %s", file, m.Host)
 	case err != nil:
-		return fmt.Errorf("backup %s: %w", file, err)
+		return "", fmt.Errorf("backup %s: %w", file, err)
 	}
-	put := map[string][]byte{store.KeyFile: encodeKey(key)}
+	put := map[string][]byte{}
+	if to.Own == nil {
+		put[store.KeyFile] = store.EncodeKey(key)
+	}
 	if sealed := parts[sealedCAKey]; sealed != nil {
 		private, err := store.Unseal(key, caKey, sealed)
 		if err != nil {
-			return fmt.Errorf("backup %s: the CA's key: %w", file, err)
+			return "", fmt.Errorf("backup %s: the CA's key: %w", file, err)
 		}
 		put[caKey], put[caCert] = private, parts[caCert]
 	}
 	if sealed := parts[sealedErasure]; sealed != nil {
 		if put[erasureKey], err = store.Unseal(key, erasureKey, sealed); err != nil {
-			return fmt.Errorf("backup %s: the key of erasures: %w", file, err)
+			return "", fmt.Errorf("backup %s: the key of erasures: %w", file, err)
 		}
 	}
-	// The database comes last: a directory without one is empty to ingotd and to another try.
+	var inWay []string
+	for name, data := range put {
+		switch old, err := os.ReadFile(filepath.Join(dir, name)); {
+		case errors.Is(err, fs.ErrNotExist):
+		case err == nil && bytes.Equal(old, data):
+		case unusable:
+			inWay = append(inWay, name)
+		case err != nil:
+			return "", err
+		default:
+			return "", fmt.Errorf("%s is there already and differs from the backup's: restore into an empty directory, or move it away", filepath.Join(dir, name))
+		}
+	}
+	if unusable {
+		if aside, err = store.SetAside(dir, time.Now(), inWay...); err != nil {
+			return "", err
+		}
+	}
+	// The database comes last: a directory without one can be restored into again.
 	for _, name := range []string{store.KeyFile, caKey, caCert, erasureKey} {
 		if data, ok := put[name]; ok {
-			if err := place(filepath.Join(dir, name), data); err != nil {
-				return err
+			if err := keyfile.Write(filepath.Join(dir, name), data, 0o600); err != nil {
+				return aside, fmt.Errorf("put %s in place: %w", name, err)
 			}
 		}
 	}
+	if err := store.Adopt(ctx, dir, database); err != nil {
+		return aside, err
+	}
 	f, err := os.Open(database)
 	if err != nil {
-		return err
+		return aside, err
 	}
 	if err := errors.Join(f.Sync(), f.Close(), os.Rename(database, filepath.Join(dir, store.DatabaseFile))); err != nil {
-		return fmt.Errorf("put the database in place: %w", err)
+		return aside, fmt.Errorf("put the database in place: %w", err)
 	}
-	return syncDir(dir)
+	return aside, keyfile.SyncDir(dir)
 }
 
-// chooseKey says which key to use. A file that is in the directory must be the same.
-func chooseKey(given, packed []byte, path string) ([]byte, error) {
+// chooseKey says which key to use. A file that is in the directory must be the same, unless it is in the way as all there is.
+func chooseKey(given, packed []byte, path string, inWay bool) ([]byte, error) {
 	key := given
 	if key == nil && packed != nil {
 		var err error
-		if key, err = base64.StdEncoding.DecodeString(strings.TrimSpace(string(packed))); err != nil {
-			return nil, fmt.Errorf("the key in the backup is not readable: %w", err)
+		if key, err = store.DecodeKey(string(packed)); err != nil {
+			return nil, fmt.Errorf("the key in the backup can't be used: %w", err)
 		}
 	}
 	present, err := store.ReadKey(path)
 	switch {
 	case err == nil && key == nil:
 		return present, nil
-	case err == nil && string(present) != string(key):
+	case err == nil && string(present) != string(key) && !inWay:
 		return nil, fmt.Errorf("%s is another key than that of the backup: move it away", path)
 	case err != nil && key == nil:
 		return nil, fmt.Errorf("the backup was made without its key: give the key file of the conductor that it was made on (--key FILE), or put it at %s", path)
 	}
 	return key, nil
-}
-
-// place makes a file, or leaves one that is the same.
-func place(path string, data []byte) error {
-	if old, err := os.ReadFile(path); err == nil {
-		if string(old) == string(data) {
-			return nil
-		}
-		return fmt.Errorf("%s is there already and differs from the backup's: restore into an empty directory, or move it away", path)
-	}
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(data); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	return errors.Join(f.Sync(), f.Close(), os.Rename(path+".new", path))
 }
 
 // extract reads an archive: the database goes into a file in dir, the rest is returned by name.

@@ -84,14 +84,14 @@ func TestBackupWhileWriting(t *testing.T) {
 		before := append([]string(nil), written...)
 		mu.Unlock()
 		file := filepath.Join(t.TempDir(), "backup")
-		if err := backup.Write(t.Context(), dir, file, true); err != nil {
+		if err := backup.Write(t.Context(), dir, file, nil, true); err != nil {
 			t.Fatal(err)
 		}
 		if fi, err := os.Stat(file); err != nil || fi.Mode().Perm() != 0o600 {
 			t.Errorf("the backup is readable by others: %v, %v", fi.Mode(), err)
 		}
 		to := t.TempDir()
-		if err := backup.Restore(t.Context(), file, to, nil); err != nil {
+		if _, err := backup.Restore(t.Context(), file, backup.Target{Dir: to, Key: nil}); err != nil {
 			t.Fatal(err)
 		}
 		r := open(t, to)
@@ -125,7 +125,7 @@ func TestRestoreIsTheSame(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "backup")
-	if err := backup.Write(t.Context(), dir, file, false); err != nil {
+	if err := backup.Write(t.Context(), dir, file, nil, false); err != nil {
 		t.Fatal(err)
 	}
 	content, err := os.ReadFile(file)
@@ -153,7 +153,7 @@ func TestRestoreIsTheSame(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := backup.Restore(t.Context(), file, to, given); err != nil {
+		if _, err := backup.Restore(t.Context(), file, backup.Target{Dir: to, Key: given}); err != nil {
 			t.Fatal(err)
 		}
 		got, err := open(t, to).Node(t.Context(), "first")
@@ -174,10 +174,10 @@ func TestRestoreIsTheSame(t *testing.T) {
 func TestRestoreRefuses(t *testing.T) {
 	dir, _ := source(t)
 	file := filepath.Join(t.TempDir(), "backup")
-	if err := backup.Write(t.Context(), dir, file, false); err != nil {
+	if err := backup.Write(t.Context(), dir, file, nil, false); err != nil {
 		t.Fatal(err)
 	}
-	if err := backup.Write(t.Context(), dir, file, false); err == nil || !strings.Contains(err.Error(), "there already") {
+	if err := backup.Write(t.Context(), dir, file, nil, false); err == nil || !strings.Contains(err.Error(), "there already") {
 		t.Errorf("a backup over another = %v", err)
 	}
 	content, err := os.ReadFile(file)
@@ -224,7 +224,7 @@ func TestRestoreRefuses(t *testing.T) {
 				_, err := os.Stat(filepath.Join(to, "ingot.db"))
 				had = err == nil
 			}
-			if err := backup.Restore(t.Context(), bad, to, c.key); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := backup.Restore(t.Context(), bad, backup.Target{Dir: to, Key: c.key}); err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("Restore = %v, want an error with %q", err, c.want)
 			}
 			if _, err := os.Stat(filepath.Join(to, "ingot.db")); (err == nil) != had {

@@ -6,6 +6,7 @@
 package config
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -32,7 +33,10 @@ type Config struct {
 	LogLevel string `yaml:"log_level"`
 	// LogFormat is text or json.
 	LogFormat string `yaml:"log_format"`
+	// NewInstallation is the flag by which a start makes a new database in place of one that is lost or can't be used. It is asked for each time.
+	NewInstallation bool `yaml:"-"`
 
+	Store    Store    `yaml:"store"`
 	API      API      `yaml:"api"`
 	Agents   Agents   `yaml:"agents"`
 	Netboot  Netboot  `yaml:"netboot"`
@@ -46,6 +50,25 @@ type Config struct {
 	Inspection Inspection `yaml:"inspection"`
 	Discovery  Discovery  `yaml:"discovery"`
 	Pools      Pools      `yaml:"pools"`
+}
+
+// Store is how the data is kept.
+type Store struct {
+	// Ephemeral lets the conductor start with an empty database whenever there is none, as where something else knows all nodes and enrols them
+	// anew (Metal3). Without it a database that is gone from a data directory in use is a refusal to start.
+	Ephemeral bool `yaml:"ephemeral"`
+	// Key is what secrets in the database are encrypted with, 32 bytes in base64, best from the environment (INGOT_STORE_KEY). Empty: the file
+	// key in the data directory, which is made at the first start.
+	Key Secret `yaml:"key"`
+}
+
+// Bytes are the key's; nil when there is none.
+func (s Store) Bytes() []byte {
+	b, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(s.Key)))
+	if err != nil || len(b) == 0 {
+		return nil
+	}
+	return b
 }
 
 // Steps says which steps are run by themselves, and when. Each list has entries INTERFACE.STEP:PRIORITY, such as
@@ -326,6 +349,9 @@ func (c Config) Validate() error {
 	}
 	oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
 	oneOf("log_format", c.LogFormat, "text", "json")
+	if c.Store.Key != "" && len(c.Store.Bytes()) != 32 {
+		bad("store.key", "is not 32 bytes in base64: make one with head -c 32 /dev/urandom | base64, or leave it empty to have a key file made")
+	}
 
 	if host, _, err := net.SplitHostPort(c.API.Listen); err != nil {
 		bad("api.listen", "%q is not host:port", c.API.Listen)

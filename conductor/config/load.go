@@ -40,6 +40,7 @@ func Load(args, environ []string, out io.Writer) (c Config, print bool, err erro
 	fl.Usage = func() { usage(out) }
 	fl.StringVar(&file, "config", "", "")
 	fl.BoolVar(&print, "print-config", false, "")
+	fl.BoolVar(&c.NewInstallation, "new-installation", false, "")
 	fl.Func("set", "", func(s string) error { sets = append(sets, s); return nil })
 	for name, key := range map[string]string{"data-dir": "data_dir", "listen": "api.listen", "log-level": "log_level"} {
 		fl.Func(name, "", func(s string) error { sets = append(sets, key+"="+s); return nil })
@@ -118,6 +119,9 @@ func (c Config) Write(w io.Writer) error {
 func walk(v reflect.Value, prefix string, fields map[string]reflect.Value) {
 	for i := range v.NumField() {
 		key := prefix + v.Type().Field(i).Tag.Get("yaml")
+		if key == "-" {
+			continue
+		}
 		if f := v.Field(i); f.Kind() == reflect.Struct {
 			walk(f, key+".", fields)
 		} else {
@@ -166,6 +170,7 @@ func usage(out io.Writer) {
   --listen HOST:PORT  short for --set api.listen=HOST:PORT
   --log-level LEVEL   short for --set log_level=LEVEL
   --set KEY=VALUE     set any key; may be repeated
+  --new-installation  begin anew, without any node, where the database is lost or can't be used: what is left of it is moved aside
   --print-config      print the configuration as it would be used, and exit
 
 Each key can also be set by an environment variable: INGOT_NETBOOT_INTERFACE sets netboot.interface.

@@ -22,6 +22,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/keyfile"
 )
 
 // Format names the documents, and their version.
@@ -61,7 +63,11 @@ func OpenKey(dir string) (*Key, error) {
 		return nil, fmt.Errorf("read the key of erasures: %s holds a %T, want an Ed25519 key", file, k)
 	}
 	key := &Key{private}
-	return key, writeFile(filepath.Join(dir, PublicFile), key.PEM(), 0o644) // should a first start have been cut short between the two
+	public := filepath.Join(dir, PublicFile)
+	if old, err := os.ReadFile(public); err == nil && bytes.Equal(old, key.PEM()) {
+		return key, nil
+	}
+	return key, keyfile.Write(public, key.PEM(), 0o644) // a first start was cut short between the two
 }
 
 func makeKey(dir string) (*Key, error) {
@@ -73,37 +79,11 @@ func makeKey(dir string) (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the key of erasures: %w", err)
 	}
-	if err := writeFile(filepath.Join(dir, keyFile), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+	if err := keyfile.Write(filepath.Join(dir, keyFile), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 		return nil, fmt.Errorf("write the key of erasures: %w", err)
 	}
 	key := &Key{private}
-	return key, writeFile(filepath.Join(dir, PublicFile), key.PEM(), 0o644)
-}
-
-// writeFile puts a file in place as a whole, or not at all.
-func writeFile(name string, data []byte, mode fs.FileMode) error {
-	if old, err := os.ReadFile(name); err == nil && bytes.Equal(old, data) {
-		return nil
-	}
-	f, err := os.CreateTemp(filepath.Dir(name), ".erasure-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // nothing, once it is renamed
-	err = f.Chmod(mode)
-	if err == nil {
-		_, err = f.Write(data)
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), name)
+	return key, keyfile.Write(filepath.Join(dir, PublicFile), key.PEM(), 0o644)
 }
 
 // PEM is the public key, as ParseKey reads it.

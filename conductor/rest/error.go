@@ -16,7 +16,7 @@ type Error struct {
 	Message   string
 	IsRouting bool
 	Again     bool // nothing was done, and the same request may do shortly; clients are not told
-	// RetryAfter, unless zero, is when the client should try again.
+	// RetryAfter is when the same request may do, as clients are told; zero says nothing.
 	RetryAfter time.Duration
 }
 

@@ -200,3 +200,8 @@ type InterfaceStep struct {
 	Args      []string       `json:"args"`   // those that are needed end in *
 	Phases    map[string]int `json:"phases"` // priority in each phase; 0: only when asked for
 }
+
+// Health is how the conductor is.
+type Health struct {
+	Status string `json:"status"`
+}

@@ -114,7 +114,7 @@ func (s *Store) scanNode(scan func(...any) error) (*node.Node, error) {
 	r := row{doc: doc}
 	var err error
 	if r.secret, err = s.sealer.Open("node "+id, sealed); err != nil {
-		return nil, err
+		return nil, s.broken(err)
 	}
 	switch {
 	case sealedCD == nil:
@@ -122,7 +122,7 @@ func (s *Store) scanNode(scan func(...any) error) (*node.Node, error) {
 		r.drive = []byte(`"` + HiddenConfigDrive + `"`)
 	default:
 		if r.drive, err = s.sealer.Open("config drive "+id, sealedCD); err != nil {
-			return nil, err
+			return nil, s.broken(err)
 		}
 	}
 	n := new(node.Node)

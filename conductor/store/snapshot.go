@@ -44,9 +44,14 @@ func Snapshot(ctx context.Context, dir, dest string) error {
 }
 
 // openFile opens a database file as it is, without changing how it keeps its journal.
-func openFile(path string) (*sql.DB, error) {
-	q := url.Values{"_pragma": {"busy_timeout(10000)"}}
-	db, err := openDB((&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String())
+func openFile(path string) (*sql.DB, error) { return openWith(path, url.Values{}) }
+
+// openReading opens a database file without changing it, not even by copying its journal into it.
+func openReading(path string) (*sql.DB, error) { return openWith(path, url.Values{"mode": {"ro"}}) }
+
+func openWith(path string, q url.Values) (*sql.DB, error) {
+	q.Set("_pragma", "busy_timeout(10000)")
+	db, err := openDB((&url.URL{Scheme: "file", Opaque: (&url.URL{Path: path}).EscapedPath(), RawQuery: q.Encode()}).String(), nil)
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", path, err)
 	}
@@ -64,12 +69,17 @@ func Verify(ctx context.Context, file string, key []byte) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
+	return verify(ctx, db, key)
+}
+
+// verify looks at every page and at the key.
+func verify(ctx context.Context, db *sql.DB, key []byte) error {
 	var verdict string
 	if err := db.QueryRowContext(ctx, `PRAGMA integrity_check(1)`).Scan(&verdict); err != nil {
 		return fmt.Errorf("check database: %w", err)
 	}
 	if verdict != "ok" {
-		return fmt.Errorf("check database: it is damaged: %s", verdict)
+		return fmt.Errorf("check database: %w: %s", errPages, verdict)
 	}
 	var check []byte
 	if err := db.QueryRowContext(ctx, `SELECT sealed FROM key_check WHERE id = 1`).Scan(&check); err != nil {
@@ -85,8 +95,17 @@ func Verify(ctx context.Context, file string, key []byte) (err error) {
 	return nil
 }
 
+// errPages is what a check finds.
+var errPages = errors.New("it is damaged")
+
 // ReadKey reads a key file.
 func ReadKey(path string) ([]byte, error) { return seal.KeyFile(path, false) }
+
+// DecodeKey reads a key as a key file has it; EncodeKey makes the content of one.
+func DecodeKey(text string) ([]byte, error) { return seal.Decode(text) }
+
+// EncodeKey makes the content of a key file.
+func EncodeKey(key []byte) []byte { return seal.Encode(key) }
 
 // Seal encrypts data that is kept outside of the database with the database's key. purpose is what Unseal must be told again.
 func Seal(key []byte, purpose string, data []byte) ([]byte, error) {

@@ -50,6 +50,11 @@ type Options struct {
 	// Alone promises that nobody else writes to the data while the store is open, neither another process nor another Store: nodes that
 	// are kept in memory are then returned without a look at the database, and the journal (16 MiB) is made in its full size.
 	Alone bool
+	// Ephemeral takes an absent or empty database for that of a new start, always. Without it that is so only in a directory where
+	// nothing shows that there was one before.
+	Ephemeral bool
+	// NewInstallation makes a new database in place of one that is lost or can't be used, which is moved aside; one that can be used is refused.
+	NewInstallation bool
 }
 
 // Store is the conductor's memory. Safe for concurrent use.
@@ -69,6 +74,10 @@ type Store struct {
 	queue  queue
 	stop   chan struct{}
 	closed sync.Once
+
+	fault     fault
+	checking  sync.WaitGroup // of the database, beside the work
+	stopCheck context.CancelFunc
 }
 
 // ErrNotFound means that there is no such node, port, lease or inventory.
@@ -101,7 +110,8 @@ func (e *ConflictError) Error() string {
 	return fmt.Sprintf("node %s was changed meanwhile (version %d, not %d): read it again", e.NodeUUID, e.Have, e.Had)
 }
 
-// Open opens the store in o.Dir, making or migrating it as needed.
+// Open opens the store in o.Dir, making or migrating it as needed. A database that is damaged, lost, newer or of another installation gives an
+// *UnusableError.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	log := o.Log
 	if log == nil {
@@ -114,7 +124,20 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
-	path := filepath.Join(o.Dir, "ingot.db")
+	path := filepath.Join(o.Dir, DatabaseFile)
+	if o.NewInstallation {
+		if err := o.beginAnew(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := o.expectData(path); err != nil {
+		return nil, err
+	}
+	if !hasData(path) { // what is left of a lost database's journal is no part of a new one
+		if err := errors.Join(removed(path+"-wal"), removed(path+"-shm")); err != nil {
+			return nil, err
+		}
+	}
 	// The file is made here so that it is never readable by others, whatever the umask; SQLite gives its WAL the same mode.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -125,23 +148,30 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 
 	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone), now: func() time.Time { return now().UTC().Truncate(time.Microsecond) },
-		stop: make(chan struct{})}
+		stop: make(chan struct{}), fault: fault{found: make(chan struct{}), log: log, file: path}}
 	s.queue.idle.L = &s.queue.mu
-	if s.w, err = openDB(dsn(path, true)); err != nil {
+	if s.w, err = openDB(dsn(path, true), s.fault.notice); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)
 	}
 	s.w.SetMaxOpenConns(1)
-	if s.r, err = openDB(dsn(path, false)); err != nil {
+	if s.r, err = openDB(dsn(path, false), s.fault.notice); err != nil {
 		return nil, errors.Join(fmt.Errorf("open database: %w", err), s.w.Close())
 	}
 	s.r.SetMaxOpenConns(4) // each keeps pages of its own, and a read takes a fraction of a millisecond
 	s.r.SetMaxIdleConns(4)
-	if err := s.prepare(ctx, o); err != nil {
+	err = s.prepare(ctx, o, path)
+	if err == nil {
+		err = s.openEvents(ctx)
+	}
+	if err != nil {
+		if pageError(err) {
+			err = damaged(path, err)
+		}
+		s.stopCheck()
+		s.checking.Wait()
 		return nil, errors.Join(err, s.r.Close(), s.w.Close())
 	}
-	if err := s.openEvents(ctx); err != nil {
-		return nil, errors.Join(err, s.r.Close(), s.w.Close())
-	}
+	s.fault.serving.Store(true)
 	if o.Alone {
 		if err := reserveJournal(path); err != nil { // it is slower without
 			log.Warn("there is no room for the database's journal", "err", err)
@@ -150,8 +180,18 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// prepare migrates the schema and makes sure that the key fits the data.
-func (s *Store) prepare(ctx context.Context, o Options) error {
+func removed(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove what a lost database has left: %w", err)
+	}
+	return nil
+}
+
+// prepare checks the database in the file at path, migrates its schema and makes sure that it belongs to this installation and its key.
+func (s *Store) prepare(ctx context.Context, o Options, path string) error {
+	if err := s.check(ctx, path); err != nil {
+		return err
+	}
 	dir, err := fs.Sub(migrations, "migrations")
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
@@ -164,8 +204,14 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("read version of the database in %s: %w", o.Dir, err)
 	}
+	if here, err := readInstallation(o.Dir); err != nil || have == 0 && here != nil && !o.Ephemeral {
+		if err != nil {
+			return err
+		}
+		return emptied(path)
+	}
 	if have > want {
-		return fmt.Errorf("the database in %s has schema %d, newer than %d of this program: start the newer program again", o.Dir, have, want)
+		return newer(path, have, want)
 	}
 	if have < want {
 		if err := s.migrate(ctx, p); err != nil {
@@ -181,7 +227,10 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 	}
 	key := o.Key
 	if key == nil {
-		if key, err = seal.KeyFile(filepath.Join(o.Dir, "key"), fresh); err != nil {
+		if key, err = seal.KeyFile(filepath.Join(o.Dir, KeyFile), fresh); err != nil && !fresh {
+			return unreadable(path, err)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -196,12 +245,10 @@ func (s *Store) prepare(ctx context.Context, o Options) error {
 		if _, err := s.w.ExecContext(ctx, `INSERT INTO key_check (id, sealed) VALUES (1, ?)`, sealed); err != nil {
 			return fmt.Errorf("write key check: %w", err)
 		}
-		return nil
+	} else if _, err := s.sealer.Open("key check", check); err != nil {
+		return otherKey(path)
 	}
-	if _, err := s.sealer.Open("key check", check); err != nil {
-		return fmt.Errorf("the key does not fit the database in %s: give the key that it was made with: %w", o.Dir, err)
-	}
-	return nil
+	return s.belong(ctx, o, fresh)
 }
 
 // migrate brings the schema up to date. Foreign keys are off meanwhile: a table is changed by making another one in its place, and
@@ -238,13 +285,13 @@ func (s *Store) migrate(ctx context.Context, p *goose.Provider) error {
 	return nil
 }
 
-// openDB opens a database with connections that keep their prepared statements.
-func openDB(dsn string) (*sql.DB, error) {
+// openDB opens a database with connections that keep their prepared statements. failed, unless nil, is told of every error.
+func openDB(dsn string, failed func(error)) (*sql.DB, error) {
 	c, err := sqlite.NewConnector(dsn)
 	if err != nil {
 		return nil, err
 	}
-	return sql.OpenDB(prepared.Connector{Connector: c}), nil
+	return sql.OpenDB(prepared.Connector{Connector: c, Failed: failed}), nil
 }
 
 func dsn(path string, write bool) string {
@@ -265,6 +312,8 @@ func (s *Store) Close() error {
 	s.closed.Do(func() {
 		close(s.stop)
 		s.queue.close()
+		s.stopCheck()
+		s.checking.Wait()
 		err = errors.Join(s.r.Close(), s.w.Close())
 	})
 	return err

@@ -78,7 +78,7 @@ func (t *Table[T]) scan(scan func(...any) error) (*T, error) {
 	if t.sealed {
 		var err error
 		if doc, err = t.s.sealer.Open(t.kind+" "+id, doc); err != nil {
-			return nil, err
+			return nil, t.s.broken(err)
 		}
 	}
 	v := new(T)

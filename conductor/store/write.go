@@ -67,7 +67,7 @@ const maxGroup = 64
 
 // write runs f in a transaction and returns when that is on disk. It is not run at all if ctx ends while it waits its turn.
 func (s *Store) write(ctx context.Context, f func(tx *txn) error) error {
-	if err := ctx.Err(); err != nil {
+	if err := errors.Join(ctx.Err(), s.Fault()); err != nil {
 		return err
 	}
 	o := &op{run: f, by: node.RequesterOf(ctx)}
@@ -170,6 +170,12 @@ func (s *Store) commit(group []*op) {
 		if o.err == nil {
 			o.err = err
 		}
+		switch {
+		case full(o.err):
+			o.err = fmt.Errorf("%w: %w", ErrFull, o.err)
+		case pageError(o.err):
+			o.err = fmt.Errorf("%w: %w", ErrDamaged, o.err)
+		}
 	}
 }
 
@@ -231,7 +237,7 @@ func (s *Store) runGroup(tx *txn, group []*op) error {
 			s.fresh = s.fresh[:kept]
 			s.dropNotes()
 			if _, err := tx.Exec(`ROLLBACK TO one`); err != nil {
-				return fmt.Errorf("roll back savepoint: %w", err)
+				return fmt.Errorf("roll back savepoint: %w", errors.Join(err, o.err)) // a full disk has ended the transaction of all
 			}
 		}
 		if _, err := tx.Exec(`RELEASE one`); err != nil {

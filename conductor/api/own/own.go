@@ -26,6 +26,7 @@ type keeper interface {
 	Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
+	Fault() error
 }
 
 // machines does the work.
@@ -73,6 +74,7 @@ func New(st keeper, en machines, find *finder.Finder, cfg Config, log *slog.Logg
 func (s *Handlers) Routes() []call.Route {
 	const quarantine, lock = "/ingot/v1/nodes/{node}/quarantine", "/ingot/v1/nodes/{node}/lock"
 	return append(s.erasureRoutes(), []call.Route{
+		{Method: http.MethodGet, Path: "/ingot/v1/health", Access: call.Public, Handle: s.getHealth},
 		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Handle: s.getQuarantine},
 		{Method: http.MethodPost, Path: quarantine, Access: call.Write, Handle: s.postQuarantine},
 		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Handle: s.deleteQuarantine},

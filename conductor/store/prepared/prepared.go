@@ -16,7 +16,11 @@ import (
 const maxStatements = 500
 
 // Connector is a connector whose connections keep the statements they have prepared.
-type Connector struct{ driver.Connector }
+type Connector struct {
+	driver.Connector
+	// Failed, unless nil, is told of every error of a statement, wherever it comes up. It must not use the database.
+	Failed func(error)
+}
 
 // Connect implements driver.Connector.
 func (p Connector) Connect(ctx context.Context) (driver.Conn, error) {
@@ -28,7 +32,11 @@ func (p Connector) Connect(ctx context.Context) (driver.Conn, error) {
 	if !ok {
 		return nil, errors.Join(errors.New("the SQL driver lacks what is needed to prepare statements"), c.Close())
 	}
-	return &Conn{fullConn: f, stmts: map[string]*keptStmt{}}, nil
+	failed := p.Failed
+	if failed == nil {
+		failed = func(error) {}
+	}
+	return &Conn{fullConn: f, stmts: map[string]*keptStmt{}, failed: failed}, nil
 }
 
 // fullConn is what the SQL driver's connections can do. database/sql asks for each of these by itself.
@@ -46,7 +54,16 @@ type fullConn interface {
 // Conn is a connection of a Connector. It is used by one goroutine at a time, as database/sql promises.
 type Conn struct {
 	fullConn
-	stmts map[string]*keptStmt
+	stmts  map[string]*keptStmt
+	failed func(error)
+}
+
+// tell hands an error on.
+func (c *Conn) tell(err error) error {
+	if err != nil {
+		c.failed(err)
+	}
+	return err
 }
 
 // keptStmt is a prepared statement; it is busy while rows of it are being read.
@@ -101,29 +118,36 @@ func keep(query string) bool {
 func (c *Conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
 	st, err := c.stmt(ctx, query)
 	if err != nil {
-		return nil, err
+		return nil, c.tell(err)
 	}
+	var res driver.Result
 	if st == nil {
-		return c.fullConn.ExecContext(ctx, query, args)
+		res, err = c.fullConn.ExecContext(ctx, query, args)
+	} else {
+		res, err = st.ExecContext(ctx, args)
 	}
-	return st.ExecContext(ctx, args)
+	return res, c.tell(err)
 }
 
 // QueryContext implements driver.QueryerContext.
 func (c *Conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
 	st, err := c.stmt(ctx, query)
 	if err != nil {
-		return nil, err
+		return nil, c.tell(err)
 	}
 	if st == nil {
-		return c.fullConn.QueryContext(ctx, query, args)
+		rows, err := c.fullConn.QueryContext(ctx, query, args)
+		if err != nil {
+			return nil, c.tell(err)
+		}
+		return &keptRows{rows, &keptStmt{}, c}, nil
 	}
 	rows, err := st.QueryContext(ctx, args)
 	if err != nil {
-		return nil, err
+		return nil, c.tell(err)
 	}
 	st.busy = true
-	return &keptRows{rows, st}, nil
+	return &keptRows{rows, st, c}, nil
 }
 
 // Close implements driver.Conn.
@@ -139,7 +163,8 @@ func (c *Conn) Close() error {
 // keptRows gives its statement back when it is closed.
 type keptRows struct {
 	driver.Rows
-	st *keptStmt
+	st   *keptStmt
+	conn *Conn
 }
 
 // Close implements driver.Rows.
@@ -158,5 +183,9 @@ func (r *keptRows) Next(dest []driver.Value) error {
 	if r.st == nil {
 		return io.EOF
 	}
-	return r.Rows.Next(dest)
+	err := r.Rows.Next(dest)
+	if err != nil && err != io.EOF { //nolint:errorlint // the value that drivers return
+		r.conn.failed(err)
+	}
+	return err
 }

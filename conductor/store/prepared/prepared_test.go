@@ -15,7 +15,7 @@ func TestConnector(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := sql.OpenDB(Connector{c})
+	db := sql.OpenDB(Connector{Connector: c})
 	defer db.Close()
 	ctx := context.Background()
 	conn, err := db.Conn(ctx)

@@ -7,17 +7,23 @@ package seal
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/keyfile"
 )
 
 // Sealer seals and opens with one key. Safe for concurrent use.
-type Sealer struct{ aead cipher.AEAD }
+type Sealer struct {
+	aead cipher.AEAD
+	mac  []byte // the key of MAC
+}
 
 const version = 1
 
@@ -34,7 +40,17 @@ func New(key []byte) (*Sealer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("use encryption key: %w", err)
 	}
-	return &Sealer{aead}, nil
+	return &Sealer{aead, sum(key, "ingot mac 1", nil)}, nil
+}
+
+// MAC proves that text comes from somebody who has the key. The purpose is authenticated with it.
+func (s *Sealer) MAC(purpose, text string) []byte { return sum(s.mac, purpose, []byte(text)) }
+
+func sum(key []byte, purpose string, text []byte) []byte {
+	h := hmac.New(sha256.New, key)
+	fmt.Fprintf(h, "%d %s ", len(purpose), purpose)
+	h.Write(text)
+	return h.Sum(nil)
 }
 
 // Seal encrypts plain for a purpose.
@@ -60,13 +76,25 @@ func (s *Sealer) Open(purpose string, sealed []byte) ([]byte, error) {
 	return plain, nil
 }
 
+// Decode reads a key as a key file, or a variable of the environment, has it.
+func Decode(text string) ([]byte, error) {
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
+	if err != nil || len(key) != 32 {
+		return nil, errors.New("it is not 32 bytes in base64")
+	}
+	return key, nil
+}
+
+// Encode makes the content of a key file.
+func Encode(key []byte) []byte { return []byte(base64.StdEncoding.EncodeToString(key) + "\n") }
+
 // KeyFile reads the key, or makes it when the database is fresh. With data but without its key there is nothing to make.
 func KeyFile(path string, fresh bool) ([]byte, error) {
 	b, err := os.ReadFile(path)
 	if err == nil {
-		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(string(b)))
-		if err != nil || len(key) != 32 {
-			return nil, fmt.Errorf("key file %s is not 32 bytes in base64: restore it from a backup", path)
+		key, err := Decode(string(b))
+		if err != nil {
+			return nil, fmt.Errorf("key file %s can't be used: %w", path, err)
 		}
 		return key, nil
 	}
@@ -74,36 +102,14 @@ func KeyFile(path string, fresh bool) ([]byte, error) {
 		return nil, fmt.Errorf("read key file: %w", err)
 	}
 	if !fresh {
-		return nil, fmt.Errorf("key file %s is missing, without which the secrets in the database can't be read: restore it from a backup", path)
+		return nil, fmt.Errorf("key file %s is missing, without which the secrets in the database can't be read", path)
 	}
 	key := make([]byte, 32)
 	if _, err := rand.Read(key); err != nil {
 		return nil, fmt.Errorf("make key: %w", err)
 	}
-	if err := writeDurably(path, []byte(base64.StdEncoding.EncodeToString(key)+"\n")); err != nil {
+	if err := keyfile.Write(path, Encode(key), 0o600); err != nil {
 		return nil, fmt.Errorf("write key file: %w", err)
 	}
 	return key, nil
-}
-
-// writeDurably makes the file at path, complete or not at all: a key that a power cut takes away takes the data with it.
-func writeDurably(path string, b []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write(b); err != nil {
-		return errors.Join(err, f.Close())
-	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return err
-	}
-	d, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -1,0 +1,20 @@
+package own
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/rest"
+)
+
+// Damaged is what callers hear of a damaged database. The log says where the damage is.
+const Damaged = "The server's database is damaged: nothing is changed and no machine is acted on before its administrator has restored it."
+
+// getHealth answers those who watch over the conductor, and says no more than they need.
+func (s *Handlers) getHealth(context.Context, *call.Call) (*call.Reply, error) {
+	if s.store.Fault() != nil {
+		return nil, rest.Fault(http.StatusServiceUnavailable, "%s", Damaged)
+	}
+	return &call.Reply{Status: http.StatusOK, Body: rest.Health{Status: "ok"}}, nil
+}

@@ -1,0 +1,123 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// ErrDamaged means that a page of the database can't be read or trusted. From then on nothing is written, for what is built on damage damages
+// more; what can still be read is.
+var ErrDamaged = errors.New("the database is damaged, nothing is written any more")
+
+// ErrFull means that there is no room on the file system that the database is on. Nothing was written; the next write is tried again.
+var ErrFull = errors.New("the file system of the database is full")
+
+// fault watches the errors of all connections for those that say that the database itself is bad.
+type fault struct {
+	file    string
+	log     *slog.Logger
+	serving atomic.Bool // Open is through: before, its caller hears of the fault
+	once    sync.Once
+	err     atomic.Pointer[error]
+	found   chan struct{} // closed at the first
+}
+
+func (f *fault) notice(err error) {
+	if pageError(err) {
+		f.damage(err)
+	}
+}
+
+func (f *fault) damage(err error) {
+	f.once.Do(func() {
+		f.err.Store(&err)
+		if f.serving.Load() {
+			f.log.Error("a page of the database is damaged: nothing is written and no machine is acted on any more; stop ingotd, look at the disk, and restore a backup (ingotd restore)", "file", f.file, "err", err)
+		}
+		close(f.found)
+	})
+}
+
+// broken takes a seal that can't be opened for what it is, since the key fits the database: a page whose content was overwritten.
+func (s *Store) broken(err error) error {
+	s.fault.damage(err)
+	return fmt.Errorf("%w: %w", ErrDamaged, err)
+}
+
+// Fault is why the store writes no more, an error that is ErrDamaged; nil while it is well.
+func (s *Store) Fault() error {
+	if err := s.fault.err.Load(); err != nil {
+		return fmt.Errorf("%w: %w", ErrDamaged, *err)
+	}
+	return nil
+}
+
+// Damaged is closed when Fault is not nil any more.
+func (s *Store) Damaged() <-chan struct{} { return s.fault.found }
+
+// resultCode is SQLite's extended result code (sqlite.org/rescode.html), or 0.
+func resultCode(err error) int {
+	var e *sqlite.Error
+	if errors.As(err, &e) {
+		return e.Code()
+	}
+	return 0
+}
+
+// pageError tells whether an error says that the database's file is bad, or the disk below it.
+func pageError(err error) bool {
+	switch code := resultCode(err); code {
+	case sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_DIR_FSYNC,
+		sqlite3.SQLITE_IOERR_CORRUPTFS, sqlite3.SQLITE_IOERR_DATA:
+		return true
+	default:
+		return code&0xff == sqlite3.SQLITE_CORRUPT || code&0xff == sqlite3.SQLITE_NOTADB
+	}
+}
+
+// full tells whether an error says that there is no room. The journal's index is a file of its own.
+func full(err error) bool {
+	code := resultCode(err)
+	return code&0xff == sqlite3.SQLITE_FULL || code == sqlite3.SQLITE_IOERR_SHMSIZE
+}
+
+func damaged(path string, err error) error {
+	return &UnusableError{File: path, Why: "is damaged", Err: err}
+}
+
+// checkFor is how long a start waits for the check of the database. Some ten thousand nodes take that long; what is left of a larger one
+// is checked beside the work.
+const checkFor = 100 * time.Millisecond
+
+// check looks for damage in all pages of the database, not at what the rows hold.
+func (s *Store) check(ctx context.Context, path string) error {
+	done := make(chan error, 1)
+	ctx, s.stopCheck = context.WithCancel(context.WithoutCancel(ctx))
+	s.checking.Go(func() {
+		defer s.stopCheck()
+		var verdict string
+		err := s.r.QueryRowContext(ctx, `PRAGMA quick_check(1)`).Scan(&verdict)
+		if err == nil && verdict != "ok" {
+			err = errors.New(verdict)
+			s.fault.damage(err)
+		}
+		done <- err
+	})
+	select {
+	case err := <-done:
+		if err != nil && (s.fault.err.Load() != nil || pageError(err)) {
+			return damaged(path, err)
+		}
+		return err
+	case <-time.After(checkFor):
+		return nil // damage that is found later is told by fault
+	}
+}

@@ -1,0 +1,310 @@
+package attack
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
+	"github.com/ingot-metal/ingot/test/kit/made"
+)
+
+// conductor is an ingotd that is started and killed again and again on one data directory, with nobody having to authenticate.
+type conductor struct {
+	*testing.T
+	dir  string // its data directory
+	addr string
+	args []string
+	env  []string
+	cmd  *exec.Cmd
+	gone chan struct{}
+	log  *ingotd.Output
+}
+
+func newConductor(t *testing.T, args ...string) *conductor {
+	c := &conductor{T: t, dir: filepath.Join(t.TempDir(), "data"), addr: kit.FreeAddr(t)}
+	agents := kit.FreeAddr(t)
+	c.args = append([]string{"--data-dir", c.dir, "--listen", c.addr, "--set", "agents.listen=" + agents, "--set", "agents.advertise=" + agents,
+		"--set", "netboot.ramdisk_dir=" + filepath.Join(c.dir, "none")}, args...)
+	t.Cleanup(func() { c.kill() })
+	return c
+}
+
+// try starts it, and tells whether it serves; if not, it has ended.
+func (c *conductor) try(args ...string) bool {
+	c.Helper()
+	c.log = &ingotd.Output{}
+	c.cmd = exec.Command(made.Program(c, "ingotd"), append(append([]string(nil), c.args...), args...)...)
+	c.cmd.Env = append(os.Environ(), c.env...)
+	c.cmd.Stdout, c.cmd.Stderr = c.log, c.log
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := c.cmd.Start(); err != nil {
+		c.Fatal(err)
+	}
+	cmd, gone := c.cmd, make(chan struct{})
+	c.gone = gone
+	go func() {
+		cmd.Wait()
+		close(gone)
+	}()
+	for began := time.Now(); ; {
+		if resp, err := http.Get("http://" + c.addr + "/"); err == nil {
+			resp.Body.Close()
+			return true
+		}
+		select {
+		case <-gone:
+			return false
+		case <-time.After(5 * time.Millisecond):
+		}
+		if time.Since(began) > 2*time.Minute {
+			c.Fatalf("ingotd neither serves nor ends:\n%s", c.log)
+		}
+	}
+}
+
+// start starts one that has to serve.
+func (c *conductor) start(args ...string) {
+	c.Helper()
+	if !c.try(args...) {
+		c.Fatalf("ingotd does not serve:\n%s", c.log)
+	}
+}
+
+// refuses fails the test unless a start ends by itself with these words.
+func (c *conductor) refuses(want ...string) {
+	c.Helper()
+	if c.try() {
+		c.kill()
+		c.Errorf("ingotd serves, want a refusal with %q:\n%s", want, c.log)
+		return
+	}
+	for _, w := range want {
+		if !strings.Contains(c.log.String(), w) {
+			c.Errorf("the refusal does not name %q:\n%s", w, c.log)
+		}
+	}
+}
+
+// kill leaves it no time for anything.
+func (c *conductor) kill() {
+	if c.cmd != nil {
+		c.cmd.Process.Kill() // an error says that it has ended
+		<-c.gone
+	}
+}
+
+func (c *conductor) stop() {
+	c.Helper()
+	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		c.Fatal(err)
+	}
+	<-c.gone
+	if !c.cmd.ProcessState.Success() {
+		c.Errorf("ingotd ended with %v:\n%s", c.cmd.ProcessState, c.log)
+	}
+}
+
+// command runs ingotd's command on the data directory, to its end.
+func (c *conductor) command(name string, args ...string) (string, error) {
+	cmd := exec.Command(made.Program(c, "ingotd"), append([]string{name, "--data-dir", c.dir}, args...)...)
+	cmd.Env = append(os.Environ(), c.env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+func (c *conductor) must(name string, args ...string) string {
+	c.Helper()
+	out, err := c.command(name, args...)
+	if err != nil {
+		c.Fatalf("ingotd %s %q: %v\n%s", name, args, err, out)
+	}
+	return out
+}
+
+// ask sends a request and gives status, headers and body.
+func (c *conductor) ask(method, path, body string) (int, http.Header, string) {
+	c.Helper()
+	r, err := http.NewRequestWithContext(c.Context(), method, "http://"+c.addr+path, strings.NewReader(body))
+	if err != nil {
+		c.Fatal(err)
+	}
+	r.Header.Set("X-OpenStack-Ironic-API-Version", "1.82")
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var b bytes.Buffer
+	if _, err := b.ReadFrom(resp.Body); err != nil {
+		c.Fatal(err)
+	}
+	return resp.StatusCode, resp.Header, b.String()
+}
+
+func (c *conductor) want(status int, method, path, body string) string {
+	c.Helper()
+	got, _, out := c.ask(method, path, body)
+	if got != status {
+		c.Errorf("%s %s %.200s = %d %.1000s, want %d", method, path, body, got, out, status)
+	}
+	return out
+}
+
+func (c *conductor) file(name string) string { return filepath.Join(c.dir, name) }
+
+// nodes makes so many, each with a password and some filling.
+func (c *conductor) nodes(from, to int) {
+	c.Helper()
+	for i := from; i < to; i++ {
+		c.want(201, "POST", "/v1/nodes", fmt.Sprintf(`{"driver":"fake-hardware","name":"n%d","driver_info":{"some_password":"pw%d"},"extra":{"filling":%q}}`, i, i, strings.Repeat("x", 30000)))
+	}
+}
+
+// overwrite writes garbage over all pages of the database but the first ones.
+func (c *conductor) overwrite() {
+	c.Helper()
+	f, err := os.OpenFile(c.file("ingot.db"), os.O_RDWR, 0)
+	if err != nil {
+		c.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		c.Fatal(err)
+	}
+	const good = 30 * 4096
+	if info.Size() < 2*good {
+		c.Fatalf("the database has only %d bytes", info.Size())
+	}
+	if _, err := f.WriteAt(bytes.Repeat([]byte{0xa5}, int(info.Size()-good)), good); err != nil {
+		c.Fatal(err)
+	}
+}
+
+// TestDamagedDatabase: a database that is damaged, lost, emptied or another's is a refusal to start that names it and what helps, and what is
+// named does help.
+func TestDamagedDatabase(t *testing.T) {
+	c := newConductor(t)
+	c.start()
+	c.nodes(0, 30)
+	backup := filepath.Join(t.TempDir(), "backup")
+	c.must("backup", backup)
+	c.stop()
+	other := newConductor(t)
+	other.start()
+	other.stop()
+
+	for _, row := range []struct {
+		name   string
+		damage func() error
+		want   string
+	}{
+		{"damaged page", func() error { c.overwrite(); return nil }, "is damaged"},
+		{"empty file", func() error { return os.Truncate(c.file("ingot.db"), 0) }, "is empty"},
+		{"lost file", func() error { return os.Remove(c.file("ingot.db")) }, "is missing"},
+		{"foreign database", func() error { return copyOver(other.file("ingot.db"), c.file("ingot.db")) }, "of another installation"},
+		{"foreign key", func() error {
+			if err := copyOver(c.file("key"), c.file("key.kept")); err != nil {
+				return err
+			}
+			return copyOver(other.file("key"), c.file("key"))
+		}, "the key does not fit"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c.T = t
+			defer func(o *testing.T) { c.T = o }(c.T)
+			if err := row.damage(); err != nil {
+				t.Fatal(err)
+			}
+			c.refuses(row.want, c.file("ingot.db"), "ingotd restore", "--new-installation")
+			key := c.file("key")
+			if _, err := os.Stat(c.file("key.kept")); err == nil {
+				key = filepath.Join(t.TempDir(), "key")
+				if err := os.Rename(c.file("key.kept"), key); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.must("restore", "--key", key, backup)
+			c.start()
+			if out := c.want(200, "GET", "/v1/nodes", ""); strings.Count(out, `"uuid"`) != 30 {
+				t.Errorf("after the restore there are %d nodes, want 30", strings.Count(out, `"uuid"`))
+			}
+			c.stop()
+		})
+	}
+	c.T = t
+	if _, err := os.Stat(c.file("ingot.db-wal")); err == nil {
+		t.Error("an ended ingotd left its journal")
+	}
+	c.overwrite()
+	c.start("--new-installation")
+	if out := c.want(200, "GET", "/v1/nodes", ""); strings.Contains(out, `"uuid"`) {
+		t.Errorf("a new installation has nodes: %s", out)
+	}
+	c.kill()
+	if c.try("--new-installation") || !strings.Contains(c.log.String(), "is whole") {
+		t.Errorf("another new installation over a good one:\n%s", c.log)
+	}
+	if err := os.Remove(c.file("ingot.db")); err != nil {
+		t.Fatal(err)
+	}
+	c.refuses("is missing")
+	c.start("--set", "store.ephemeral=true")
+	c.stop()
+}
+
+func copyOver(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o600)
+}
+
+// TestPageErrorAtRunTime: a page that turns out to be damaged while ingotd serves stops all changes, and callers, whoever watches its health, and
+// the log say so. The process stays, for agents bring their results again until they are taken.
+func TestPageErrorAtRunTime(t *testing.T) {
+	c := newConductor(t)
+	c.start()
+	c.nodes(0, 40)
+	c.stop()
+	c.start() // nothing is in memory any more
+	c.want(200, "GET", "/ingot/v1/health", "")
+	c.overwrite()
+	failed := 0
+	for i := range 40 {
+		status, _, out := c.ask("GET", fmt.Sprintf("/v1/nodes/n%d", i), "")
+		if status == 503 && strings.Contains(out, "database is damaged") {
+			failed++
+		} else if status != 200 {
+			t.Errorf("GET of a node on a damaged database = %d %s", status, out)
+		}
+	}
+	if failed == 0 {
+		t.Fatal("all nodes can be read: the test does not work")
+	}
+	for _, row := range []struct{ method, path, body string }{
+		{"GET", "/ingot/v1/health", ""},
+		{"POST", "/v1/nodes", `{"driver":"fake-hardware"}`},
+		{"PUT", "/v1/nodes/n0/states/power", `{"target":"power on"}`},
+		{"PUT", "/v1/nodes/n0/states/provision", `{"target":"manage"}`},
+	} {
+		if out := c.want(503, row.method, row.path, row.body); !strings.Contains(out, "database is damaged") {
+			t.Errorf("%s %s on a damaged database = %s", row.method, row.path, out)
+		}
+	}
+	if n := strings.Count(c.log.String(), "level=ERROR"); n != 1 || !strings.Contains(c.log.String(), "ingotd restore") {
+		t.Errorf("the log has %d errors, want one that names what helps:\n%s", n, c.log)
+	}
+	c.stop()
+	c.refuses("is damaged")
+}
