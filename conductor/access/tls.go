@@ -7,6 +7,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/keyfile"
 )
 
 // Certificate is a TLS certificate and its key in files, read again when they change. Safe for concurrent use.
@@ -51,7 +53,15 @@ func (c *Certificate) stamps() (out [2]stamp, err error) {
 }
 
 func (c *Certificate) read(st [2]stamp) error {
-	pair, err := tls.LoadX509KeyPair(c.cert, c.key)
+	cert, err := os.ReadFile(c.cert)
+	if err != nil {
+		return fmt.Errorf("read the API's certificate: %w", err)
+	}
+	key, err := keyfile.Read(c.key)
+	if err != nil {
+		return fmt.Errorf("read the key of the API's certificate: %w", err)
+	}
+	pair, err := tls.X509KeyPair(cert, key)
 	if err != nil {
 		return fmt.Errorf("read the API's certificate %s and its key %s: %w", c.cert, c.key, err)
 	}

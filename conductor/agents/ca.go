@@ -62,7 +62,7 @@ func (ca *CA) PhoneHomeKey() ([]byte, error) {
 func OpenCA(dir string) (*CA, error) {
 	certPath, keyPath := filepath.Join(dir, caCertFile), filepath.Join(dir, caKeyFile)
 	certPEM, certErr := os.ReadFile(certPath)
-	keyPEM, keyErr := os.ReadFile(keyPath)
+	keyPEM, keyErr := keyfile.Read(keyPath)
 	switch {
 	case errors.Is(certErr, fs.ErrNotExist) && (keyErr == nil || errors.Is(keyErr, fs.ErrNotExist)):
 		// The key is written first, so a key alone is a first start that was cut short: nobody has seen that CA.

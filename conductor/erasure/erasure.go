@@ -43,7 +43,7 @@ type Key struct {
 // OpenKey reads the key in dir, or makes one when there is none.
 func OpenKey(dir string) (*Key, error) {
 	file := filepath.Join(dir, keyFile)
-	b, err := os.ReadFile(file)
+	b, err := keyfile.Read(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return makeKey(dir)
 	}

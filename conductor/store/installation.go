@@ -147,7 +147,7 @@ func Check(ctx context.Context, dir string, key []byte) (err error) {
 	}
 	if key == nil {
 		if key, err = ReadKey(filepath.Join(dir, KeyFile)); err != nil {
-			return unreadable(path, err)
+			return unreadable(path, err, false)
 		}
 	}
 	sealer, err := seal.New(key)
@@ -220,7 +220,12 @@ func newer(path string, have, want int64) error {
 	return &UnusableError{File: path, Why: fmt.Sprintf("has schema %d, newer than %d of this program", have, want), Other: "Start the newer program again"}
 }
 
-func unreadable(path string, err error) error {
+// unreadable is for a key that can't be had. One that is there and open to others is to be closed, and nothing else.
+func unreadable(path string, err error, fresh bool) error {
+	var open *keyfile.ReadableError
+	if fresh || errors.As(err, &open) {
+		return err
+	}
 	return &UnusableError{File: path, Why: "can't be read", Err: err, Other: "If you keep a copy of the key elsewhere, put it back"}
 }
 

@@ -227,11 +227,8 @@ func (s *Store) prepare(ctx context.Context, o Options, path string) error {
 	}
 	key := o.Key
 	if key == nil {
-		if key, err = seal.KeyFile(filepath.Join(o.Dir, KeyFile), fresh); err != nil && !fresh {
-			return unreadable(path, err)
-		}
-		if err != nil {
-			return err
+		if key, err = seal.KeyFile(filepath.Join(o.Dir, KeyFile), fresh); err != nil {
+			return unreadable(path, err, fresh)
 		}
 	}
 	if s.sealer, err = seal.New(key); err != nil {

@@ -308,3 +308,23 @@ func TestPageErrorAtRunTime(t *testing.T) {
 	c.stop()
 	c.refuses("is damaged")
 }
+
+// TestKeysOpenToOthers: a key that others may read is refused, with the command that repairs it.
+func TestKeysOpenToOthers(t *testing.T) {
+	c := newConductor(t)
+	c.start()
+	c.stop()
+	for _, name := range []string{"key", "ca.key", "erasure.key"} {
+		for _, mode := range []os.FileMode{0o644, 0o604, 0o660} {
+			if err := os.Chmod(c.file(name), mode); err != nil {
+				t.Fatal(err)
+			}
+			c.refuses("chmod 600 " + c.file(name))
+		}
+		if err := os.Chmod(c.file(name), 0o640); err != nil { // of the service's own group
+			t.Fatal(err)
+		}
+		c.start()
+		c.kill()
+	}
+}

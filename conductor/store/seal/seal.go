@@ -90,7 +90,7 @@ func Encode(key []byte) []byte { return []byte(base64.StdEncoding.EncodeToString
 
 // KeyFile reads the key, or makes it when the database is fresh. With data but without its key there is nothing to make.
 func KeyFile(path string, fresh bool) ([]byte, error) {
-	b, err := os.ReadFile(path)
+	b, err := keyfile.Read(path)
 	if err == nil {
 		key, err := Decode(string(b))
 		if err != nil {
