@@ -232,7 +232,7 @@ func (c *CA) issue(pub any, id identity) (der []byte, serial string, err error) 
 		SerialNumber: n,
 		Subject:      pkix.Name{Organization: []string{"Ingot"}, CommonName: id.node},
 		URIs:         []*url.URL{id.uri()},
-		NotBefore:    now.AddDate(0, 0, -7), // a conductor's clock may be set back too
+		NotBefore:    longAgo().AddDate(1, 0, 0), // a conductor's clock may be set back too
 		NotAfter:     earlier(now.AddDate(0, 0, clientDays), c.cert.NotAfter),
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},

@@ -118,6 +118,32 @@ func TestClientCertificate(t *testing.T) {
 	}
 }
 
+// TestCertificatesOfAnotherTime: an agent that enrolled before the conductor's clock was set back by a year is not locked out.
+func TestCertificatesOfAnotherTime(t *testing.T) {
+	ca, err := OpenCA(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca.now = func() time.Time { return time.Now().AddDate(1, 0, 0) }
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, _, err := ca.issue(key.Public(), identity{node: "n", boot: "b", generation: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(ca.cert)
+	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestJournal(t *testing.T) {
 	var j journal
 	now := time.Now()

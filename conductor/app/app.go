@@ -29,6 +29,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/power/fake"
 	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/conductor/shortage"
 	"github.com/ingot-metal/ingot/conductor/store"
 	"github.com/ingot-metal/ingot/conductor/workload"
 )
@@ -39,6 +40,9 @@ const lockWait = 3 * time.Second
 // gcPercent lets less garbage gather than Go's 100: with thousands of nodes that saves a tenth of the memory and costs a few per cent of the
 // processor time (make bench-api). GOGC overrides it.
 const gcPercent = 50
+
+// fewFiles is a limit on open files that a few hundred nodes and callers can come to.
+const fewFiles = 4096
 
 // stopLimit is how long connections may take to end by themselves when the conductor stops.
 const stopLimit = 10 * time.Second
@@ -85,12 +89,20 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 	defer func() { err = errors.Join(err, release()) }()
 
-	st, err := store.Open(ctx, store.Options{Dir: cfg.DataDir, Key: cfg.Store.Bytes(), Log: log, Alone: true, Ephemeral: cfg.Store.Ephemeral, NewInstallation: cfg.NewInstallation})
+	short := &shortage.Watch{Dir: cfg.DataDir, Log: log}
+	if files, err := shortage.RaiseFiles(); err != nil || files < fewFiles {
+		log.Warn("few files may be open at once: raise the limit (LimitNOFILE= of the service, or ulimit -Hn)", "limit", files, "wanted", shortage.MostFiles, "err", err)
+	}
+	st, err := store.Open(ctx, store.Options{Full: func() { short.Note(shortage.Disk, "dir", cfg.DataDir) }, Dir: cfg.DataDir, Key: cfg.Store.Bytes(), Log: log, Alone: true, Ephemeral: cfg.Store.Ephemeral, NewInstallation: cfg.NewInstallation})
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
 
+	newest, err := st.Newest(ctx)
+	if err != nil {
+		return err
+	}
 	ca, err := agents.OpenCA(cfg.DataDir)
 	if err != nil {
 		return err
@@ -198,7 +210,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return errors.Join(err, apiListener.Close())
 	}
-	apiListener = limit.Listen(apiListener, "api", cfg.Limits.API(), clients, log)
+	apiListener = limit.Listen(short.Listener(apiListener), "api", cfg.Limits.API(), clients, log)
 	if apiListener, err = encrypted(cfg, apiListener, log); err != nil {
 		return errors.Join(err, apiListener.Close())
 	}
@@ -237,7 +249,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		}
 		return nil
 	})
-	g.Go(func() error { return ag.Serve(agentListener) })
+	g.Go(func() error {
+		short.Run(gctx, newest)
+		return nil
+	})
+	g.Go(func() error { return ag.Serve(short.Listener(agentListener)) })
 	g.Go(func() error {
 		allocator.Run(actCtx)
 		return nil

@@ -54,6 +54,11 @@ func (e *Engine) advance(ctx context.Context, id string) (time.Duration, error) 
 		}
 		return never, err
 	}
+	if changed, err := e.afterClockSetBack(ctx, n); err != nil {
+		return never, err
+	} else if changed != nil {
+		n = changed
+	}
 	if n.Job == nil {
 		switch {
 		case !n.Provision.IsStable():

@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,7 +32,8 @@ type world struct {
 	logs     bool
 	plugs    plugs
 	seen     map[node.Transition]bool
-	objects  bool // config drives are objects
+	objects  bool          // config drives are objects
+	ahead    *atomic.Int64 // how far the store's clock is
 }
 
 // conductor is one life of an engine. Once it is dead nothing that it does has any effect.
@@ -69,11 +71,12 @@ const patience = 2 * time.Minute
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	s, err := store.Open(t.Context(), store.Options{Dir: storetest.Fresh(t)})
+	ahead := new(atomic.Int64)
+	s, err := store.Open(t.Context(), store.Options{Dir: storetest.Fresh(t), Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }})
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, store: s, cfg: testConfig(), machines: map[string]*machine{}, seen: map[node.Transition]bool{}, logs: os.Getenv("INGOT_TEST_LOG") != ""}
+	w := &world{t: t, store: s, ahead: ahead, cfg: testConfig(), machines: map[string]*machine{}, seen: map[node.Transition]bool{}, logs: os.Getenv("INGOT_TEST_LOG") != ""}
 	t.Cleanup(func() {
 		w.kill()
 		w.mu.Lock()

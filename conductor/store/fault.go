@@ -24,6 +24,7 @@ var ErrFull = errors.New("the file system of the database is full")
 type fault struct {
 	file    string
 	log     *slog.Logger
+	full    func()      // may be nil
 	serving atomic.Bool // Open is through: before, its caller hears of the fault
 	once    sync.Once
 	err     atomic.Pointer[error]
@@ -33,6 +34,9 @@ type fault struct {
 func (f *fault) notice(err error) {
 	if pageError(err) {
 		f.damage(err)
+	}
+	if f.full != nil && full(err) {
+		f.full()
 	}
 }
 

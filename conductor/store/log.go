@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -84,4 +85,14 @@ func (s *Store) Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error
 		l.At = fromMicros(at)
 		return l, err
 	})
+}
+
+// Newest is the latest time in the history and among the events; zero when there are none.
+func (s *Store) Newest(ctx context.Context) (time.Time, error) {
+	var history, event sql.NullInt64
+	err := s.r.QueryRowContext(ctx, `SELECT (SELECT MAX(at) FROM history), (SELECT at FROM events ORDER BY id DESC LIMIT 1)`).Scan(&history, &event)
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read the newest time on record: %w", err)
+	}
+	return fromMicros(max(history.Int64, event.Int64)), nil
 }

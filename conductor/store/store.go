@@ -50,6 +50,8 @@ type Options struct {
 	// Alone promises that nobody else writes to the data while the store is open, neither another process nor another Store: nodes that
 	// are kept in memory are then returned without a look at the database, and the journal (16 MiB) is made in its full size.
 	Alone bool
+	// Full, unless nil, is told when there was no room for a write. It must not use the store.
+	Full func()
 	// Ephemeral takes an absent or empty database for that of a new start, always. Without it that is so only in a directory where
 	// nothing shows that there was one before.
 	Ephemeral bool
@@ -148,7 +150,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 
 	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone), now: func() time.Time { return now().UTC().Truncate(time.Microsecond) },
-		stop: make(chan struct{}), fault: fault{found: make(chan struct{}), log: log, file: path}}
+		stop: make(chan struct{}), fault: fault{found: make(chan struct{}), log: log, file: path, full: o.Full}}
 	s.queue.idle.L = &s.queue.mu
 	if s.w, err = openDB(dsn(path, true), s.fault.notice); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)

@@ -104,6 +104,7 @@ var may = map[string][]string{
 	"conductor/hardware":        {"conductor/node", "proto/steparg"},
 	"conductor/hardware/...":    {"conductor/hardware", "conductor/node", "conductor/power/fake"},
 	"conductor/rest":            {"conductor/redact"},
+	"conductor/shortage":        {},
 	"conductor/alloc":           {"conductor/node", "conductor/store"},
 	"conductor/pool":            {"conductor/events", "conductor/node", "conductor/store"},
 	"conductor/access":          {"conductor/keyfile", "conductor/node"},

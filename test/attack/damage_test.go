@@ -3,6 +3,7 @@ package attack
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -11,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
@@ -326,5 +329,122 @@ func TestKeysOpenToOthers(t *testing.T) {
 		}
 		c.start()
 		c.kill()
+	}
+}
+
+// TestFullDisk: on a full disk changes are refused with 503 and a time to come again, reads go on, the log has a line that says what to do, and
+// nothing that was answered is lost.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a file system of its own can be mounted by root only")
+	}
+	c := newConductor(t)
+	if err := os.Mkdir(c.dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("ingot", c.dir, "tmpfs", 0, "size=24m,mode=0700"); err != nil {
+		t.Skipf("a small file system can't be mounted: %v", err)
+	}
+	t.Cleanup(func() {
+		c.kill()
+		if err := unix.Unmount(c.dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	c.start()
+	c.nodes(0, 3)
+	filler, err := os.Create(c.file("filler"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = filler.Write(make([]byte, 64<<10))
+	}
+	if err := filler.Close(); err != nil {
+		t.Fatal(err)
+	}
+	made := 3
+	refused := 0
+	for ; refused == 0 && made < 2000; made++ {
+		body := fmt.Sprintf(`{"driver":"fake-hardware","name":"n%d","extra":{"filling":%q}}`, made, strings.Repeat("x", 60000))
+		status, header, out := c.ask("POST", "/v1/nodes", body)
+		if status == 201 {
+			continue
+		}
+		refused++
+		if status != 503 || header.Get("Retry-After") == "" || !strings.Contains(out, "disk of the server's database is full") {
+			t.Errorf("a change on a full disk = %d, Retry-After %q: %s", status, header.Get("Retry-After"), out)
+		}
+		made--
+	}
+	if refused == 0 {
+		t.Fatal("nothing was refused: the test does not work")
+	}
+	for range 20 {
+		c.ask("POST", "/v1/nodes", fmt.Sprintf(`{"driver":"fake-hardware","extra":{"filling":%q}}`, strings.Repeat("x", 60000)))
+	}
+	if out := c.want(200, "GET", "/v1/nodes", ""); strings.Count(out, `"uuid"`) < made {
+		t.Errorf("%d nodes can be read on a full disk, want %d", strings.Count(out, `"uuid"`), made)
+	}
+	c.want(200, "GET", "/ingot/v1/health", "")
+	if n := strings.Count(c.log.String(), "changes are refused with 503, and agents keep"); n != 1 {
+		t.Errorf("%d lines about the full disk, want one:\n%.3000s", n, c.log)
+	}
+	if err := os.Remove(c.file("filler")); err != nil {
+		t.Fatal(err)
+	}
+	c.want(201, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"after"}`)
+	c.kill()
+	c.start()
+	out := c.want(200, "GET", "/v1/nodes", "")
+	for i := range made {
+		if !strings.Contains(out, fmt.Sprintf(`"n%d"`, i)) {
+			t.Errorf("node n%d was answered and is lost", i)
+		}
+	}
+}
+
+// TestNoFileDescriptors: connections that can't be taken wait, the log says what is short once, and all goes on when there are descriptors again.
+func TestNoFileDescriptors(t *testing.T) {
+	c := newConductor(t)
+	c.start()
+	c.nodes(0, 1)
+	var was unix.Rlimit
+	if err := unix.Prlimit(c.cmd.Process.Pid, unix.RLIMIT_NOFILE, nil, &was); err != nil {
+		t.Fatal(err)
+	}
+	if was.Cur < was.Max {
+		t.Errorf("ingotd may open %d files, though it could raise that to %d", was.Cur, was.Max)
+	}
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", c.cmd.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	few := unix.Rlimit{Cur: uint64(len(open)) + 5, Max: was.Max}
+	if err := unix.Prlimit(c.cmd.Process.Pid, unix.RLIMIT_NOFILE, &few, nil); err != nil {
+		t.Fatal(err)
+	}
+	var held []net.Conn
+	for range 20 {
+		conn, err := net.Dial("tcp", c.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, conn)
+	}
+	const line = "short of file descriptors"
+	ingotd.Wait(t, "the log tells", func() bool { return strings.Contains(c.log.String(), line) })
+	for _, conn := range held {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	ingotd.Wait(t, "it answers again", func() bool {
+		status, _, _ := c.ask("GET", "/v1/nodes/n0", "")
+		return status == 200
+	})
+	c.want(200, "PATCH", "/v1/nodes/n0", `[{"op":"add","path":"/extra/a","value":1}]`)
+	if n := strings.Count(c.log.String(), line); n != 1 || !strings.Contains(c.log.String(), "LimitNOFILE") {
+		t.Errorf("%d lines about descriptors, want one that says what to do:\n%s", n, c.log)
 	}
 }
