@@ -10,14 +10,16 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"os"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
 
 	"golang.org/x/crypto/bcrypt"
+
+	"github.com/ingot-metal/ingot/conductor/limit"
 )
 
 // How the file is watched and how long a password counts as verified.
@@ -33,11 +35,12 @@ const (
 // Basic authenticates by HTTP basic authentication against an htpasswd file. Whoever is in the file may do everything. The file is
 // read again when it changes; while it is broken, the last good one counts. Safe for concurrent use.
 type Basic struct {
-	path string
-	log  *slog.Logger
-	now  func() time.Time
-	key  [sha256.Size]byte // of the digests in verified
-	busy chan struct{}     // bounds how many hashes are computed at once: the API stays quick while somebody guesses passwords
+	path    string
+	log     *slog.Logger
+	now     func() time.Time
+	key     [sha256.Size]byte // of the digests in verified
+	from    func(*http.Request) netip.Addr
+	guesses *guesses
 
 	mu       sync.Mutex
 	users    map[string][]byte
@@ -47,15 +50,17 @@ type Basic struct {
 	modified time.Time
 	bad      string // the last fault told, so that it is told once
 	verified map[[sha256.Size]byte]time.Time
+	under    map[[sha256.Size]byte]*attempt
 }
 
-// OpenBasic reads the htpasswd file at path, which has to be good at the start.
-func OpenBasic(path string, log *slog.Logger) (*Basic, error) {
+// OpenBasic reads the htpasswd file at path, which has to be good at the start. clients tells from where requests come; nil trusts no proxy.
+func OpenBasic(path string, clients *limit.Clients, log *slog.Logger) (*Basic, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	b := &Basic{path: path, log: log, now: time.Now, busy: make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)),
-		verified: map[[sha256.Size]byte]time.Time{}}
+	b := &Basic{path: path, log: log, now: time.Now, from: clients.Address,
+		verified: map[[sha256.Size]byte]time.Time{}, under: map[[sha256.Size]byte]*attempt{}}
+	b.guesses = newGuesses(func() time.Time { return b.now() })
 	rand.Read(b.key[:])
 	st, users, err := readHtpasswd(path)
 	if err != nil {
@@ -111,6 +116,7 @@ func (b *Basic) use(st os.FileInfo, users map[string][]byte) error {
 		b.nobody = h
 	}
 	b.users, b.size, b.modified, b.bad = users, st.Size(), st.ModTime(), ""
+	clear(b.verified)
 	return nil
 }
 
@@ -150,43 +156,73 @@ func (b *Basic) Authenticate(r *http.Request) (*Actor, error) {
 	if err != nil {
 		return nil, err
 	}
-	ok, err := b.verify(r.Context(), name, password)
+	at := b.from(r)
+	ok, err := b.verify(r.Context(), at, name, password)
 	if err != nil {
 		return nil, err
 	}
 	if !ok {
-		b.log.Info("a login was refused", "user", name, "from", r.RemoteAddr)
+		b.log.Info("a login was refused", "user", name, "from", at)
 		return nil, &Refusal{Status: http.StatusUnauthorized, Message: "Incorrect username or password", Challenge: basicChallenge}
 	}
 	return &Actor{UserID: name, UserName: name, All: true}, nil
 }
 
-func (b *Basic) verify(ctx context.Context, name, password string) (bool, error) {
+// attempt is one password of one user that is being compared; others with the same one wait for it.
+type attempt struct {
+	done chan struct{}
+	ok   bool
+	err  error // it was not compared
+}
+
+func (b *Basic) verify(ctx context.Context, at netip.Addr, name, password string) (bool, error) {
 	hash, known, digest, ok := b.lookup(name, password)
 	if ok {
 		return true, nil
 	}
-	select {
-	case b.busy <- struct{}{}:
-	case <-ctx.Done():
-		return false, &Refusal{Status: http.StatusServiceUnavailable, Message: "Too many logins are under way; try again."}
-	}
-	defer func() { <-b.busy }()
-	// Many requests with the same password wait for the first of them.
-	if b.isVerified(digest) {
-		return true, nil
-	}
-	err := bcrypt.CompareHashAndPassword(hash, []byte(password))
-	if err != nil || !known {
-		return false, nil //nolint:nilerr // whatever is wrong with it, it is the wrong password
-	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.verified) >= maxVerified {
-		clear(b.verified)
+	if other := b.under[digest]; other != nil {
+		b.mu.Unlock()
+		select {
+		case <-other.done:
+		case <-ctx.Done():
+			return false, errGivenUp
+		}
+		if other.err == nil { // one guess, however often it is sent meanwhile
+			return other.ok, nil
+		}
+		return b.compare(ctx, at, name, password, hash, known, digest)
 	}
-	b.verified[digest] = b.now().Add(verifiedLife)
-	return true, nil
+	a := &attempt{done: make(chan struct{})}
+	b.under[digest] = a
+	b.mu.Unlock()
+	defer func() {
+		b.mu.Lock()
+		delete(b.under, digest)
+		b.mu.Unlock()
+		close(a.done)
+	}()
+	a.ok, a.err = b.compare(ctx, at, name, password, hash, known, digest)
+	return a.ok, a.err
+}
+
+// compare computes a hash, when the caller has not been wrong too often, and remembers the password if it is right.
+func (b *Basic) compare(ctx context.Context, at netip.Addr, name, password string, hash []byte, known bool, digest [sha256.Size]byte) (bool, error) {
+	return b.guesses.check(ctx, guesser{limit.Owner(at), b.mac(name)}, func() bool {
+		if b.isVerified(digest) { // while this one waited
+			return true
+		}
+		if err := bcrypt.CompareHashAndPassword(hash, []byte(password)); err != nil || !known {
+			return false // whatever is wrong with it, it is the wrong password
+		}
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if len(b.verified) >= maxVerified {
+			clear(b.verified)
+		}
+		b.verified[digest] = b.now().Add(verifiedLife)
+		return true
+	})
 }
 
 // lookup finds a user's hash, or that of nobody, and the digest under which this password is remembered, which has the hash in it:
@@ -199,13 +235,19 @@ func (b *Basic) lookup(name, password string) (hash []byte, known bool, digest [
 	if !known {
 		hash = b.nobody
 	}
-	mac := hmac.New(sha256.New, b.key[:])
-	for _, part := range []string{name, string(hash), password} {
-		fmt.Fprintf(mac, "%d:%s", len(part), part)
-	}
-	mac.Sum(digest[:0])
+	digest = b.mac(name, string(hash), password)
 	until, ok := b.verified[digest]
 	return hash, known, digest, ok && known && b.now().Before(until)
+}
+
+// mac is a digest that nobody without the key of this process can make or guess from.
+func (b *Basic) mac(parts ...string) (sum [sha256.Size]byte) {
+	mac := hmac.New(sha256.New, b.key[:])
+	for _, part := range parts {
+		fmt.Fprintf(mac, "%d:%s", len(part), part)
+	}
+	mac.Sum(sum[:0])
+	return sum
 }
 
 func (b *Basic) isVerified(digest [sha256.Size]byte) bool {

@@ -38,7 +38,7 @@ func basicFixture(t *testing.T, text string) (b *Basic, path string, log *bytes.
 		t.Fatal(err)
 	}
 	log = &bytes.Buffer{}
-	b, err := OpenBasic(path, slog.New(slog.NewTextHandler(log, nil)))
+	b, err := OpenBasic(path, nil, slog.New(slog.NewTextHandler(log, nil)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestHtpasswdFaultsAreNamed(t *testing.T) {
 			t.Errorf("%q = %v, %v, want %q", text, users, err, want)
 		}
 	}
-	if _, err := OpenBasic(filepath.Join(t.TempDir(), "none"), nil); err == nil {
+	if _, err := OpenBasic(filepath.Join(t.TempDir(), "none"), nil, nil); err == nil {
 		t.Error("a missing file is taken at the start")
 	}
 }

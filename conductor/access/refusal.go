@@ -1,12 +1,16 @@
 package access
 
-import "net/http"
+import (
+	"net/http"
+	"time"
+)
 
 // Refusal is an error of authentication: who asks is not known, or cannot be found out now.
 type Refusal struct {
-	Status    int    // 400, 401 or 503
-	Message   string // for the client
-	Challenge string // WWW-Authenticate, with 401
+	Status     int    // 400, 401, 429 or 503
+	Message    string // for the client
+	Challenge  string // WWW-Authenticate, with 401
+	RetryAfter time.Duration
 }
 
 func (e *Refusal) Error() string { return e.Message }

@@ -220,8 +220,10 @@ func (s *Server) authenticate(r *http.Request) (*access.Actor, *call.Reply, *res
 	switch {
 	case err == nil:
 		err = errors.New("nobody was found to ask")
-	case errors.As(err, &refusal) && refusal.Status == http.StatusServiceUnavailable:
-		return nil, nil, rest.Fault(refusal.Status, "%s", refusal.Message)
+	case errors.As(err, &refusal) && (refusal.Status == http.StatusServiceUnavailable || refusal.Status == http.StatusTooManyRequests):
+		e := rest.Fault(refusal.Status, "%s", refusal.Message)
+		e.RetryAfter = refusal.RetryAfter
+		return nil, nil, e
 	case errors.As(err, &refusal):
 		return nil, &call.Reply{Status: refusal.Status, Challenge: refusal.Challenge, Body: rest.Object{{Name: "error", Value: rest.Object{
 			{Name: "message", Value: refusal.Message}, {Name: "code", Value: refusal.Status},

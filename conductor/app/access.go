@@ -13,13 +13,14 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/limit"
 )
 
 // authentication is what finds out who sends a request; nil where nobody has to say.
-func authentication(cfg config.Config, log *slog.Logger) (func(*http.Request) (*access.Actor, error), error) {
+func authentication(cfg config.Config, clients *limit.Clients, log *slog.Logger) (func(*http.Request) (*access.Actor, error), error) {
 	switch cfg.API.Auth {
 	case "http_basic":
-		b, err := access.OpenBasic(cfg.API.HtpasswdFile, log)
+		b, err := access.OpenBasic(cfg.API.HtpasswdFile, clients, log)
 		if err != nil {
 			return nil, err
 		}

@@ -178,7 +178,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 
 	allocator := alloc.New(st, log)
-	who, err := authentication(cfg, log)
+	clients, err := limit.ParseClients(cfg.API.TrustedProxies)
+	if err != nil {
+		return fmt.Errorf("api.trusted_proxies: %w", err)
+	}
+	who, err := authentication(cfg, clients, log)
 	if err != nil {
 		return err
 	}
@@ -204,10 +208,6 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		}
 	}
 	if err := guarded(cfg, apiListener.Addr()); err != nil {
-		return errors.Join(err, apiListener.Close())
-	}
-	clients, err := limit.ParseClients(cfg.API.TrustedProxies)
-	if err != nil {
 		return errors.Join(err, apiListener.Close())
 	}
 	apiListener = limit.Listen(short.Listener(apiListener), "api", cfg.Limits.API(), clients, log)

@@ -107,7 +107,7 @@ var may = map[string][]string{
 	"conductor/shortage":        {},
 	"conductor/alloc":           {"conductor/node", "conductor/store"},
 	"conductor/pool":            {"conductor/events", "conductor/node", "conductor/store"},
-	"conductor/access":          {"conductor/keyfile", "conductor/node"},
+	"conductor/access":          {"conductor/keyfile", "conductor/limit", "conductor/node"},
 	"conductor/inspect":         {"conductor/inspect/hook", "conductor/node", "conductor/redact"},
 	"conductor/inspect/hook":    {"conductor/node", "proto/rootdevice", "proto/lldp"},
 	"conductor/access/...":      {}, // keystonetest: a Keystone for tests

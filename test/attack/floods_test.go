@@ -4,14 +4,18 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"golang.org/x/crypto/bcrypt"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -19,6 +23,7 @@ import (
 
 	"github.com/ingot-metal/ingot/proto/agentv1"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
 // TestAnonymousBodies: who shows no token sends little, and what nobody waits for is not read.
@@ -163,5 +168,53 @@ func TestManyValues(t *testing.T) {
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil || resp.StatusCode != 200 {
 		t.Errorf("GET / = %v, %v", resp, err)
+	}
+}
+
+// TestGuessedPasswords: who guesses gets 429 and keeps nobody else out.
+func TestGuessedPasswords(t *testing.T) {
+	hash, err := bcrypt.GenerateFromPassword([]byte("secret"), 8)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "htpasswd")
+	if err := os.WriteFile(path, []byte("alice:"+string(hash)+"\nbob:"+string(hash)+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := ingotd.Start(t, kit.FreeAddr(t), "api.auth=http_basic", "api.htpasswd_file="+path)
+	login := func(from, name, password string) (int, string) {
+		t.Helper()
+		c := http.Client{Transport: &http.Transport{DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext}}
+		defer c.CloseIdleConnections()
+		req, err := http.NewRequestWithContext(t.Context(), "GET", d.URL+"/v1/nodes", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.SetBasicAuth(name, password)
+		req.Header.Set("X-Forwarded-For", "203.0.113.1") // nobody here is a proxy
+		resp, err := c.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode, resp.Header.Get("Retry-After")
+	}
+	last, after := 0, ""
+	for i := range 20 {
+		last, after = login("127.0.0.2", "alice", fmt.Sprint("wrong", i))
+	}
+	if last != 429 || after == "" {
+		t.Errorf("guess 20 = %d, Retry-After %q, want 429 and a time", last, after)
+	}
+	for _, tt := range []struct{ from, name string }{{"127.0.0.1", "alice"}, {"127.0.0.2", "bob"}} {
+		if got, _ := login(tt.from, tt.name, "secret"); got != 200 {
+			t.Errorf("%s from %s = %d, want 200", tt.name, tt.from, got)
+		}
+	}
+	for i := range 60 {
+		last, _ = login("127.0.0.3", fmt.Sprint("user", i), "wrong")
+	}
+	if last != 429 {
+		t.Errorf("name 60 from one address = %d, want 429", last)
 	}
 }

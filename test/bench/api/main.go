@@ -79,6 +79,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	fl.IntVar(&b.many, "many", 10000, "the larger number of nodes, 5000 or more")
 	fl.StringVar(&base, "base", "", "measure against the ingotd of this commit instead: a shorter set, both in turn")
 	fl.IntVar(&rounds, "n", against.MinRounds, "rounds against -base")
+	only := fl.Bool("logins", false, "measure logins beside guessed passwords, and nothing else")
 	if err := fl.Parse(args); err != nil {
 		return err
 	}
@@ -92,7 +93,11 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return b.against(against.Comparison{Revision: base, Rounds: rounds, Out: out, Log: os.Stderr})
 	}
 	b.report = report{At: time.Now().UTC().Truncate(time.Second), Machine: fmt.Sprintf("%d × %s", runtime.NumCPU(), processor())}
-	for _, part := range []func() error{b.flushes, b.small, b.large, func() error { return b.cycles(200) }} {
+	parts := []func() error{b.flushes, b.small, b.large, func() error { return b.cycles(200) }, b.logins}
+	if *only {
+		parts = []func() error{b.logins}
+	}
+	for _, part := range parts {
 		if err := part(); err != nil {
 			return err
 		}

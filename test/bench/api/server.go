@@ -22,7 +22,7 @@ type server struct {
 }
 
 // start runs ingotd on a data directory and waits for its first answer.
-func start(bin, dir string) (*server, error) {
+func start(bin, dir string, set ...string) (*server, error) {
 	api, agents, err := freePorts()
 	if err != nil {
 		return nil, err
@@ -30,6 +30,9 @@ func start(bin, dir string) (*server, error) {
 	s := &server{addr: api}
 	s.cmd = exec.Command(bin, "--data-dir", dir, "--listen", api, "--log-level", "warn",
 		"--set", "agents.listen="+agents, "--set", "agents.advertise="+agents, "--set", "hostname=bench")
+	for _, kv := range set {
+		s.cmd.Args = append(s.cmd.Args, "--set", kv)
+	}
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
 	// An interrupt of the terminal is the bench's, which then stops it.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
