@@ -51,7 +51,7 @@ func (w *world) untilWarm(m *machine) *node.Node {
 
 // drive is the request that walk makes, which checkDeployed looks for.
 func drive(w *world, m *machine) Request {
-	return Request{Verb: node.Deploy, ConfigDrive: "drive-of-" + w.node(m).Name, User: "tester"}
+	return Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/" + w.node(m).Name, User: "tester"}
 }
 
 // TestFastTrack: from inspection to the end of a deployment the machine is turned on once for the agent; and thrice where it is not asked for.
@@ -446,7 +446,7 @@ func TestWarmTakenOver(t *testing.T) {
 	}
 }
 
-var image = Image{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": "ab"}
+var image = Image{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
 
 // TestStage: an image that was written ahead is not written again for a deployment of the same one; another one is.
 func TestStage(t *testing.T) {
@@ -460,13 +460,13 @@ func TestStage(t *testing.T) {
 			before := m.boots()
 			img, writes := image, 1
 			if !same {
-				img, writes = Image{"image_source": "http://images/other", "image_os_hash_algo": "sha256", "image_os_hash_value": "cd"}, 2
+				img, writes = Image{"image_source": "http://images/other", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("cd", 32)}, 2
 			}
 			if err := w.current().eng.Stage(t.Context(), m.id, img, "tester"); err != nil {
 				t.Fatal(err)
 			}
 			n := w.untilWarm(m)
-			if s := n.Boot.Staged; s == nil || s.Source != img["image_source"] || s.Digest != "sha256:ab" || s.Disk != "vda" {
+			if s := n.Boot.Staged; s == nil || s.Source != img["image_source"] || s.Digest != "sha256:abababababababababababababababababababababababababababababababab" || s.Disk != "vda" {
 				t.Errorf("staged = %+v", s)
 			}
 			n = w.walk(m, node.Active)

@@ -153,7 +153,7 @@ func TestStepFails(t *testing.T) {
 				m.mu.Unlock()
 				req := Request{Verb: c.verb}
 				if c.verb == node.Deploy {
-					req.ConfigDrive = "drive-of-n1"
+					req.ConfigDrive = "http://drive-of/n1"
 				}
 				ask := func(r Request) {
 					t.Helper()
@@ -375,7 +375,7 @@ func TestWorkerBreaksDown(t *testing.T) {
 					checkDeployed(t, m, 2)
 					return
 				}
-				if err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "x"}); err != nil {
+				if err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "eA=="}); err != nil {
 					t.Fatal(err)
 				}
 				wantError(t, w.untilState(m, node.DeployFailed), "broke down", "panic")

@@ -19,7 +19,7 @@ func checkDeployed(t *testing.T, m *machine, writes int) {
 	if m.writes != writes {
 		t.Errorf("the image was written %d times, want %d", m.writes, writes)
 	}
-	if want := "http://images/" + n.Name + " drive-of-" + n.Name; m.content != want || !m.bootable {
+	if want := "http://images/" + n.Name + " http://drive-of/" + n.Name; m.content != want || !m.bootable {
 		t.Errorf("the disk holds %q (bootable %v), want %q", m.content, m.bootable, want)
 	}
 	if !m.on || m.osStarted == 0 {

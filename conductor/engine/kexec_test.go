@@ -326,7 +326,7 @@ func TestStartIsChecked(t *testing.T) {
 		{"can't be left out", map[string]any{"sign_of_life": "phone_home"}, nil, step("write_configdrive", 0, "")},
 	} {
 		w.edit(m, func(n *node.Node) {
-			n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": "ab"}
+			n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
 			for k, v := range c.info {
 				n.InstanceInfo[k] = v
 			}
@@ -354,7 +354,7 @@ func TestStartIsChecked(t *testing.T) {
 		spoil(&w.cfg)
 		w.start(nil)
 		w.edit(m, func(n *node.Node) {
-			n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": "ab"}
+			n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
 			n.Interfaces = map[string]string{}
 			if strings.Contains(words, "console") {
 				n.Interfaces["power"] = "mute"
@@ -397,7 +397,7 @@ func TestDieDuringKexec(t *testing.T) {
 		w.kill()
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.writes != 1 || !m.bootable || !m.on || !strings.Contains(m.drive, "drive-of-"+name) || n.LastError != "" || n.Reservation != "" || n.Power != "power on" {
+		if m.writes != 1 || !m.bootable || !m.on || !strings.Contains(m.drive, "http://drive-of/"+name) || n.LastError != "" || n.Reservation != "" || n.Power != "power on" {
 			t.Errorf("%d writes, bootable %v, on %v, config drive %s, last error %q, reservation %q, power %q", m.writes, m.bootable, m.on, m.drive, n.LastError, n.Reservation, n.Power)
 		}
 		if m.kexecs != 1 || m.osStarted != 1 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -307,7 +308,7 @@ func TestDieElsewhere(t *testing.T) {
 				}
 				if n := w.node(m); n.InstanceInfo == nil {
 					_, err := w.store.UpdateNode(t.Context(), m.id, func(n *node.Node) error {
-						n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": "ab"}
+						n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
 						return nil
 					})
 					if err != nil {

@@ -53,7 +53,7 @@ func TestPriorities(t *testing.T) {
 	if got, want := names(e.maker().CleanJob(n, "").Steps), "deploy.boot_agent bios.factory_reset deploy.b deploy.power_off_agent"; got != want {
 		t.Errorf("cleaning is %s, want %s", got, want)
 	}
-	n.InstanceInfo["configdrive"] = "x"
+	n.InstanceInfo["configdrive"] = map[string]any{}
 	steps, err := e.maker().Deployment(t.Context(), n, []node.JobStep{{Interface: "deploy", Name: "c", Priority: 75}})
 	if want := "deploy.deploy deploy.write_image deploy.c deploy.write_configdrive deploy.prepare_instance_boot deploy.tear_down_agent deploy.switch_to_tenant_network deploy.boot_instance"; err != nil || names(steps) != want {
 		t.Errorf("deployment is %s, %v, want %s", names(steps), err, want)
@@ -112,7 +112,7 @@ func TestDryRun(t *testing.T) {
 			got = append(got, fmt.Sprintf("%d %s %s", s.Priority, s.Name, s.Args))
 		}
 	}
-	want := []string{`90 a {"n":9}`, `80 write_image {"image_os_hash_algo":"sha256","image_os_hash_value":"ab","image_pull_secret":"******","image_source":"https://me:******@images/n1?token=******"}`,
+	want := []string{`90 a {"n":9}`, `80 write_image {"image_os_hash_algo":"sha256","image_os_hash_value":"abababababababababababababababababababababababababababababababab","image_pull_secret":"******","image_source":"https://me:******@images/n1?token=******"}`,
 		`70 write_configdrive {"configdrive":"******"}`, `60 prepare_instance_boot {}`}
 	if !slices.Equal(got, want) {
 		t.Errorf("the plan is\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))

@@ -130,7 +130,7 @@ func TestRamdiskByNetwork(t *testing.T) {
 	// The same machine with a system on its disk boots from that again.
 	w.edit(m, func(n *node.Node) {
 		n.Interfaces = nil
-		n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": "ab"}
+		n.InstanceInfo = map[string]any{"image_source": "http://images/n1", "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}
 	})
 	w.walk(m, node.Active)
 	checkDeployed(t, m, 1)

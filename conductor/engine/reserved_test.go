@@ -63,7 +63,7 @@ func TestHoldWithAgent(t *testing.T) {
 	m := w.add("n1")
 	w.walk(m, node.Available)
 	hold := []node.JobStep{{Interface: "deploy", Name: "hold", Priority: 65}}
-	n := w.want(m, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: hold}, node.DeployHold)
+	n := w.want(m, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: hold}, node.DeployHold)
 	if s := n.Job.Current(); s == nil || s.Name != "prepare_instance_boot" {
 		t.Errorf("held before %+v", s)
 	}
@@ -179,7 +179,7 @@ func TestRestartBetweenImageAndTable(t *testing.T) {
 			t.Errorf("deploy with %s in the middle = %v", name, err)
 		}
 	}
-	w.want(m, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{{Interface: "deploy", Name: "reboot", Priority: 90}}}, node.Active)
+	w.want(m, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{{Interface: "deploy", Name: "reboot", Priority: 90}}}, node.Active)
 	checkDeployed(t, m, 1)
 }
 

@@ -364,7 +364,7 @@ func (a *agent) step(ctx context.Context, s node.PlanStep) node.StepResult {
 		m.bootable, m.content = false, ""
 	case "write_image":
 		a.facts["image"], _ = args["image_source"].(string)
-		done.Result = json.RawMessage(fmt.Sprintf(`{"staged":%v,"digest":"sha256:ab","disk":{"name":"vda"}}`, found))
+		done.Result = json.RawMessage(fmt.Sprintf(`{"staged":%v,"digest":"sha256:abababababababababababababababababababababababababababababababab","disk":{"name":"vda"}}`, found))
 		if ahead {
 			a.facts["ahead"] = string(s.Args)
 		}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -209,7 +210,7 @@ func (s *crashStore) Change(ctx context.Context, id string, f func(*node.Node, *
 func (w *world) add(name string) *machine {
 	w.t.Helper()
 	n := &node.Node{Name: name, Driver: "sim", DriverInfo: map[string]any{"address": name},
-		InstanceInfo: map[string]any{"image_source": "http://images/" + name, "image_os_hash_algo": "sha256", "image_os_hash_value": "ab"}}
+		InstanceInfo: map[string]any{"image_source": "http://images/" + name, "image_os_hash_algo": "sha256", "image_os_hash_value": strings.Repeat("ab", 32)}}
 	if err := w.store.CreateNode(w.t.Context(), n); err != nil {
 		w.t.Fatal(err)
 	}
@@ -273,9 +274,9 @@ func (w *world) untilState(m *machine, states ...node.State) *node.Node {
 // driveOf is the config drive of a node.
 func (w *world) driveOf(name string) any {
 	if w.objects {
-		return map[string]any{"user_data": "drive-of-" + name}
+		return map[string]any{"user_data": "http://drive-of/" + name}
 	}
-	return "drive-of-" + name
+	return "http://drive-of/" + name
 }
 
 // walk takes a node along the main job from wherever it is to a state, as a patient client does: it asks again for what a dying

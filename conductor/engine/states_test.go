@@ -237,7 +237,7 @@ func TestPausedInMaintenance(t *testing.T) {
 	m.asks = nil
 	m.mu.Unlock()
 	w.edit(m, func(n *node.Node) { n.Maintenance = true })
-	w.want(m, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1"}, node.DeployWait)
+	w.want(m, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1"}, node.DeployWait)
 	w.kill()
 	w.start(nil)
 	time.Sleep(30 * time.Millisecond)

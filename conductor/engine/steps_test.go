@@ -43,6 +43,19 @@ func TestRefusals(t *testing.T) {
 		{info("image_source", "http://h/i", "image_os_hash_value", "ab", "image_os_hash_algo", "md5"), "allow_md5"},
 		{info("image_source", "http://h/i", "image_os_hash_value", "ab", "image_os_hash_algo", "sha1"), "sha1"},
 		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 16)), "allow_md5"},
+		{info("image_source", "http://", "image_checksum", strings.Repeat("ab", 32)), "not an http"},
+		{info("image_source", "https://:80/i", "image_checksum", strings.Repeat("ab", 32)), "not an http"},
+		{info("image_source", "http://h/i", "image_checksum", "file:///etc/sums"), "neither a digest nor"},
+		{info("image_source", "http://h/i", "image_checksum", "/etc/sums"), "neither a digest nor"},
+		{info("image_source", "http://h/i", "image_checksum", "http://u:secret@/sums"), "neither a digest nor"},
+		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 20)), "SHA-1"},
+		{info("image_source", "http://h/i", "image_checksum", "abc"), "has 3 characters"},
+		{info("image_source", "http://h/i", "image_checksum", "sha512:"+strings.Repeat("ab", 32)), "has 128 hexadecimal"},
+		{info("image_source", "http://h/i", "image_os_hash_algo", "sha256", "image_os_hash_value", strings.Repeat("zz", 32)), "no hexadecimal"},
+		{info("image_source", "http://h/i", "image_os_hash_algo", "sha512", "image_os_hash_value", strings.Repeat("ab", 32)), "has 128 hexadecimal"},
+		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32), "image_signature", "https:///s"), "image_signature"},
+		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32), "configdrive", "/var/lib/drive"), "configdrive"},
+		{info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32), "configdrive", "file:///drive"), "configdrive"},
 	} {
 		set(func(n *node.Node) { n.InstanceInfo = c.info })
 		if err := w.ask(m, node.Deploy); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "secret") {
@@ -62,19 +75,19 @@ func TestRefusals(t *testing.T) {
 		{[]any{"http://h/i", "ftp://u:secret@h/i"}, "not an http"},
 		{make([]any, 17), "not a list of at most"},
 	} {
-		n := &node.Node{InstanceInfo: map[string]any{"image_source": "http://h/i", "image_checksum": "abc", "image_mirrors": c.mirrors}}
+		n := &node.Node{InstanceInfo: map[string]any{"image_source": "http://h/i", "image_checksum": strings.Repeat("ab", 32), "image_mirrors": c.mirrors}}
 		if err := eng.site().CheckImage(n); !errors.As(err, &invalid) || !strings.Contains(err.Error(), c.words) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("image_mirrors %v: %v, want an InvalidError with %q", c.mirrors, err, c.words)
 		}
 	}
 	set(func(n *node.Node) {
-		n.InstanceInfo = info("image_source", "http://h/i", "image_checksum", "abc")
+		n.InstanceInfo = info("image_source", "http://h/i", "image_checksum", strings.Repeat("ab", 32))
 	})
 	if err := eng.Provision(ctx, m.id, Request{Verb: node.Deploy, DeploySteps: []node.JobStep{{Interface: "deploy", Name: "write_configdrive", Priority: 70}}}); !errors.As(err, &invalid) ||
 		!strings.Contains(err.Error(), "no config drive") {
 		t.Errorf("deploy with a step write_configdrive and no config drive = %v", err)
 	}
-	set(func(n *node.Node) { n.InstanceInfo["configdrive"] = "drive" })
+	set(func(n *node.Node) { n.InstanceInfo["configdrive"] = "ZHJpdmU=" })
 	for _, c := range []struct {
 		steps []node.JobStep
 		words string // of the refusal; none: it is taken
@@ -169,7 +182,7 @@ func TestOwnSteps(t *testing.T) {
 	w.start(nil)
 	m := w.add("n1")
 	w.walk(m, node.Available)
-	err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{
+	err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{
 		{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85, Args: json.RawMessage(`{"skip_block_devices":[{"name":"/dev/vdb"}]}`)},
 		{Interface: "deploy", Name: "write_configdrive", Priority: 0},
 		{Interface: "deploy", Name: "write_image", Priority: 75, Args: json.RawMessage(`{"verify":true}`)},
@@ -184,7 +197,7 @@ func TestOwnSteps(t *testing.T) {
 	}
 	want := []string{
 		`erase_devices_metadata {"skip_block_devices":[{"name":"/dev/vdb"}]}`,
-		`write_image {"image_os_hash_algo":"sha256","image_os_hash_value":"ab","image_source":"http://images/n1","verify":true}`,
+		`write_image {"image_os_hash_algo":"sha256","image_os_hash_value":"abababababababababababababababababababababababababababababababab","image_source":"http://images/n1","verify":true}`,
 		`prepare_instance_boot {}`,
 	}
 	if !slices.Equal(got, want) {
@@ -326,7 +339,7 @@ func TestOutcomes(t *testing.T) {
 		w.walk(m, node.Available)
 		m.behave["erase_devices_metadata"] = once(node.StepResult{Outcome: node.OutcomeReboot})
 		boots := m.pxeBoots
-		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{
+		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{
 			{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85}}})
 		if err != nil {
 			t.Fatal(err)
@@ -347,7 +360,7 @@ func TestOutcomes(t *testing.T) {
 		m := w.add("n1")
 		w.walk(m, node.Available)
 		m.behave["erase_devices_metadata"] = once(node.StepResult{Outcome: node.OutcomeHold})
-		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", DeploySteps: []node.JobStep{
+		err := w.current().eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", DeploySteps: []node.JobStep{
 			{Interface: "deploy", Name: "erase_devices_metadata", Priority: 85}}})
 		if err != nil {
 			t.Fatal(err)

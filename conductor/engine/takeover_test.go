@@ -22,7 +22,7 @@ func TestTakeOver(t *testing.T) {
 	m.mu.Lock()
 	m.stepTook = 100 * time.Millisecond
 	m.mu.Unlock()
-	if err := first.eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "drive-of-n1", User: "tester"}); err != nil {
+	if err := first.eng.Provision(t.Context(), m.id, Request{Verb: node.Deploy, ConfigDrive: "http://drive-of/n1", User: "tester"}); err != nil {
 		t.Fatal(err)
 	}
 	w.until(m, "deploying", func(n *node.Node) bool { return n.Provision == node.Deploying || n.Provision == node.DeployWait })

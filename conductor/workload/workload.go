@@ -135,7 +135,7 @@ func (r *reader) url(key string) string {
 		return strings.TrimSuffix(r.base, "/") + "/" + s
 	}
 	u, err := url.Parse(s)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+	if err != nil || u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
 		r.fail("instance_info's %s is not an http or https URL", key)
 		return ""
 	}

@@ -288,3 +288,37 @@ func TestLinksDoNotCopyTheHost(t *testing.T) {
 		t.Errorf("the links are not the public address: %s", all)
 	}
 }
+
+// TestImpossibleDeploymentsAreRefused: what a request shows to be impossible is refused when it is made, and validate says the same.
+func TestImpossibleDeploymentsAreRefused(t *testing.T) {
+	w := newWorld(t, "deploy.automated_clean=false")
+	w.node("n", `"deploy_interface":"direct"`)
+	w.state("n", "manage", "manageable")
+	w.state("n", "provide", "available")
+	good := strings.Repeat("ab", 32)
+	for _, c := range []struct{ info, words string }{
+		{`{"image_source":"http:///image","image_checksum":"` + good + `"}`, "image_source"},
+		{`{"image_source":"http://:8080/image","image_checksum":"` + good + `"}`, "image_source"},
+		{`{"image_source":"http://192.0.2.1/i","image_checksum":"file:///etc/passwd"}`, "image_checksum"},
+		{`{"image_source":"http://192.0.2.1/i","image_checksum":"/etc/passwd"}`, "image_checksum"},
+		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good[1:] + `"}`, "image_checksum"},
+		{`{"image_source":"http://192.0.2.1/i","image_os_hash_algo":"sha512","image_os_hash_value":"` + good + `"}`, "image_os_hash_value"},
+		{`{"image_source":"http://192.0.2.1/i","image_os_hash_algo":"sha256","image_os_hash_value":"` + strings.Repeat("zz", 32) + `"}`, "image_os_hash_value"},
+		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good + `","configdrive":"/etc/shadow"}`, "configdrive"},
+		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good + `","image_mirrors":["http://"]}`, "image_mirrors"},
+	} {
+		w.want(200, root, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info","value":`+c.info+`}]`)
+		if out := w.want(400, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"active"}`); !strings.Contains(out, c.words) {
+			t.Errorf("deploy of %s: %s, want a sentence about %s", c.info, out, c.words)
+		}
+		var v struct{ Deploy struct{ Reason string } }
+		if err := json.Unmarshal([]byte(w.want(200, root, "GET", "/v1/nodes/n/validate", "")), &v); err != nil || !strings.Contains(v.Deploy.Reason, c.words) {
+			t.Errorf("validate of %s: %q, %v, want a sentence about %s", c.info, v.Deploy.Reason, err, c.words)
+		}
+	}
+	w.want(200, root, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info","value":{"image_source":"http://192.0.2.1/i","image_checksum":"`+good+`"}}]`)
+	for _, body := range []string{`{"target":"active","configdrive":"/etc/cloud12"}`, `{"target":"active","configdrive":"file:///etc/passwd"}`,
+		`{"target":"active","deploy_steps":[{"interface":"deploy","step":"write_image","priority":80,"args":{"image_checksum":"file:///etc/passwd"}}]}`} {
+		w.want(400, root, "PUT", "/v1/nodes/n/states/provision", body)
+	}
+}

@@ -2,11 +2,9 @@ package states
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"maps"
 	"net/http"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -273,19 +271,14 @@ func stepList(b map[string]any, name string, fits bool, targets string, schema *
 // configDrive checks a config drive: an object to make one from, the text of such an object, a URL, or the image itself as base64.
 func configDrive(v rest.Version, drive any) (any, *rest.Error) {
 	if text, ok := drive.(string); ok {
-		var o map[string]any
-		if json.Unmarshal([]byte(text), &o) == nil {
-			drive = o
-		} else {
-			u, err := url.Parse(text)
-			if err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host != "" {
-				return text, nil
-			}
-			if _, err := base64.StdEncoding.DecodeString(strings.Join(strings.Fields(text), "")); err != nil || text == "" {
-				return nil, rest.BadRequest("Invalid configdrive format: it is neither a JSON, nor a URL, nor a base64 string")
-			}
+		o, ok := instance.DriveText(text)
+		if !ok {
+			return nil, rest.BadRequest("Invalid configdrive format: it is neither a JSON, nor a URL, nor a base64 string")
+		}
+		if o == nil {
 			return text, nil
 		}
+		drive = o
 	}
 	if v < rest.VersionDriveObject {
 		return nil, rest.NotAcceptable()

@@ -17,7 +17,7 @@ func (s Site) CheckImage(n *node.Node) error {
 	if text("image_source") == "" {
 		return invalidf("instance_info has no image_source: set it to the URL of the image")
 	}
-	if s.imageURL(text("image_source")) == "" {
+	if u := s.imageURL(text("image_source")); u == "" || !inRegistry(u) && !webURL(u) {
 		return invalidf("image_source %q is not an http or https URL, nor oci://registry/repository with a tag or digest", redact.URL(text("image_source")))
 	}
 	vouched, err := s.checkPublished(n)
@@ -34,7 +34,8 @@ func (s Site) CheckImage(n *node.Node) error {
 		return err
 	}
 	algo, value := text("image_os_hash_algo"), text("image_os_hash_value")
-	switch strings.ReplaceAll(strings.ToLower(algo), "-", "") {
+	kind := plainAlgo(algo)
+	switch kind {
 	case "sha256", "sha512", "blake3":
 	case "":
 		if value != "" {
@@ -53,7 +54,17 @@ func (s Site) CheckImage(n *node.Node) error {
 	case value == "" && text("image_checksum") == "" && !s.AllowUnverified && !vouched:
 		return invalidf("instance_info has no digest of the image: set image_os_hash_algo and image_os_hash_value (or image_checksum)")
 	}
-	return nil
+	if value != "" {
+		if err := checkDigest("image_os_hash_value", kind, value); err != nil {
+			return err
+		}
+	}
+	if sum := text("image_checksum"); sum != "" && value == "" { // else nobody looks at it
+		if err := checkDigest("image_checksum", "", sum); err != nil {
+			return err
+		}
+	}
+	return CheckDrive(n.InstanceInfo)
 }
 
 // imageArgs are the keys of instance_info that describe the image.
@@ -131,7 +142,7 @@ func (s Site) mirrors(n *node.Node) ([]string, error) {
 	for _, item := range list {
 		text, _ := item.(string)
 		u := s.imageURL(text)
-		if u == "" || inRegistry(u) {
+		if inRegistry(u) || !webURL(u) {
 			return nil, invalidf("image_mirrors has %q, which is not an http or https URL", redact.URL(text))
 		}
 		urls = append(urls, u)
@@ -200,7 +211,7 @@ func (s Site) checkPublished(n *node.Node) (vouched bool, err error) {
 	default:
 		return false, invalidf("image_difference %q is not known: use auto, always or never", text("image_difference"))
 	}
-	if s := text("image_signature"); s != "" && !strings.HasPrefix(s, "http://") && !strings.HasPrefix(s, "https://") {
+	if s := text("image_signature"); s != "" && !webURL(s) {
 		return false, invalidf("image_signature %q is not an http or https URL", redact.URL(s))
 	}
 	if inRegistry(text("image_source")) && n.InstanceInfo["image_mirrors"] != nil {

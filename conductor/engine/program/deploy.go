@@ -2,6 +2,7 @@ package program
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strings"
 
@@ -10,6 +11,27 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/start"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
+
+// checkAsked refuses what a request gives the steps write_image and write_configdrive in place of what the node says, as CheckImage does that.
+func (m Maker) checkAsked(n *node.Node, asked []node.JobStep) error {
+	as := *n
+	as.InstanceInfo = maps.Clone(n.InstanceInfo)
+	for _, a := range asked {
+		if a.Interface != "deploy" || a.Name != "write_image" && a.Name != "write_configdrive" || catalog.NoArgs(a.Args) {
+			continue
+		}
+		var args map[string]any
+		if json.Unmarshal(a.Args, &args) != nil {
+			continue // which is refused by its declaration
+		}
+		for _, key := range []string{"image_source", "image_mirrors", "image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_signature", "configdrive"} {
+			if v, ok := args[key]; ok {
+				as.InstanceInfo[key] = v
+			}
+		}
+	}
+	return m.Site.CheckImage(&as)
+}
 
 // deploySteps is the usual program of a deployment with the client's steps merged in: one of the same interface and name replaces
 // the usual one's arguments and priority, priority 0 leaves it out, any other joins.
@@ -20,6 +42,9 @@ func (m Maker) deploySteps(n *node.Node, asked []node.JobStep) ([]node.JobStep, 
 	fake := m.Drivers.Interface(n, "deploy") == "fake"
 	if !fake {
 		if err := m.Site.CheckImage(n); err != nil {
+			return nil, err
+		}
+		if err := m.checkAsked(n, asked); err != nil {
 			return nil, err
 		}
 	}
