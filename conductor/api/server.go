@@ -111,6 +111,8 @@ type Config struct {
 	HostNames []string
 	// Bodies bounds what the bodies of all requests take in memory; nil: nothing does.
 	Bodies *limit.Budget
+	// ResendCredentials asks everybody for stored credentials when their destination is changed, and not only those without a role in the system.
+	ResendCredentials bool
 	// LockWait is how long a request for a node that is locked waits for it before it is refused; zero: not at all.
 	LockWait time.Duration
 	// MaskRules says from which inspection rules secrets are kept when one is tried out; empty: from all.
@@ -248,7 +250,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		}
 		who = a
 	}
-	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: s.base(r), Path: values, Actor: who, User: who.String()}
+	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: s.base(r), Path: values, Actor: who, User: who.String(), ResendAll: s.cfg.ResendCredentials}
 	if len(path) > 0 && !ours {
 		v, ranged, err := rest.Negotiate(r.Header, s.cfg.MaxVersion)
 		if ranged {

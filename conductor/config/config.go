@@ -134,6 +134,9 @@ type API struct {
 	// HostNames are names and addresses by which clients reach this server, without ports, beside those it knows: loopback, the addresses of its
 	// machine, the machine's host name and the names in TLSCert. Links in answers to requests with any other Host begin with the server's address.
 	HostNames []string `yaml:"host_names"`
+	// ResendCredentials asks everybody who changes where stored credentials are sent (the address of a BMC, its port, cipher suite or certificate
+	// checking, a registry, a volume's portal) for the credentials in the same request. Those without a role in the system are always asked.
+	ResendCredentials bool `yaml:"resend_credentials"`
 	// TLSCert and TLSKey are files with a certificate (and those that signed it) and its key, in PEM, read again when they change.
 	// With them the API is served over TLS.
 	TLSCert string `yaml:"tls_cert"`

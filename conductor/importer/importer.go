@@ -182,7 +182,7 @@ func (r *run) node(shown *rest.Node, raw map[string]any) error {
 	have, err := r.st.Node(r.ctx, shown.UUID)
 	if err == nil && have.UUID == strings.ToLower(shown.UUID) {
 		r.rep.Kept["nodes"]++
-		return r.complete(have)
+		return r.complete(have, shown)
 	}
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
@@ -308,8 +308,20 @@ func masked(v any) bool {
 	return false
 }
 
+// movedSince tells whether a secret of driver_info would go elsewhere than where it came from.
+func movedSince(there, here map[string]any, key string, v any) bool {
+	was, now := maps.Clone(there), maps.Clone(here)
+	if was == nil || now == nil {
+		return true
+	}
+	was[key], now[key] = v, v
+	_, kept := rest.Moved(nil, nil, was, now, true)
+	return slices.Contains(kept, key)
+}
+
 // complete gives a node that was imported before the secrets that it came without, and ends its maintenance once it has all.
-func (r *run) complete(have *node.Node) error {
+// A secret goes where the Ironic that it was of sent it, and not to an address that somebody has put there since.
+func (r *run) complete(have *node.Node, shown *rest.Node) error {
 	lacks := func(n *node.Node) []string {
 		list, ours := strings.CutPrefix(n.MaintenanceReason, importedWithout)
 		if !ours || !n.Maintenance {
@@ -320,11 +332,14 @@ func (r *run) complete(have *node.Node) error {
 	if !slices.ContainsFunc(lacks(have), func(key string) bool { _, ok := r.secrets.of(have, key); return ok }) {
 		return nil
 	}
-	var given, still []string
+	var given, still, moved []string
 	_, err := r.st.Change(r.ctx, have.UUID, func(n *node.Node, also *node.Also) error {
-		given, still = nil, nil
+		given, still, moved = nil, nil, nil
 		for _, key := range lacks(n) {
 			v, ok := r.secrets.of(n, key)
+			if ok && movedSince(shown.DriverInfo, n.DriverInfo, key, v) {
+				moved, ok = append(moved, key), false
+			}
 			if !ok {
 				still = append(still, key)
 				continue
@@ -337,6 +352,9 @@ func (r *run) complete(have *node.Node) error {
 			}
 			given = append(given, key)
 		}
+		if len(given) == 0 {
+			return nil
+		}
 		n.MaintenanceReason = importedWithout + strings.Join(still, ", ")
 		if len(still) == 0 {
 			n.Maintenance, n.MaintenanceReason = false, ""
@@ -346,6 +364,12 @@ func (r *run) complete(have *node.Node) error {
 	})
 	if err != nil {
 		return fmt.Errorf("node %s: %w", have.UUID, err)
+	}
+	if len(moved) > 0 {
+		r.note("%s is not given %s: driver_info sends it elsewhere than the other Ironic does; look at who changed it, and set it by hand", called(shown), strings.Join(moved, ", "))
+	}
+	if len(given) == 0 {
+		return nil
 	}
 	line := fmt.Sprintf("node %s was given %s", have.UUID, strings.Join(given, ", "))
 	if len(still) == 0 {

@@ -322,3 +322,54 @@ func TestImpossibleDeploymentsAreRefused(t *testing.T) {
 		w.want(400, root, "PUT", "/v1/nodes/n/states/provision", body)
 	}
 }
+
+// TestPasswordsDoNotFollowAnAddress: who changes where a stored password is sent, and may not read it, has to give it.
+func TestPasswordsDoNotFollowAnAddress(t *testing.T) {
+	w := newWorld(t)
+	id := w.node("n", `"driver_info":{"ipmi_address":"192.0.2.1","ipmi_username":"u","ipmi_password":"hush","redfish_address":"https://192.0.2.1","redfish_password":"hush2",
+		"redfish_verify_ca":true},"instance_info":{"image_source":"oci://192.0.2.2/os/debian:12","image_pull_secret":"u:p"}`)
+	w.lease("n", "shop")
+	w.want(200, root, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/extra/a","value":1}]`)
+	target := `"boot_index":0,"volume_id":"v","volume_type":"iscsi","properties":{"target_portal":"192.0.2.3:3260","auth_password":"hush3"}`
+	var v struct{ UUID string }
+	if err := json.Unmarshal([]byte(w.want(201, root, "POST", "/v1/volume/targets", `{"node_uuid":"`+id+`",`+target+`}`)), &v); err != nil {
+		t.Fatal(err)
+	}
+	volume := "/v1/volume/targets/" + v.UUID
+	w.want(201, olga, "POST", "/v1/runbooks", `{"name":"CUSTOM_R","steps":[{"interface":"deploy","step":"s","order":1,"args":{"url":"http://192.0.2.4/","password":"hush4"}}]}`, newest...)
+	w.state("n", "manage", "manageable") // its power is known
+	w.want(202, root, "PUT", "/v1/nodes/n/states/power", `{"target":"power off"}`)
+	ingotd.Wait(t, "the machine is off", func() bool {
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""), `"power_state":"power off","provision_state":"manageable","target_power_state":null`)
+	})
+	for _, c := range []struct {
+		status          int
+		who, path, body string
+	}{
+		{400, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/ipmi_address","value":"198.51.100.1"}]`},
+		{400, otto, "/v1/nodes/n", `[{"op":"add","path":"/driver_info/ipmi_port","value":6230}]`},
+		{400, otto, "/v1/nodes/n", `[{"op":"add","path":"/driver_info/ipmi_bridging","value":"single"}]`},
+		{400, otto, "/v1/nodes/n", `[{"op":"add","path":"/driver_info/ipmi_cipher_suite","value":3}]`},
+		{400, otto, "/v1/nodes/n", `[{"op":"add","path":"/driver_info/ipmi_protocol_version","value":"1.5"}]`},
+		{400, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/redfish_verify_ca","value":false}]`},
+		{400, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/redfish_address","value":"https://198.51.100.1"}]`},
+		{400, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info","value":{"ipmi_address":"198.51.100.1","ipmi_password":"******"}}]`},
+		{400, otto, "/v1/nodes/n", `[{"op":"add","path":"/driver_info/ipmi_password","value":"guess"},{"op":"replace","path":"/driver_info/ipmi_address","value":"198.51.100.1"},{"op":"add","path":"/driver_info/ipmi_password","value":"******"}]`},
+		{400, leo, "/v1/nodes/n", `[{"op":"replace","path":"/instance_info/image_source","value":"oci://198.51.100.1/os/debian:12"}]`},
+		{400, olga, volume, `[{"op":"replace","path":"/properties/target_portal","value":"198.51.100.1:3260"}]`},
+		{400, olga, "/v1/runbooks/CUSTOM_R", `[{"op":"replace","path":"/steps/0/args/url","value":"http://198.51.100.1/"}]`},
+		{400, olga, "/v1/runbooks/CUSTOM_R", `[{"op":"replace","path":"/steps","value":[{"interface":"deploy","step":"s","order":1,"args":{"url":"http://198.51.100.1/","password":"******"}}]}]`},
+		{400, olga, "/v1/runbooks/CUSTOM_R", `[{"op":"replace","path":"/steps/0/step","value":"z"},{"op":"replace","path":"/steps/0/args/url","value":"http://198.51.100.1/"}]`},
+		{200, leo, "/v1/nodes/n", `[{"op":"replace","path":"/instance_info/image_source","value":"oci://192.0.2.2/os/debian:13"}]`},
+		{200, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/ipmi_username","value":"v"}]`},
+		{200, otto, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/ipmi_address","value":"192.0.2.9"},{"op":"add","path":"/driver_info/ipmi_password","value":"hush"}]`},
+		{200, root, "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/ipmi_address","value":"192.0.2.1"}]`},
+	} {
+		if out := w.want(c.status, c.who, "PATCH", c.path, c.body, newest...); c.status == 400 && !strings.Contains(out, "in the same request") {
+			t.Errorf("%s PATCH %s %s: %s, want what to give", c.who, c.path, c.body, out)
+		}
+	}
+	w = newWorld(t, "api.resend_credentials=true")
+	w.node("n", `"driver_info":{"ipmi_address":"192.0.2.1","ipmi_password":"hush"}`)
+	w.want(400, root, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/ipmi_address","value":"198.51.100.1"}]`)
+}

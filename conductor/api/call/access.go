@@ -2,6 +2,7 @@ package call
 
 import (
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/access"
@@ -30,6 +31,21 @@ func (c *Call) Scope() *string {
 		project = "\x00" // nobody's: an empty filter would find what belongs to nobody
 	}
 	return &project
+}
+
+// Resent refuses a PATCH that changes where stored credentials are sent without giving these: whoever may change the address, and not read the
+// password, would have the conductor send it to a host of their own. It is asked of those without a role in the system, or of everybody. at is the path
+// of the object that was and now are before and after; grouped as in rest.Moved.
+func (c *Call) Resent(at []string, was, now map[string]any, grouped bool) *rest.Error {
+	if !c.ResendAll && (c.Actor.All || c.Actor.System || c.Actor.Trusted) {
+		return nil
+	}
+	moved, kept := rest.Moved(c.Body, at, was, now, grouped)
+	if len(kept) == 0 {
+		return nil
+	}
+	return rest.BadRequest("A change of %s changes where stored credentials are sent, or how they are guarded on the way: give %s in the same request.",
+		strings.Join(moved, ", "), strings.Join(kept, ", "))
 }
 
 // View is how much of what happened on a node is shown, in every answer that tells of it: last_error, steps, time line, progress, log, events.

@@ -41,6 +41,8 @@ type Call struct {
 	Parts   *limit.Body // the body of a route that reads it itself
 	Actor   *access.Actor
 	User    string // the actor's name, for histories
+	// ResendAll asks those with a role in the system, too, for credentials whose destination they change.
+	ResendAll bool
 
 	known   *node.Node // see Remember
 	knownAs string

@@ -277,6 +277,12 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 	if err := s.assign(n, d); err != nil {
 		return err
 	}
+	if err := c.Resent([]string{"driver_info"}, was.DriverInfo, n.DriverInfo, true); err != nil {
+		return err
+	}
+	if err := c.Resent([]string{"instance_info"}, was.InstanceInfo, n.InstanceInfo, true); err != nil {
+		return err
+	}
 	if slices.Contains(roots, "parent_node") {
 		if err := s.parent(ctx, c, n); err != nil {
 			return err

@@ -72,11 +72,11 @@ func (s *Handlers) runbooks() *resource.Kind[node.Runbook, rest.Runbook] {
 				"disable_ramdisk": r.DisableRamdisk, "description": document.OrNull(r.Description), "steps": stepDocuments(r.Steps, "order")}
 		},
 		Check: checkRunbook,
-		Assign: func(_ *call.Call, r *node.Runbook, d map[string]any) (err *rest.Error) {
+		Assign: func(c *call.Call, r *node.Runbook, d map[string]any) (err *rest.Error) {
 			r.Name, r.Extra, r.Owner, r.Description = document.Text(d, "name"), document.Object(d, "extra"), document.Text(d, "owner"), document.Text(d, "description")
 			r.Public, _ = d["public"].(bool)
 			r.DisableRamdisk, _ = d["disable_ramdisk"].(bool)
-			r.Steps, err = stepsIn(d, "order", r.Steps)
+			r.Steps, err = stepsIn(c, d, "order", r.Steps)
 			return err
 		},
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/redact"
@@ -88,10 +89,10 @@ func place(v any) (int, bool) {
 }
 
 // stepsIn makes steps of a checked document. Secrets that come back masked are those of was.
-func stepsIn(d map[string]any, order string, was []node.TemplateStep) ([]node.TemplateStep, *rest.Error) {
+func stepsIn(c *call.Call, d map[string]any, order string, was []node.TemplateStep) ([]node.TemplateStep, *rest.Error) {
 	list, _ := d["steps"].([]any)
 	var out []node.TemplateStep
-	for _, item := range list {
+	for i, item := range list {
 		o, _ := item.(map[string]any)
 		st := node.TemplateStep{Interface: document.Text(o, "interface"), Step: document.Text(o, "step")}
 		if at, _ := place(o[order]); order == "order" {
@@ -101,13 +102,19 @@ func stepsIn(d map[string]any, order string, was []node.TemplateStep) ([]node.Te
 		}
 		if args, ok := o["args"].(map[string]any); ok {
 			args = rest.Clone(args)
+			same := func(w node.TemplateStep) bool { return w.Interface == st.Interface && w.Step == st.Step }
 			for _, w := range was {
-				if w.Interface == st.Interface && w.Step == st.Step {
+				if same(w) || !slices.ContainsFunc(was, same) { // which may be w by another name
 					stored, err := argsOf(w)
 					if err != nil {
 						return nil, rest.BadRequest("%v; delete what it belongs to and make it anew.", err)
 					}
-					redact.Restore(args, stored)
+					if same(w) {
+						redact.Restore(args, stored)
+					}
+					if err := c.Resent([]string{"steps", strconv.Itoa(i), "args"}, stored, args, false); err != nil {
+						return nil, err
+					}
 				}
 			}
 			b, err := json.Marshal(args)

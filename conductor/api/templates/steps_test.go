@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/access"
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -23,11 +25,11 @@ func TestUnreadableArguments(t *testing.T) {
 		t.Errorf("shown as %s, %v", b, err)
 	}
 	sent := map[string]any{"steps": []any{map[string]any{"interface": "deploy", "step": "write_image", "args": map[string]any{"password": "******"}, "priority": 80.0}}}
-	if _, err := stepsIn(sent, "priority", stored); err == nil || !strings.Contains(err.Message, "read stored arguments of step deploy.write_image") {
+	if _, err := stepsIn(&call.Call{Actor: access.Anybody()}, sent, "priority", stored); err == nil || !strings.Contains(err.Message, "read stored arguments of step deploy.write_image") {
 		t.Errorf("a mask that stands for what can't be read: %v", err)
 	}
 	stored[0].Args = json.RawMessage(`{"password": "x"}`)
-	if steps, err := stepsIn(sent, "priority", stored); err != nil || string(steps[0].Args) != `{"password":"x"}` {
+	if steps, err := stepsIn(&call.Call{Actor: access.Anybody()}, sent, "priority", stored); err != nil || string(steps[0].Args) != `{"password":"x"}` {
 		t.Errorf("steps with a mask = %v, %v", steps, err)
 	}
 }

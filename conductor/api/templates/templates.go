@@ -112,12 +112,12 @@ func (s *Handlers) templates() *resource.Kind[node.DeployTemplate, rest.DeployTe
 			}
 			return nil
 		},
-		Assign: func(_ *call.Call, t *node.DeployTemplate, d map[string]any) (err *rest.Error) {
+		Assign: func(c *call.Call, t *node.DeployTemplate, d map[string]any) (err *rest.Error) {
 			t.Name, t.Extra = document.Text(d, "name"), document.Object(d, "extra")
 			if t.Drivers, err = driversIn(t.Extra); err != nil {
 				return err
 			}
-			t.Steps, err = stepsIn(d, "priority", t.Steps)
+			t.Steps, err = stepsIn(c, d, "priority", t.Steps)
 			return err
 		},
 	}

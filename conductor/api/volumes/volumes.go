@@ -3,6 +3,7 @@ package volumes
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -107,9 +108,14 @@ func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget
 			}
 			return s.checkVolume(ctx, c, "volume target", was.NodeUUID, d)
 		},
-		Assign: func(_ *call.Call, v *node.VolumeTarget, d map[string]any) *rest.Error {
+		Assign: func(c *call.Call, v *node.VolumeTarget, d map[string]any) *rest.Error {
 			properties := document.Object(d, "properties")
 			redact.Restore(properties, v.Properties)
+			if v.NodeUUID != "" { // else it is new
+				if err := c.Resent([]string{"properties"}, toNode(v.Properties, v.NodeUUID), toNode(properties, document.Text(d, "node_uuid")), false); err != nil {
+					return err
+				}
+			}
 			v.NodeUUID, v.VolumeID, v.VolumeType = document.Text(d, "node_uuid"), document.Text(d, "volume_id"), document.Text(d, "volume_type")
 			v.BootIndex, v.Properties, v.Extra = document.Number(d, "boot_index"), properties, document.Object(d, "extra")
 			return nil
@@ -119,6 +125,16 @@ func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget
 		},
 		Filters: []resource.Filter[node.VolumeTarget]{resource.OfNode[node.VolumeTarget](s.find)},
 	}
+}
+
+// toNode is a volume's properties with the node that gets them: it is where the credentials among them go.
+func toNode(properties map[string]any, uuid string) map[string]any {
+	out := maps.Clone(properties)
+	if out == nil {
+		out = map[string]any{}
+	}
+	out["node_address"] = strings.ToLower(uuid)
+	return out
 }
 
 // checkVolume refuses to change what a machine may be running from: it must be off, and so must the one that the volume goes to.
