@@ -320,7 +320,10 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		}
 	}
 	began := time.Now()
-	ctx := node.WithRequester(r.Context(), node.Requester{User: c.User, Project: who.ProjectID})
+	ctx := r.Context()
+	if rt.Access != call.Public { // those are machines
+		ctx = node.WithRequester(ctx, node.Requester{User: c.User, Project: who.ProjectID})
+	}
 	rep, answer := s.attempt(ctx, rt, c, id)
 	for pause := firstPause; answer != nil && answer.Again && time.Since(began)+pause <= s.cfg.LockWait; pause = min(2*pause, longestPause) {
 		select {

@@ -93,7 +93,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if files, err := shortage.RaiseFiles(); err != nil || files < fewFiles {
 		log.Warn("few files may be open at once: raise the limit (LimitNOFILE= of the service, or ulimit -Hn)", "limit", files, "wanted", shortage.MostFiles, "err", err)
 	}
-	st, err := store.Open(ctx, store.Options{Full: func() { short.Note(shortage.Disk, "dir", cfg.DataDir) }, Dir: cfg.DataDir, Key: cfg.Store.Bytes(), Log: log, Alone: true, Ephemeral: cfg.Store.Ephemeral, NewInstallation: cfg.NewInstallation})
+	st, err := store.Open(ctx, store.Options{Full: func() { short.Note(shortage.Disk, "dir", cfg.DataDir) }, Dir: cfg.DataDir, Key: cfg.Store.Bytes(), Log: log, Alone: true, Keep: keep(cfg.History), Ephemeral: cfg.Store.Ephemeral, NewInstallation: cfg.NewInstallation})
 	if err != nil {
 		return err
 	}
@@ -295,6 +295,14 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	err = g.Wait()
 	log.Info("ingotd stops")
 	return err
+}
+
+// keep is how much of the past the store keeps.
+func keep(h config.History) store.Keep {
+	return store.Keep{
+		Requests: store.Kept{PerNode: h.RequestsPerNode, Total: h.RequestsTotal, Age: h.RequestsAge},
+		Reports:  store.Kept{PerNode: h.ReportsPerNode, Total: h.ReportsTotal, Age: h.ReportsAge},
+	}
 }
 
 // logLine is a line of an agent's log as the API shows it.

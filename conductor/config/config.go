@@ -46,6 +46,7 @@ type Config struct {
 	Swarm    Swarm    `yaml:"swarm"`
 	Steps    Steps    `yaml:"steps"`
 	Limits   Limits   `yaml:"limits"`
+	History  History  `yaml:"history"`
 
 	Inspection Inspection `yaml:"inspection"`
 	Discovery  Discovery  `yaml:"discovery"`
@@ -311,6 +312,7 @@ func Default() Config {
 		},
 		Discovery: Discovery{Driver: "ipmi", LimitPerHour: 60},
 		Limits:    defaultLimits(),
+		History:   defaultHistory(),
 		Pools:     Pools{Interval: 10 * time.Second, Pause: time.Minute, LongestPause: time.Hour},
 		Power:     Power{Timeout: time.Minute, SyncInterval: time.Minute, CallTimeout: time.Minute, Retries: 5},
 	}
@@ -499,6 +501,7 @@ func (c Config) Validate() error {
 	}
 	faults = append(faults, c.Pools.validate()...)
 	faults = append(faults, c.Limits.validate()...)
+	faults = append(faults, c.History.validate()...)
 	return errors.Join(faults...)
 }
 

@@ -24,6 +24,10 @@ func RequesterOf(ctx context.Context) Requester {
 	return r
 }
 
+// Asked tells whether what is done with a context is what somebody asks for right now, rather than what follows from it, or what a machine
+// reports.
+func Asked(ctx context.Context) bool { return ctx.Value(requesterKey{}) != nil }
+
 // Event is a change that was stored: of a node, or of another resource.
 type Event struct {
 	ID   int64     `json:",omitzero"` // rises by one from event to event

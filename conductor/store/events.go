@@ -21,6 +21,7 @@ const keptEvents = 100_000
 type notes struct {
 	pending []node.Event // of the transaction
 	by      node.Requester
+	asked   bool // by them, right now
 	first   int  // in pending, of the write under way
 	lost    bool // what became of the last transaction's events is to be asked for
 }
@@ -43,8 +44,8 @@ func (s *Store) openEvents(ctx context.Context) error {
 }
 
 // beginNotes is called before each write of a group.
-func (s *Store) beginNotes(by node.Requester) {
-	s.notes.by, s.notes.first = by, len(s.notes.pending)
+func (s *Store) beginNotes(by node.Requester, asked bool) {
+	s.notes.by, s.notes.asked, s.notes.first = by, asked, len(s.notes.pending)
 }
 
 // dropNotes forgets what the write under way noted: it is rolled back.
@@ -87,8 +88,8 @@ func (s *Store) storeNotes(tx *txn) error {
 		if _, err := tx.Exec(`DELETE FROM events WHERE id <= ?`, id-keptEvents); err != nil {
 			return fmt.Errorf("trim events: %w", err)
 		}
-		if _, err := tx.Exec(`DELETE FROM history WHERE seq <= (SELECT MAX(seq) FROM history) - ?`, keptLog); err != nil {
-			return fmt.Errorf("trim log: %w", err)
+		if err := s.trimLog(tx, id/(64*now) != last/(64*now)); err != nil {
+			return err
 		}
 	}
 	return nil

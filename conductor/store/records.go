@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"time"
@@ -14,11 +15,8 @@ import (
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
-// How much of a node's past is kept. Older lines make room for newer ones.
-const (
-	keptHistory = 1000
-	keptMarks   = 5000
-)
+// keptMarks is how many points of a node's time lines are kept.
+const keptMarks = 5000
 
 // AddHistory adds a line to a node's history; UUID and time are filled in when empty.
 func (s *Store) AddHistory(ctx context.Context, h node.HistoryEntry) error {
@@ -40,16 +38,17 @@ func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 		project = s.notes.by.Project
 	}
 	h.Event = redact.Text(h.Event)
-	res, err := tx.Exec(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone)
-		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0 FROM nodes WHERE uuid = ?`,
-		h.UUID, micros(h.At), h.Type, h.Severity, h.Event, h.Conductor, h.User, project, id)
+	asked := s.notes.asked && h.User == s.notes.by.User
+	res, err := tx.Exec(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone, asked)
+		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0, ? FROM nodes WHERE uuid = ?`,
+		h.UUID, micros(h.At), h.Type, h.Severity, h.Event, h.Conductor, h.User, project, bit(asked), id)
 	if err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}
 	if k, err := res.RowsAffected(); err != nil || k == 0 {
 		return fmt.Errorf("write history: node %s: %w", h.NodeUUID, errors.Join(err, ErrNotFound))
 	}
-	return trim(tx, "history", id, keptHistory)
+	return s.trimHistory(tx, id, asked)
 }
 
 // trim removes a node's oldest rows beyond keep: now and then, since counting them costs more than the writing.
@@ -77,7 +76,7 @@ func nodeExists(tx *txn, uuid string) (string, error) {
 // History returns the newest lines of a node's history, newest first; all that are kept if limit is 0.
 func (s *Store) History(ctx context.Context, nodeUUID string, limit int) ([]node.HistoryEntry, error) {
 	if limit <= 0 {
-		limit = keptHistory
+		limit = math.MaxInt32
 	}
 	rows, err := s.r.QueryContext(ctx, `SELECT uuid, node_uuid, at, type, severity, event, conductor, user_name
 		FROM history WHERE node_uuid = ? AND gone = 0 ORDER BY seq DESC LIMIT ?`, strings.ToLower(nodeUUID), limit)

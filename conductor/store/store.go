@@ -45,6 +45,8 @@ type Options struct {
 	Key []byte // 32 bytes; nil: the file "key" in Dir, made at the first start
 	Log *slog.Logger
 	Now func() time.Time // nil: time.Now
+	// Keep says how much of the past is kept.
+	Keep Keep
 	// CacheNodes is how many nodes are kept decoded in memory at most. Zero: 16384; negative: none.
 	CacheNodes int
 	// Alone promises that nobody else writes to the data while the store is open, neither another process nor another Store: nodes that
@@ -66,6 +68,7 @@ type Store struct {
 	sealer *seal.Sealer
 	log    *slog.Logger
 	now    func() time.Time
+	kept   Keep
 
 	fresh []written // nodes of the transaction under way; the leader's alone
 
@@ -150,7 +153,7 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 
 	s := &Store{log: log, cache: newCache(o.CacheNodes, o.Alone), now: func() time.Time { return now().UTC().Truncate(time.Microsecond) },
-		stop: make(chan struct{}), fault: fault{found: make(chan struct{}), log: log, file: path, full: o.Full}}
+		stop: make(chan struct{}), fault: fault{found: make(chan struct{}), log: log, file: path, full: o.Full}, kept: o.Keep}
 	s.queue.idle.L = &s.queue.mu
 	if s.w, err = openDB(dsn(path, true), s.fault.notice); err != nil {
 		return nil, fmt.Errorf("open database: %w", err)

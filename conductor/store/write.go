@@ -57,6 +57,7 @@ type queue struct {
 type op struct {
 	run   func(tx *txn) error
 	by    node.Requester
+	asked bool // by somebody, right now
 	taken atomic.Bool
 	err   error
 	ended chan bool // of those that wait: err is set, or else it is their turn to lead
@@ -70,7 +71,7 @@ func (s *Store) write(ctx context.Context, f func(tx *txn) error) error {
 	if err := errors.Join(ctx.Err(), s.Fault()); err != nil {
 		return err
 	}
-	o := &op{run: f, by: node.RequesterOf(ctx)}
+	o := &op{run: f, by: node.RequesterOf(ctx), asked: node.Asked(ctx)}
 	q := &s.queue
 	q.mu.Lock()
 	if q.closed {
@@ -221,14 +222,14 @@ func (s *Store) dropConn(c *sql.Conn) {
 func (s *Store) runGroup(tx *txn, group []*op) error {
 	s.fresh = s.fresh[:0]
 	if len(group) == 1 { // the transaction is its savepoint
-		s.beginNotes(group[0].by)
+		s.beginNotes(group[0].by, group[0].asked)
 		if group[0].err = runOp(group[0], tx); group[0].err != nil {
 			return errAlone
 		}
 		return s.storeNotes(tx)
 	}
 	for _, o := range group {
-		s.beginNotes(o.by)
+		s.beginNotes(o.by, o.asked)
 		kept := len(s.fresh)
 		if _, err := tx.Exec(`SAVEPOINT one`); err != nil {
 			return fmt.Errorf("begin savepoint: %w", err)

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"crypto/tls"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -216,5 +217,33 @@ func TestGuessedPasswords(t *testing.T) {
 	}
 	if last != 429 {
 		t.Errorf("name 60 from one address = %d, want 429", last)
+	}
+}
+
+// TestRequestsOfPeopleStay: what is reported does not push out who asked for what.
+func TestRequestsOfPeopleStay(t *testing.T) {
+	w := newWorld(t, "history.reports_per_node=10", "history.requests_per_node=1000")
+	w.node("n", "")
+	const asked = 80
+	for i := range asked {
+		target := []string{"power on", "power off"}[i%2]
+		w.want(202, olga, "PUT", "/v1/nodes/n/states/power", `{"target":"`+target+`"}`)
+		kit.Eventually(w, time.Minute, "the node is at "+target, func() bool {
+			out := w.want(200, olga, "GET", "/v1/nodes/n/states", "")
+			return strings.Contains(out, `"power_state":"`+target+`"`) && strings.Contains(out, `"target_power_state":null`)
+		})
+	}
+	var h struct{ History []struct{ Event string } }
+	if err := json.Unmarshal([]byte(w.want(200, olga, "GET", "/v1/nodes/n/history?detail=true", "")), &h); err != nil {
+		t.Fatal(err)
+	}
+	requests := 0
+	for _, l := range h.History {
+		if strings.HasSuffix(l.Event, "requested") {
+			requests++
+		}
+	}
+	if requests != asked {
+		t.Errorf("%d of %d requests are in the history, with %d other lines", requests, asked, len(h.History)-requests)
 	}
 }

@@ -1,0 +1,63 @@
+package store
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Keep says how much of the past is kept: what people asked for, and what machines and the conductor reported. Neither pushes out the other.
+type Keep struct {
+	Requests, Reports Kept
+}
+
+// Kept bounds one kind of lines. Older ones make room for newer ones. A zero does not bound them.
+type Kept struct {
+	PerNode int
+	Total   int // of all nodes, those deleted included
+	Age     time.Duration
+}
+
+// of gives the bounds of what was asked for, or of the rest.
+func (k Keep) of(asked bool) Kept {
+	if asked {
+		return k.Requests
+	}
+	return k.Reports
+}
+
+// trimHistory removes a node's oldest lines of one kind: now and then, since counting them costs more than the writing.
+func (s *Store) trimHistory(tx *txn, nodeUUID string, asked bool) error {
+	k := s.kept.of(asked)
+	if k.PerNode == 0 || rand.N(64) != 0 {
+		return nil
+	}
+	_, err := tx.Exec(`DELETE FROM history WHERE node_uuid = ? AND asked = ? AND seq <=
+		(SELECT seq FROM history WHERE node_uuid = ? AND asked = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`,
+		nodeUUID, bit(asked), nodeUUID, bit(asked), k.PerNode)
+	if err != nil {
+		return fmt.Errorf("trim history: %w", err)
+	}
+	return nil
+}
+
+// trimLog removes lines of all nodes that are too old, and, if they are to be counted, too many.
+func (s *Store) trimLog(tx *txn, count bool) error {
+	for _, asked := range []bool{false, true} {
+		k := s.kept.of(asked)
+		if k.Age > 0 {
+			if _, err := tx.Exec(`DELETE FROM history WHERE asked = ? AND at < ?`, bit(asked), micros(s.now().Add(-k.Age))); err != nil {
+				return fmt.Errorf("trim log: %w", err)
+			}
+		}
+		if !count || k.Total == 0 {
+			continue
+		}
+		_, err := tx.Exec(`DELETE FROM history WHERE asked = ? AND at < (SELECT at FROM history WHERE asked = ? ORDER BY at DESC LIMIT 1 OFFSET ?)`,
+			bit(asked), bit(asked), k.Total-1)
+		if err != nil {
+			return fmt.Errorf("trim log: %w", err)
+		}
+	}
+	return nil
+}

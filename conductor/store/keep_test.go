@@ -1,0 +1,122 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// What people asked for stays, however much machines report; each kind has its own number and age.
+func TestRequestsOutliveReports(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Now: func() time.Time { return now },
+		Keep: Keep{Requests: Kept{PerNode: 20, Total: 1000, Age: 1000 * time.Hour}, Reports: Kept{PerNode: 10, Total: 30, Age: 10 * time.Hour}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	n := &node.Node{Driver: "x", Name: "n"}
+	if err := s.CreateNode(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	asked := node.WithRequester(t.Context(), node.Requester{User: "ann"})
+	nobodys := node.WithRequester(t.Context(), node.Requester{}) // without authentication there are no names
+	count := func(part string) (have int) {
+		t.Helper()
+		lines, err := s.History(t.Context(), n.UUID, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range lines {
+			if strings.HasPrefix(l.Event, part) {
+				have++
+			}
+		}
+		return have
+	}
+	for i := range 3 {
+		if err := s.AddHistory(asked, node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked ", i), User: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.AddHistory(nobodys, node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked by nobody ", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report := func(k int) {
+		t.Helper()
+		for i := range k {
+			// The work was somebody's, but it is the machine that reports.
+			if err := s.AddHistory(t.Context(), node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("report ", i), User: "ann"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	report(1500)
+	// The lines are counted now and then, one time in 64.
+	if got := count("asked"); got != 6 {
+		t.Errorf("%d requests are left of 6", got)
+	}
+	if got := count("report"); got > 1000 || got < 10 {
+		t.Errorf("%d reports are left, want few more than 10", got)
+	}
+	for i := range 1500 {
+		if err := s.AddHistory(asked, node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked ", i), User: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := count("asked"); got > 1000 || got < 20 {
+		t.Errorf("%d requests are left, want few more than 20", got)
+	}
+
+	report(100)
+	trim := func(count bool) {
+		t.Helper()
+		if err := s.write(t.Context(), func(tx *txn) error { return s.trimLog(tx, count) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	lines := func() (requests, reports int) {
+		t.Helper()
+		if err := s.r.QueryRow(`SELECT SUM(asked), SUM(1 - asked) FROM history`).Scan(&requests, &reports); err != nil {
+			t.Fatal(err)
+		}
+		return requests, reports
+	}
+	now = now.Add(time.Hour)
+	before, _ := lines()
+	report(25)
+	trim(true)
+	// Lines of the same moment go together or stay together.
+	if requests, reports := lines(); requests != before || reports > 130 {
+		t.Errorf("%d requests of %d and %d reports after they were counted, 30 were to stay", requests, before, reports)
+	}
+	now = now.Add(20 * time.Hour)
+	trim(false)
+	if requests, reports := lines(); requests != before || reports != 0 {
+		t.Errorf("%d requests of %d and %d reports after 20 hours, of which reports are kept for 10", requests, before, reports)
+	}
+	now = now.Add(2000 * time.Hour)
+	trim(false)
+	if err := s.r.QueryRow(`SELECT COUNT(*) FROM history`).Scan(&before); err != nil || before != 0 {
+		t.Errorf("%d lines after 2000 hours, of which requests are kept for 1000: %v", before, err)
+	}
+}
+
+// Older lines with a user are taken for requests.
+func TestOlderLinesOfPeopleAreRequests(t *testing.T) {
+	dir := t.TempDir()
+	const id = "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c"
+	line := func(uuid, user string) string {
+		return `INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone)
+			VALUES ('` + uuid + `', '` + id + `', 'a', 5, 'power', 'INFO', 'x', 'c', '` + user + `', '', 'me', '', 0)`
+	}
+	earlier(t, dir, 7, line("h1", "ann"), line("h2", ""))
+	s := openTemp(t, dir)
+	var asked string
+	if err := s.r.QueryRow(`SELECT uuid FROM history WHERE asked = 1`).Scan(&asked); err != nil || asked != "h1" {
+		t.Errorf("requests of before = %q, %v", asked, err)
+	}
+}
