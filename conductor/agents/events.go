@@ -93,7 +93,7 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 		}
 		return false
 	}
-	if f := e.GetStepFinished(); f != nil && s.cfg.Erased != nil {
+	if f := e.GetStepFinished(); f != nil && s.cfg.Erased != nil && len(f.Result) <= maxResult(f.Name) {
 		if err := s.cfg.Erased(ss.ctx, ss.id.node, f.Result); err != nil {
 			return stop("keep what a step tells of erased disks", err)
 		}
@@ -273,6 +273,18 @@ var powerActions = map[node.PowerAction]agentv1.PowerAction{
 	node.AgentOff:    agentv1.PowerAction_POWER_ACTION_OFF,
 }
 
+// maxNext is how many steps one may ask for.
+const maxNext = 64
+
+// maxResult is how large the result of a step may be. That of an inspection has the inventory, with what links and disks say of themselves; it is
+// stored apart from the node, others with it.
+func maxResult(step string) int {
+	if step == "inspect" {
+		return 8 << 20
+	}
+	return 1 << 20
+}
+
 // agentEvent translates a result; false means that this conductor does not know its kind.
 func agentEvent(id identity, e *agentv1.Event) (node.AgentEvent, bool) {
 	ev := node.AgentEvent{NodeUUID: id.node, BootID: id.boot, Seq: e.Seq}
@@ -294,6 +306,16 @@ func agentEvent(id identity, e *agentv1.Event) (node.AgentEvent, bool) {
 			// An outcome of a newer agent must not pass for success.
 			o, r.Error = node.OutcomeFailed, fmt.Sprintf("the agent ended step %s with outcome %d, which this conductor does not know", f.Name, f.Outcome)
 			r.Remedy = "build the ramdisk from the conductor's release"
+		}
+		if most := maxResult(f.Name); len(f.Result) > most {
+			// Not stored, so not done: what should follow from it can't.
+			o, r.Result, r.Retryable = node.OutcomeFailed, nil, false
+			r.Error = fmt.Sprintf("the result of step %s has %d bytes, more than the %d allowed", clip(f.Name), len(f.Result), most)
+		}
+		if len(f.Next) > maxNext {
+			o, r.Retryable = node.OutcomeFailed, false
+			r.Error = fmt.Sprintf("step %s wants %d other steps to follow, more than the %d allowed", clip(f.Name), len(f.Next), maxNext)
+			f.Next = nil
 		}
 		r.Outcome = o
 		for _, n := range f.Next {

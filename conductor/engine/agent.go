@@ -280,6 +280,11 @@ func (e *Engine) event(ctx context.Context, n *node.Node, also *node.Also, ev no
 func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep, i int, r *node.StepResult) error {
 	j := n.Job
 	e.planSent(n, also)
+	defer func() { // once it was used; steps that were inserted have moved it
+		if i < len(j.Steps) {
+			record.Shorten(&j.Steps[i])
+		}
+	}()
 	now := time.Now().UTC()
 	switch r.Outcome {
 	case node.OutcomeFailed:

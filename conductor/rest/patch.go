@@ -110,7 +110,7 @@ func (p *Patch) Removes(root string) bool {
 }
 
 // Apply changes doc, which holds the present values of all attributes that may be patched. A removed attribute is gone from doc:
-// it takes its default. doc's inner values must be the caller's to change.
+// it takes its default. doc's inner values must be the caller's to change. An attribute that gets too large is refused.
 func (p *Patch) Apply(doc map[string]any) *Error {
 	for _, op := range p.ops {
 		verb := op.sent["op"].(string)
@@ -129,7 +129,10 @@ func (p *Patch) Apply(doc map[string]any) *Error {
 			return refuse(err.Error())
 		}
 	}
-	return nil
+	if !slices.ContainsFunc(p.ops, func(op operation) bool { return op.sent["op"] != "remove" }) {
+		return nil // what is too large already can be made smaller
+	}
+	return Oversized(doc, p.Roots())
 }
 
 // RefusedPatch is the answer to a PATCH that can't be applied. what is the operation, or all of them; of each its name and its path are shown, and

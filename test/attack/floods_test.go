@@ -247,3 +247,42 @@ func TestRequestsOfPeopleStay(t *testing.T) {
 		t.Errorf("%d of %d requests are in the history, with %d other lines", requests, asked, len(h.History)-requests)
 	}
 }
+
+// TestNodesStaySmall: no field grows without end, by one request or by many.
+func TestNodesStaySmall(t *testing.T) {
+	w := newWorld(t)
+	w.node("n", "")
+	w.want(201, olga, "POST", "/v1/ports", `{"uuid":"00000000-0000-4000-8000-000000000002","node_uuid":"`+w.id("n")+`","address":"52:54:00:00:00:01"}`)
+	w.want(201, root, "POST", "/v1/chassis", `{"uuid":"00000000-0000-4000-8000-000000000001"}`)
+	piece := strings.Repeat("x", 20<<10)
+	for _, tt := range []struct{ who, path, field string }{
+		{olga, "/v1/nodes/n", "extra"}, {olga, "/v1/nodes/n", "properties"}, {olga, "/v1/nodes/n", "driver_info"},
+		{olga, "/v1/ports/00000000-0000-4000-8000-000000000002", "extra"}, {root, "/v1/chassis/00000000-0000-4000-8000-000000000001", "extra"},
+	} {
+		last := 0
+		for i := range 5 {
+			last, _, _ = w.ask(tt.who, "PATCH", tt.path, fmt.Sprintf(`[{"op":"add","path":"/%s/k%d","value":"%s"}]`, tt.field, i, piece))
+		}
+		if last != 413 {
+			t.Errorf("PATCH %s /%s, 100 KiB in pieces = %d, want 413", tt.path, tt.field, last)
+		}
+		w.want(200, tt.who, "PATCH", tt.path, `[{"op":"remove","path":"/`+tt.field+`/k0"}]`)
+	}
+	large := strings.Repeat("x", 70<<10)
+	w.want(413, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","extra":{"a":"`+large+`"}}`)
+	w.want(413, olga, "POST", "/v1/ports", `{"node_uuid":"`+w.id("n")+`","address":"52:54:00:00:00:02","extra":{"a":"`+large+`"}}`)
+	w.want(413, olga, "POST", "/v1/allocations", `{"resource_class":"x","extra":{"a":"`+large+`"}}`)
+	if n := len(w.want(200, root, "GET", "/v1/nodes/n", "")); n > 300<<10 {
+		t.Errorf("the node has %d bytes", n)
+	}
+}
+
+// id gives the UUID of a node by its name.
+func (w *world) id(name string) string {
+	w.Helper()
+	var n struct{ UUID string }
+	if err := json.Unmarshal([]byte(w.want(200, root, "GET", "/v1/nodes/"+name, "")), &n); err != nil {
+		w.Fatal(err)
+	}
+	return n.UUID
+}

@@ -332,6 +332,9 @@ func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, e
 	if fault := schema.Check(b); fault != "" {
 		return nil, rest.BadRequest("Schema error for node: %s", fault)
 	}
+	if err := rest.Oversized(b, nil); err != nil {
+		return nil, err
+	}
 	for name := range b {
 		if since, ok := rest.NodeFields.Since(name); ok && since > c.Version {
 			return nil, rest.NotAcceptable()

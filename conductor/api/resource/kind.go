@@ -308,6 +308,9 @@ func (k *Kind[T, R]) create(ctx context.Context, c *call.Call) (*call.Reply, err
 	if fault := k.Schema.Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for %s: %s", k.Body, fault)
 	}
+	if err := rest.Oversized(d, nil); err != nil {
+		return nil, err
+	}
 	for name := range d {
 		if since, _ := k.Fields.Since(name); since > c.Version {
 			return nil, rest.NotAcceptable()

@@ -56,8 +56,15 @@ func Pausable(n *node.Node, s *node.JobStep) bool {
 	return false
 }
 
-// keptResult is how long the result of a step may be to be kept with the node when its job is over.
+// keptResult is how long the result of a step may be to be kept with the node, which everybody reads who looks at the node.
 const keptResult = 64 << 10
+
+// Shorten leaves out the result of a step that is too long to be kept. What follows from it has been taken out of it before.
+func Shorten(s *node.JobStep) {
+	if len(s.Result) > keptResult {
+		s.Result = json.RawMessage(fmt.Sprintf(`{"omitted_bytes":%d}`, len(s.Result)))
+	}
+}
 
 // Remember keeps what came out of a node's job, which is over.
 func Remember(n *node.Node) {
@@ -67,9 +74,7 @@ func Remember(n *node.Node) {
 	for i := range j.Steps {
 		s := &j.Steps[i]
 		s.Args = nil // may hold secrets
-		if len(s.Result) > keptResult {
-			s.Result = json.RawMessage(fmt.Sprintf(`{"omitted_bytes":%d}`, len(s.Result)))
-		}
+		Shorten(s)
 	}
 	past := map[node.Phase]*node.Job{}
 	maps.Copy(past, n.Past)

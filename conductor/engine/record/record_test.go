@@ -124,3 +124,12 @@ func TestRemember(t *testing.T) {
 		t.Error("the job itself was changed")
 	}
 }
+
+func TestLongResultsAreNotKept(t *testing.T) {
+	for size, kept := range map[int]bool{keptResult: true, keptResult + 1: false} {
+		s := &node.JobStep{Result: []byte(strings.Repeat(" ", size))}
+		if Shorten(s); (len(s.Result) == size) != kept {
+			t.Errorf("of %d bytes %d are kept, want all: %v", size, len(s.Result), kept)
+		}
+	}
+}
