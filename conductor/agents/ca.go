@@ -57,6 +57,28 @@ func (ca *CA) PhoneHomeKey() ([]byte, error) {
 	return h.Sum(nil), nil
 }
 
+// KeyFiles are the names of the CA's keys in the data directory.
+func KeyFiles() []string { return []string{caKeyFile} }
+
+// Ends is when the CA's certificate does.
+func (ca *CA) Ends() time.Time { return ca.cert.NotAfter }
+
+// ReadCA reads the CA in dir. Without one the error is fs.ErrNotExist.
+func ReadCA(dir string) (*CA, error) {
+	certPEM, err := os.ReadFile(filepath.Join(dir, caCertFile))
+	if err != nil {
+		return nil, fmt.Errorf("read the CA's certificate: %w", err)
+	}
+	keyPEM, err := keyfile.Read(filepath.Join(dir, caKeyFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errors.New("the CA's certificate has no key")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the CA's key: %w", err)
+	}
+	return parseCA(certPEM, keyPEM)
+}
+
 // OpenCA reads the CA in dir, or makes one when there is none. A certificate without its key, or the other way round, is an error:
 // a new CA would lock out every agent that is at work.
 func OpenCA(dir string) (*CA, error) {

@@ -29,9 +29,9 @@ import (
 // Format names the documents, and their version.
 const Format = "ingot-signed-erasure-1"
 
-// Names of the key's files in the data directory.
+// Names of the key's files in the data directory: the key, and its public half.
 const (
-	keyFile    = "erasure.key"
+	KeyFile    = "erasure.key"
 	PublicFile = "erasure.pub"
 )
 
@@ -42,7 +42,7 @@ type Key struct {
 
 // OpenKey reads the key in dir, or makes one when there is none.
 func OpenKey(dir string) (*Key, error) {
-	file := filepath.Join(dir, keyFile)
+	file := filepath.Join(dir, KeyFile)
 	b, err := keyfile.Read(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return makeKey(dir)
@@ -79,7 +79,7 @@ func makeKey(dir string) (*Key, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the key of erasures: %w", err)
 	}
-	if err := keyfile.Write(filepath.Join(dir, keyFile), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
+	if err := keyfile.Write(filepath.Join(dir, KeyFile), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600); err != nil {
 		return nil, fmt.Errorf("write the key of erasures: %w", err)
 	}
 	key := &Key{private}

@@ -31,7 +31,7 @@ func TestSignedReports(t *testing.T) {
 	if err != nil || !bytes.Equal(again.PEM(), key.PEM()) {
 		t.Fatalf("opened again, it is another key: %v", err)
 	}
-	if fi, err := os.Stat(filepath.Join(dir, keyFile)); err != nil || fi.Mode().Perm() != 0o600 {
+	if fi, err := os.Stat(filepath.Join(dir, KeyFile)); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("the private key: %v, %v", fi, err)
 	}
 	public, err := os.ReadFile(filepath.Join(dir, PublicFile))

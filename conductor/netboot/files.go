@@ -77,6 +77,17 @@ func openFiles(c Config, log *slog.Logger) (*files, error) {
 	return f, nil
 }
 
+// CheckFiles says what is wrong with the boot programs in a folder ("": none are wanted), and with the ramdisk in another.
+func CheckFiles(loaderDir, ramdiskDir string) (loaders, ramdisk error) {
+	f := &files{ramdiskDir: ramdiskDir, log: slog.New(slog.DiscardHandler)}
+	defer f.close()
+	if loaderDir != "" {
+		loaders = f.openLoaders(loaderDir)
+	}
+	_, ramdisk = f.currentRamdisk()
+	return loaders, ramdisk
+}
+
 func (f *files) openLoaders(dir string) (err error) {
 	if f.loaders, err = os.OpenRoot(dir); err != nil {
 		return err

@@ -34,15 +34,24 @@ type UnusableError struct {
 	Other string
 }
 
-func (e *UnusableError) Error() string {
+func (e *UnusableError) Error() string { return e.What() + ". " + e.Remedy() }
+
+// What says what is wrong.
+func (e *UnusableError) What() string {
 	text := fmt.Sprintf("the database %s %s", e.File, e.Why)
 	if e.Err != nil {
 		text += ": " + e.Err.Error()
 	}
+	return text
+}
+
+// Remedy says what helps.
+func (e *UnusableError) Remedy() string {
+	text := `"ingotd restore BACKUP" puts a backup in its place and moves what is there aside; "ingotd --new-installation" moves it aside and starts without any node`
 	if e.Other != "" {
-		text += ". " + e.Other
+		text = e.Other + ". " + text
 	}
-	return text + `. "ingotd restore BACKUP" puts a backup in its place and moves what is there aside; "ingotd --new-installation" moves it aside and starts without any node`
+	return text
 }
 
 func (e *UnusableError) Unwrap() error { return e.Err }

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -85,9 +86,25 @@ func (s *Store) Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error
 }
 
 // Newest is the latest time in the history and among the events; zero when there are none.
-func (s *Store) Newest(ctx context.Context) (time.Time, error) {
+func (s *Store) Newest(ctx context.Context) (time.Time, error) { return newest(ctx, s.r) }
+
+// NewestIn is Newest of the database in dir, which an ingotd may be using.
+func NewestIn(ctx context.Context, dir string) (at time.Time, err error) {
+	path := filepath.Join(dir, DatabaseFile)
+	if !hasData(path) {
+		return time.Time{}, ErrNotFound
+	}
+	db, err := openReading(path)
+	if err != nil {
+		return time.Time{}, err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return newest(ctx, db)
+}
+
+func newest(ctx context.Context, db queryer) (time.Time, error) {
 	var history, event sql.NullInt64
-	err := s.r.QueryRowContext(ctx, `SELECT (SELECT MAX(at) FROM history), (SELECT at FROM events ORDER BY id DESC LIMIT 1)`).Scan(&history, &event)
+	err := db.QueryRowContext(ctx, `SELECT (SELECT MAX(at) FROM history), (SELECT at FROM events ORDER BY id DESC LIMIT 1)`).Scan(&history, &event)
 	if err != nil {
 		return time.Time{}, fmt.Errorf("read the newest time on record: %w", err)
 	}

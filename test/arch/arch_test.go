@@ -87,6 +87,7 @@ var may = map[string][]string{
 	"conductor/store":           {"conductor/erasure", "conductor/keyfile", "conductor/node", "conductor/redact", "conductor/store/prepared", "conductor/store/seal"},
 	"conductor/store/prepared":  {},
 	"conductor/store/seal":      {"conductor/keyfile"},
+	"conductor/doctor":          {"conductor/agents", "conductor/config", "conductor/erasure", "conductor/keyfile", "conductor/netboot", "conductor/shortage", "conductor/store"},
 	"conductor/backup":          {"conductor/keyfile", "conductor/store"},
 	"conductor/importer":        {"conductor/driver", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store"},
 	"conductor/store/...":       {"conductor/node", "conductor/store"},

@@ -2,6 +2,7 @@ package attack
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -446,5 +447,29 @@ func TestNoFileDescriptors(t *testing.T) {
 	c.want(200, "PATCH", "/v1/nodes/n0", `[{"op":"add","path":"/extra/a","value":1}]`)
 	if n := strings.Count(c.log.String(), line); n != 1 || !strings.Contains(c.log.String(), "LimitNOFILE") {
 		t.Errorf("%d lines about descriptors, want one that says what to do:\n%s", n, c.log)
+	}
+}
+
+// TestDoctor: it finds an ingotd that works well, and is of no harm to it; and it ends with an error when there is a fault.
+func TestDoctor(t *testing.T) {
+	c := newConductor(t)
+	c.start()
+	c.nodes(0, 5)
+	var findings []struct{ Check, Status, Detail, Remedy string }
+	set := []string{"--set", "api.listen=" + c.addr, "--set", "agents.advertise=127.0.0.1:1"}
+	if err := json.Unmarshal([]byte(c.must("doctor", append(set, "--json")...)), &findings); err != nil || len(findings) < 12 {
+		t.Errorf("doctor --json: %v, %+v", err, findings)
+	}
+	for _, f := range findings {
+		if f.Status == "fault" {
+			t.Errorf("a good ingotd has a fault: %+v", f)
+		}
+	}
+	c.nodes(5, 10)
+	c.stop()
+	c.overwrite()
+	out, err := c.command("doctor", set...)
+	if err == nil || !strings.Contains(out, "FAULT    database") || !strings.Contains(out, "to do: ") || !strings.Contains(out, "OK       CA") {
+		t.Errorf("doctor on a damaged database: %v\n%s", err, out)
 	}
 }

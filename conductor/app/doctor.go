@@ -1,0 +1,85 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/ingot-metal/ingot/conductor/config"
+	"github.com/ingot-metal/ingot/conductor/doctor"
+)
+
+// errFaults is what the doctor ends with when it found faults, which it has told already.
+var errFaults = errors.New("there are faults, see above")
+
+// examine looks at an installation and prints what it finds. It fails when there are faults.
+func examine(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
+	c, _ := find([]string{"doctor"})
+	fl := c.flags(stderr)
+	var sets []string
+	file := fl.String("config", "", "the conductor's configuration `file`")
+	dir := fl.String("data-dir", "", "short for --set data_dir=`DIR`")
+	fl.Func("set", "set any `KEY=VALUE` of the configuration; may be repeated", func(s string) error { sets = append(sets, s); return nil })
+	asJSON := fl.Bool("json", false, "print a list of objects with check, status (ok, warning, fault), detail and remedy")
+	if done, err := parse(fl, args); done || err != nil {
+		return err
+	}
+	if fl.NArg() > 0 {
+		return fmt.Errorf("ingotd doctor takes no arguments, only flags; %q is none", fl.Arg(0))
+	}
+	var load []string
+	if *file != "" {
+		load = append(load, "--config", *file)
+	}
+	if *dir != "" {
+		load = append(load, "--data-dir", *dir)
+	}
+	for _, s := range sets {
+		load = append(load, "--set", s)
+	}
+	p := doctor.Patient{}
+	p.Config, _, p.ConfigFault = config.Load(load, environ, io.Discard)
+	p.Running = inUse(p.Config.DataDir)
+	p.Address, p.AddressFault = provisioningAddress(p.Config)
+	findings := doctor.Examine(ctx, p)
+	faults := false
+	for _, f := range findings {
+		faults = faults || f.Status == doctor.Fault
+	}
+	if *asJSON {
+		enc := json.NewEncoder(stdout)
+		enc.SetIndent("", "  ")
+		if err := enc.Encode(findings); err != nil {
+			return err
+		}
+	} else {
+		for _, f := range findings {
+			mark := map[doctor.Status]string{doctor.OK: "OK", doctor.Warning: "WARNING", doctor.Fault: "FAULT"}[f.Status]
+			fmt.Fprintf(stdout, "%-8s %-15s %s\n", mark, f.Check, strings.ReplaceAll(f.Detail, "\n", "; "))
+			if f.Remedy != "" {
+				fmt.Fprintf(stdout, "%-24s to do: %s\n", "", f.Remedy)
+			}
+		}
+	}
+	if faults {
+		return errFaults
+	}
+	return nil
+}
+
+// inUse tells whether a process has the lock on a data directory. It makes no file.
+func inUse(dir string) bool {
+	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+}

@@ -1,0 +1,92 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"syscall"
+
+	"github.com/ingot-metal/ingot/conductor/netboot"
+)
+
+// checkPorts tries to listen where the conductor does. What is taken while it runs is taken by it.
+func checkPorts(ctx context.Context, p Patient) []Finding {
+	n := p.Config.Netboot
+	type port struct{ network, address, key string }
+	ports := []port{{"tcp", p.Config.API.Listen, "api.listen"}, {"tcp", p.Config.Agents.Listen, "agents.listen"}}
+	if p.Address.IsValid() {
+		ports = append(ports, port{"tcp", net.JoinHostPort(p.Address.String(), strconv.Itoa(n.HTTPPort)), "netboot.http_port"})
+		if n.TFTP {
+			ports = append(ports, port{"udp", net.JoinHostPort(p.Address.String(), "69"), "netboot.tftp"})
+		}
+		if n.DHCP != "off" {
+			ports = append(ports, port{"udp", "0.0.0.0:67", "netboot.dhcp"})
+		}
+		if n.DHCP == "proxy" {
+			ports = append(ports, port{"udp", "0.0.0.0:4011", "netboot.dhcp"})
+		}
+	}
+	var out []Finding
+	if p.AddressFault != nil {
+		out = finding(Fault, "give the interface an address, or set netboot.address", "%v", p.AddressFault)
+	}
+	free := 0
+	for _, at := range ports {
+		err := listen(ctx, at.network, at.address)
+		switch {
+		case err == nil:
+			free++
+		case errors.Is(err, syscall.EADDRINUSE) && p.Running:
+			free++
+		case errors.Is(err, syscall.EADDRINUSE):
+			out = append(out, finding(Fault, "stop what listens there (ss -lnp shows it), or change "+at.key, "%s %s is taken by another program", at.network, at.address)...)
+		case errors.Is(err, syscall.EACCES):
+			out = append(out, finding(Fault, "run ingotd with CAP_NET_BIND_SERVICE (AmbientCapabilities= of the service), or run this as root", "this user may not listen on %s %s", at.network, at.address)...)
+		default:
+			out = append(out, finding(Fault, "change "+at.key, "%s %s: %v", at.network, at.address, err)...)
+		}
+	}
+	if out != nil {
+		return out
+	}
+	if p.Running {
+		return ok("%d are free or used by the ingotd that runs", free)
+	}
+	return ok("%d are free", free)
+}
+
+func listen(ctx context.Context, network, address string) error {
+	var lc net.ListenConfig
+	if network == "udp" {
+		c, err := lc.ListenPacket(ctx, network, address)
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	l, err := lc.Listen(ctx, network, address)
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}
+
+func checkBootFiles(_ context.Context, p Patient) []Finding {
+	n := p.Config.Netboot
+	if !p.Address.IsValid() {
+		return ok("this conductor boots no machines over the network")
+	}
+	loaders, ramdisk := netboot.CheckFiles(n.LoaderDir, n.RamdiskDir)
+	var out []Finding
+	if loaders != nil {
+		out = append(out, finding(Fault, "install the package ipxe, or set netboot.loader_dir to nothing and netboot.tftp to false if all machines have iPXE built in", "%v", loaders)...)
+	}
+	if ramdisk != nil {
+		out = append(out, finding(Fault, "build a ramdisk (ingot ramdisk build --out "+n.RamdiskDir+")", "%v", ramdisk)...)
+	}
+	if out == nil {
+		return ok("boot programs and ramdisk are what they have to be")
+	}
+	return out
+}
