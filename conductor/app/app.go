@@ -186,13 +186,20 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
-	handler, err := api.New(st, en, api.Config{Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait, Bodies: limit.NewBudget(int64(cfg.Limits.BodyBytes), int64(cfg.Limits.BodyBytesAuthenticated)), Drivers: types, Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()), Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"), HostNames: hostNames(cfg), ResendCredentials: cfg.API.ResendCredentials, Allocate: allocator.Wake, Hardware: behind, Logs: func(node string, after uint64) []rest.LogLine {
-		var out []rest.LogLine
-		for _, l := range ag.Logs(node, after) {
-			out = append(out, logLine(l))
-		}
-		return out
-	}}, log)
+	handler, err := api.New(st, en, api.Config{
+		Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait,
+		Bodies: limit.NewBudget(int64(cfg.Limits.BodyBytes), int64(cfg.Limits.BodyBytesAuthenticated)), Drivers: types,
+		Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()),
+		Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"),
+		HostNames: hostNames(cfg), ResendCredentials: cfg.API.ResendCredentials, Allocate: allocator.Wake, Hardware: behind,
+		Logs: func(node string, after uint64) []rest.LogLine {
+			var out []rest.LogLine
+			for _, l := range ag.Logs(node, after) {
+				out = append(out, logLine(l))
+			}
+			return out
+		},
+	}, log)
 	if err != nil {
 		return err
 	}
