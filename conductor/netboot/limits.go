@@ -2,6 +2,7 @@ package netboot
 
 import (
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 )
@@ -95,4 +96,107 @@ func (r *recently) recent(mac string, now time.Time) bool {
 	defer r.mu.Unlock()
 	at, ok := r.at[mac]
 	return ok && now.Sub(at) < bootingTime
+}
+
+// What TFTP and DHCP serve. The sources of their packets can be made up, so that what is sent there must not be much more than what came,
+// until an answer shows that somebody is there.
+const (
+	tftpTransfers  = 512 // at once; each is a socket and some KiB
+	tftpPerAddress = 8   // at once
+	tftpSilent     = 8   // transfers to an address that answered none of their packets, and one more in each tftpForgive
+	tftpForgive    = 10 * time.Second
+	tftpTime       = 5 * time.Minute // for a whole transfer
+	dhcpReplies    = 40              // to a machine in a row, and one more in each dhcpRefill: firmware, iPXE and agent ask eight times in a start
+	dhcpRefill     = time.Second
+	maxCounted     = 10_000 // addresses, machines
+)
+
+// tftpLimits counts transfers.
+type tftpLimits struct {
+	mu   sync.Mutex
+	open int
+	by   map[netip.Addr]*tftpPeer
+}
+
+type tftpPeer struct {
+	open   int
+	silent float64
+	at     time.Time
+}
+
+func (p *tftpPeer) refresh(now time.Time) {
+	p.silent = max(0, p.silent-float64(now.Sub(p.at))/float64(tftpForgive))
+	p.at = now
+}
+
+// begin takes a place for a transfer, unless there are too many. answered tells at its end whether anything came back.
+func (l *tftpLimits) begin(from netip.Addr, now time.Time) (end func(answered bool), ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.by == nil {
+		l.by = map[netip.Addr]*tftpPeer{}
+	}
+	p := l.by[from]
+	if p == nil {
+		if len(l.by) >= maxCounted {
+			for a, old := range l.by {
+				if old.refresh(now); old.open == 0 && old.silent == 0 {
+					delete(l.by, a)
+				}
+			}
+		}
+		if len(l.by) >= maxCounted {
+			return nil, false // so many addresses, and nobody there: they are made up
+		}
+		p = &tftpPeer{at: now}
+		l.by[from] = p
+	}
+	p.refresh(now)
+	if l.open >= tftpTransfers || p.open >= tftpPerAddress || p.silent+float64(p.open) >= tftpSilent {
+		return nil, false
+	}
+	l.open++
+	p.open++
+	return func(answered bool) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.open--
+		p.open--
+		if !answered {
+			p.silent++
+		} else {
+			p.silent = 0
+		}
+	}, true
+}
+
+// replies counts what DHCP sends to each machine.
+type replies struct {
+	mu   sync.Mutex
+	left map[string]*allowance
+}
+
+type allowance struct {
+	left float64
+	at   time.Time
+}
+
+func (r *replies) take(mac string, now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left == nil || len(r.left) > maxCounted {
+		r.left = map[string]*allowance{}
+	}
+	a := r.left[mac]
+	if a == nil {
+		a = &allowance{left: dhcpReplies, at: now}
+		r.left[mac] = a
+	}
+	a.left = min(dhcpReplies, a.left+float64(max(0, now.Sub(a.at)))/float64(dhcpRefill))
+	a.at = now
+	if a.left < 1 {
+		return false
+	}
+	a.left--
+	return true
 }

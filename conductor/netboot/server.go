@@ -129,6 +129,8 @@ type Server struct {
 	strangers rate
 	invites   invites
 	booting   recently
+	transfers tftpLimits
+	replies   replies
 	seeds     seeds
 
 	mu      sync.Mutex

@@ -51,6 +51,21 @@ func loaderName(asked string) string {
 	return name
 }
 
+// timed is a file for a transfer that has to end.
+type timed struct {
+	r     io.Reader
+	until time.Time
+	reads int
+}
+
+func (t *timed) Read(b []byte) (int, error) {
+	t.reads++
+	if time.Now().After(t.until) {
+		return 0, fmt.Errorf("it takes longer than %v", tftpTime)
+	}
+	return t.r.Read(b)
+}
+
 func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) error {
 	begin := time.Now()
 	name := loaderName(asked)
@@ -60,6 +75,15 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 		peer := out.RemoteAddr()
 		from = addr(peer.IP)
 	}
+	end, ok := s.transfers.begin(from, s.now())
+	if !ok {
+		if s.refused.speak("tftp "+from.String(), s.now()) {
+			s.log.Warn("TFTP transfers refused: too many are under way, or nobody answers there", "from", from)
+		}
+		return errors.New("too many transfers, try again later")
+	}
+	answered := true // a refusal is no longer than what it answers
+	defer func() { end(answered) }()
 	f, err := s.files.loader(name)
 	if err != nil {
 		if s.refused.speak("tftp "+from.String()+name, s.now()) {
@@ -79,7 +103,9 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 		}
 		out.SetSize(info.Size())
 	}
-	n, err := to.ReadFrom(f)
+	src := &timed{r: f, until: begin.Add(tftpTime)}
+	n, err := to.ReadFrom(src)
+	answered = err == nil || src.reads > 1 // a block is read when the one before, or what was agreed on before the first, was acknowledged
 	switch {
 	case err != nil && n == 0:
 		// EDK2 asks once for the size alone and breaks off, then comes again for the file.
