@@ -3,11 +3,13 @@ package agent
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync"
 	"time"
 
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
@@ -168,7 +170,38 @@ func (a *Agent) attempt(ctx context.Context, address string) (opened bool, err e
 		return false, err
 	}
 	defer conn.Close()
+	during, end := context.WithCancel(ctx)
+	var renewing sync.WaitGroup
+	renewing.Go(func() { a.renew(during, conn, address, cert) })
+	defer renewing.Wait()
+	defer end()
 	return a.session(ctx, agentv1.NewAgentsClient(conn))
+}
+
+// leastRenewal is the least time between two renewals of the certificate.
+const leastRenewal = time.Hour
+
+// renew has the conductor make another certificate before the present one ends, for a session that lasts for months: what has ended is of no use to
+// come back with. It ends with ctx.
+func (a *Agent) renew(ctx context.Context, conn *grpc.ClientConn, address string, cert []byte) {
+	for {
+		c, err := x509.ParseCertificate(cert)
+		if err != nil {
+			a.log.Error("the certificate can't be read, and won't be renewed", "err", err)
+			return
+		}
+		sleep(ctx, max(time.Until(c.NotAfter)*2/3, leastRenewal)) // the conductor has set the clock
+		if ctx.Err() != nil {
+			return
+		}
+		if err := a.enrolOver(ctx, conn, address); err != nil {
+			a.log.Warn("the certificate was not renewed, trying again in an hour or more", "ends", c.NotAfter, "err", err)
+			continue
+		}
+		a.mu.Lock()
+		cert = a.st.Certificate
+		a.mu.Unlock()
+	}
 }
 
 // dial prepares a connection to one address. Names are resolved anew by each attempt, by the dialer: gRPC's own resolver and
@@ -190,15 +223,19 @@ func dial(address string, t *tls.Config) (*grpc.ClientConn, error) {
 
 // enrol trades the boot token for a certificate.
 func (a *Agent) enrol(ctx context.Context, address string) error {
-	csr, err := newCSR(a.key)
-	if err != nil {
-		return err
-	}
 	conn, err := dial(address, a.trust.config(nil))
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
+	return a.enrolOver(ctx, conn, address)
+}
+
+func (a *Agent) enrolOver(ctx context.Context, conn *grpc.ClientConn, address string) error {
+	csr, err := newCSR(a.key)
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	id := a.o.Identity

@@ -53,6 +53,9 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 	hash := sha256.Sum256([]byte(req.Token))
 	claim := claim{token: hex.EncodeToString(hash[:]), key: hex.EncodeToString(keyHash[:]), boot: strings.ToLower(req.BootId), firmware: req.BootMode}
 
+	if n, id, ok := s.renewal(ctx, nodeUUID, claim); ok {
+		return s.grant(ctx, n, id, csr.PublicKey, req, true, from)
+	}
 	var m machine
 	var again bool
 	var id identity
@@ -115,6 +118,20 @@ func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agent
 	}
 
 	return s.grant(ctx, n, id, csr.PublicKey, req, again, from)
+}
+
+// renewal tells whether a request comes from an agent that has a certificate of the boot that goes on, and asks for another one for the same key. The
+// token plays no part: it is as old as the boot, which may last for months.
+func (s *Server) renewal(ctx context.Context, nodeUUID string, c claim) (*node.Node, identity, bool) {
+	id, err := s.authenticate(ctx)
+	if err != nil || id.node != nodeUUID {
+		return nil, id, false
+	}
+	n, err := s.store.Node(ctx, nodeUUID)
+	if err != nil || !id.isOf(n) || subtle.ConstantTimeCompare([]byte(n.Boot.KeyHash), []byte(c.key)) != 1 {
+		return nil, id, false
+	}
+	return n, id, true
 }
 
 // grant gives an agent its certificate, after its claim has been stored.

@@ -1,8 +1,10 @@
 package agents_test
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -234,6 +236,49 @@ func TestEnroll(t *testing.T) {
 	}
 	if d := marks[1].At.Sub(marks[0].At); d != 2*time.Second {
 		t.Errorf("kernel started %s before enrolment, want 2s", d)
+	}
+}
+
+// TestRenewal: an agent whose boot goes on gets another certificate long after its token has expired, with the one that it has; nobody else
+// does.
+func TestRenewal(t *testing.T) {
+	r := newRig(t)
+	n, a := r.boot("one")
+	_, other := r.boot("two")
+	for _, a := range []*agentstest.Agent{a, other} {
+		if err := a.Enroll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, boot := a.Certificate(), r.node(n.UUID).Boot
+	r.clock.Store(int64(60 * 24 * time.Hour))
+	defer r.clock.Store(0)
+	if err := a.Renew(t.Context()); err != nil || bytes.Equal(a.Certificate(), first) {
+		t.Fatalf("Renew = %v", err)
+	}
+	c, err := x509.ParseCertificate(a.Certificate())
+	if err != nil || time.Until(c.NotAfter) < 89*24*time.Hour {
+		t.Errorf("the new certificate ends at %v, %v", c.NotAfter, err)
+	}
+	if after := r.node(n.UUID).Boot; after.KeyHash != boot.KeyHash || !after.EnrolledAt.Equal(boot.EnrolledAt) || after.Generation != boot.Generation {
+		t.Errorf("a renewal changed the boot: %+v, was %+v", after, boot)
+	}
+	if _, _, end, err := a.Open(t.Context()); err != nil {
+		t.Errorf("a session with the new certificate: %v", err)
+	} else if err := end(); err != nil {
+		t.Error(err)
+	}
+	token := other.Token
+	other.Token = a.Token
+	if err := other.Renew(t.Context()); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("Renew with another node's certificate = %v", err)
+	}
+	other.Token = token
+	if _, err := r.st.UpdateNode(t.Context(), n.UUID, func(n *node.Node) error { n.Boot.Ended = true; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Renew(t.Context()); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("Renew after the boot's end = %v", err)
 	}
 }
 

@@ -236,9 +236,11 @@ func (s *Server) check(ctx context.Context, ss *session) (*node.Node, error) {
 }
 
 // isOf tells whether a node's newest boot is the one that the session belongs to, and still goes on.
-func (ss *session) isOf(n *node.Node) bool {
+func (ss *session) isOf(n *node.Node) bool { return ss.id.isOf(n) }
+
+func (id identity) isOf(n *node.Node) bool {
 	b := n.Boot
-	return b != nil && !b.Ended && b.BootID == ss.id.boot && b.Generation == ss.id.generation
+	return b != nil && !b.Ended && b.BootID == id.boot && b.Generation == id.generation
 }
 
 // unregister tells that the agent is gone, unless another session of it has taken over or nobody knew that it was there.

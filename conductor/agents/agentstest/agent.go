@@ -147,6 +147,22 @@ func (a *Agent) Enroll(ctx context.Context) error {
 		return err
 	}
 	a.cert = nil
+	return a.send(ctx, req)
+}
+
+// Renew asks for another certificate with the one that the agent has.
+func (a *Agent) Renew(ctx context.Context) error {
+	req, err := a.Request()
+	if err != nil {
+		return err
+	}
+	return a.send(ctx, req)
+}
+
+// Certificate is the agent's, as DER.
+func (a *Agent) Certificate() []byte { return a.cert }
+
+func (a *Agent) send(ctx context.Context, req *agentv1.EnrollRequest) error {
 	conn, err := a.Dial()
 	if err != nil {
 		return err
