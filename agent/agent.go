@@ -111,7 +111,7 @@ func New(o Options) (*Agent, error) {
 	if o.Log == nil {
 		o.Log = slog.DiscardHandler
 	}
-	a := &Agent{o: o, q: newQueue(), digest: m.Digest, trust: trust{pin: o.Config.CA, built: o.BuiltCA, seen: &seen{}}, facts: &step.Facts{},
+	a := &Agent{o: o, q: newQueue(), digest: m.Digest, trust: trust{pin: o.Config.CA, next: o.Config.NextCA, built: o.BuiltCA, seen: &seen{}}, facts: &step.Facts{},
 		started: o.Identity.Uptime()}
 	level := slog.LevelInfo
 	if o.Config.Debug {

@@ -407,6 +407,9 @@ func TestTrust(t *testing.T) {
 		"our CA beside a stranger":   {pin, append(stranger[:1:1], ours.cert), false},
 		"an agent as server":         {pin, chain(ours.server(t, x509.ExtKeyUsageClientAuth)), false},
 		"no pin":                     {trust{}, server, false},
+		"the CA that follows":        {trust{pin: sha256.Sum256(foreign.cert.Raw), next: pin.pin}, server, true},
+		"the CA before it":           {trust{pin: pin.pin, next: sha256.Sum256(foreign.cert.Raw)}, server, true},
+		"neither of two":             {trust{pin: [32]byte{1}, next: [32]byte{2}}, server, false},
 		"the built one counts":       {trust{built: foreign.cert, pin: pin.pin}, server, false},
 	} {
 		err := c.t.verify(tls.ConnectionState{PeerCertificates: c.peers})

@@ -25,6 +25,7 @@ func (Secret) LogValue() slog.Value { return slog.StringValue("***") }
 type Config struct {
 	Conductor string            // host:port of the conductor's agent listener; an IPv6 address stands in brackets
 	CA        [sha256.Size]byte // SHA-256 of the conductor's CA certificate (DER); zero when the ramdisk has the CA built in
+	NextCA    [sha256.Size]byte // of the CA that follows it, while it is rotated; else zero
 	Token     Secret            // one-time boot token
 	BootIF    net.HardwareAddr  // the interface the firmware booted from, nil when it did not say
 	Debug     bool
@@ -60,13 +61,17 @@ func ParseCmdline(cmdline string) (Config, error) {
 			c.VLANs = append(c.VLANs, v...)
 		case "ingot.debug":
 			c.Debug = value == "1"
-		case "ingot.ca":
+		case "ingot.ca", "ingot.ca.next":
 			b, err := hex.DecodeString(value)
 			if err != nil || len(b) != len(c.CA) {
-				errs = append(errs, fmt.Errorf("ingot.ca=%s is not the SHA-256 of a certificate (64 hexadecimal digits)", value))
+				errs = append(errs, fmt.Errorf("%s=%s is not the SHA-256 of a certificate (64 hexadecimal digits)", key, value))
 				continue
 			}
-			copy(c.CA[:], b)
+			if key == "ingot.ca" {
+				copy(c.CA[:], b)
+			} else {
+				copy(c.NextCA[:], b)
+			}
 		case "BOOTIF":
 			mac, err := parseBootIF(value)
 			if err != nil {

@@ -44,6 +44,9 @@ type CA struct {
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey
 	now  func() time.Time
+
+	next  *CA       // follows this one; nil when there is no rotation
+	until time.Time // and when
 }
 
 // PhoneHomeKey is a key that is the same for as long as the CA is, for the tokens of deployed systems.
@@ -58,7 +61,7 @@ func (ca *CA) PhoneHomeKey() ([]byte, error) {
 }
 
 // KeyFiles are the names of the CA's keys in the data directory.
-func KeyFiles() []string { return []string{caKeyFile} }
+func KeyFiles() []string { return []string{caKeyFile, nextKeyFile} }
 
 // Ends is when the CA's certificate does.
 func (ca *CA) Ends() time.Time { return ca.cert.NotAfter }
@@ -76,12 +79,18 @@ func ReadCA(dir string) (*CA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the CA's key: %w", err)
 	}
+	if r, err := readRotation(dir); err == nil && r != nil && r.takingOver {
+		return r.ca, nil // the next start brings it to its end
+	}
 	return parseCA(certPEM, keyPEM)
 }
 
 // OpenCA reads the CA in dir, or makes one when there is none. A certificate without its key, or the other way round, is an error:
-// a new CA would lock out every agent that is at work.
+// a new CA would lock out every agent that is at work. A rotation whose overlap is over, or that was cut short at its end, is brought to the end.
 func OpenCA(dir string) (*CA, error) {
+	if err := settleRotation(dir, time.Now()); err != nil {
+		return nil, err
+	}
 	certPath, keyPath := filepath.Join(dir, caCertFile), filepath.Join(dir, caKeyFile)
 	certPEM, certErr := os.ReadFile(certPath)
 	keyPEM, keyErr := keyfile.Read(keyPath)
@@ -96,7 +105,16 @@ func OpenCA(dir string) (*CA, error) {
 	case keyErr != nil:
 		return nil, fmt.Errorf("read the CA's key: %w", keyErr)
 	}
-	return parseCA(certPEM, keyPEM)
+	ca, err := parseCA(certPEM, keyPEM)
+	if err != nil {
+		return nil, err
+	}
+	r, err := readRotation(dir)
+	if err != nil || r == nil {
+		return ca, err
+	}
+	ca.next, ca.until = r.ca, r.from
+	return ca, nil
 }
 
 func parseCA(certPEM, keyPEM []byte) (*CA, error) {
@@ -118,13 +136,28 @@ func makeCA(dir string) (*CA, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the CA: %w", err)
 	}
+	certPEM, keyPEM, err := newCA()
+	if err != nil {
+		return nil, err
+	}
+	if err := keyfile.Write(filepath.Join(dir, caKeyFile), keyPEM, 0o600); err != nil {
+		return nil, fmt.Errorf("write the CA's key: %w", err)
+	}
+	if err := keyfile.Write(filepath.Join(dir, caCertFile), certPEM, 0o644); err != nil {
+		return nil, fmt.Errorf("write the CA's certificate: %w", err)
+	}
+	return parseCA(certPEM, keyPEM)
+}
+
+// newCA makes a CA, which may sign the one that it follows.
+func newCA() (certPEM, keyPEM []byte, err error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("make the CA's key: %w", err)
+		return nil, nil, fmt.Errorf("make the CA's key: %w", err)
 	}
 	serial, err := newSerial()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	now := time.Now().UTC()
 	tmpl := &x509.Certificate{
@@ -136,25 +169,17 @@ func makeCA(dir string) (*CA, error) {
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,
 		IsCA:                  true,
-		MaxPathLenZero:        true,
+		MaxPathLen:            1,
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
 	if err != nil {
-		return nil, fmt.Errorf("make the CA's certificate: %w", err)
+		return nil, nil, fmt.Errorf("make the CA's certificate: %w", err)
 	}
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("make the CA's key: %w", err)
+		return nil, nil, fmt.Errorf("make the CA's key: %w", err)
 	}
-	certPEM := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	keyPEM := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
-	if err := keyfile.Write(filepath.Join(dir, caKeyFile), keyPEM, 0o600); err != nil {
-		return nil, fmt.Errorf("write the CA's key: %w", err)
-	}
-	if err := keyfile.Write(filepath.Join(dir, caCertFile), certPEM, 0o644); err != nil {
-		return nil, fmt.Errorf("write the CA's certificate: %w", err)
-	}
-	return parseCA(certPEM, keyPEM)
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER}), nil
 }
 
 // longAgo is before any clock that a machine with a dead battery shows, apart from 1970 itself, which agents don't go by.
@@ -181,7 +206,7 @@ func (c *CA) PEM() []byte {
 }
 
 // ServerTLS makes the server side's configuration with a fresh certificate for names (DNS names or IP addresses). The chain that is
-// sent ends in the CA's own certificate, because the agent knows no more of it than its fingerprint.
+// sent ends in the CA's own certificate, because the agent knows no more of it than its fingerprint. While the CA is rotated it leads to both.
 func (c *CA) ServerTLS(names []string) (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -213,9 +238,18 @@ func (c *CA) ServerTLS(names []string) (*tls.Config, error) {
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(c.cert)
+	chain := [][]byte{der, c.cert.Raw}
+	if c.next != nil {
+		pool.AddCert(c.next.cert)
+		cross, err := c.next.sign(c)
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, cross, c.next.cert.Raw)
+	}
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der, c.cert.Raw}, PrivateKey: key}},
+		Certificates: []tls.Certificate{{Certificate: chain, PrivateKey: key}},
 		ClientAuth:   tls.VerifyClientCertIfGiven,
 		ClientCAs:    pool,
 		// A resumed connection would carry a certificate past what is checked now; agents connect too rarely to miss tickets.
@@ -245,6 +279,9 @@ func (id identity) uri() *url.URL {
 
 // issue makes a client certificate for an agent's public key. It returns its DER and serial number in hex.
 func (c *CA) issue(pub any, id identity) (der []byte, serial string, err error) {
+	if c.next != nil { // what is issued now is still good when the overlap is over
+		c = c.next
+	}
 	n, err := newSerial()
 	if err != nil {
 		return nil, "", err

@@ -56,7 +56,7 @@ func (s *Server) table() []call.Route {
 		pools.New(st, s.find, cfg.Warmth, cfg.PoolPace).Routes(),
 		phonehome.New(en).Routes(),
 		own.New(st, en, s.find, own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
-			Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey}, log).Routes(),
+			Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey, Certificates: cfg.Certificates}, log).Routes(),
 	)
 }
 

@@ -129,6 +129,8 @@ type Config struct {
 	Hardware *hardware.Set
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
 	ErasureKey string
+	// Certificates are the conductor's own, with their ends; nil when there are none.
+	Certificates func() ([]rest.Certificate, error)
 	// Warmth makes available nodes warm and turns them off again; with nil none can be.
 	Warmth pools.Machines
 	// PoolPace is how often pools try what fails, so that the API tells when that is.

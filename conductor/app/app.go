@@ -107,6 +107,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return err
 	}
+	if next := ca.NextFingerprint(); next != "" {
+		log.Info("the CA is being rotated: both are accepted, and the next takes over with the first start after the end", "next", next, "end", ca.Until())
+	}
 	book, err := erasureBook(cfg, st)
 	if err != nil {
 		return err
@@ -190,6 +193,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait,
 		Bodies: limit.NewBudget(int64(cfg.Limits.BodyBytes), int64(cfg.Limits.BodyBytesAuthenticated)), Drivers: types,
 		Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()),
+		Certificates: certificates(cfg),
 		Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"),
 		HostNames: hostNames(cfg), ResendCredentials: cfg.API.ResendCredentials, Allocate: allocator.Wake, Hardware: behind,
 		Logs: func(node string, after uint64) []rest.LogLine {
@@ -258,6 +262,10 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	})
 	g.Go(func() error {
 		short.Run(gctx, newest)
+		return nil
+	})
+	g.Go(func() error {
+		watchCertificates(gctx, cfg, log, time.Now)
 		return nil
 	})
 	g.Go(func() error { return ag.Serve(short.Listener(agentListener)) })
@@ -361,7 +369,7 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 	c := netboot.Config{
 		Mode: netboot.Mode(n.DHCP), Interface: n.Interface, Address: addr, LeaseTime: n.LeaseTime,
 		HTTPPort: n.HTTPPort, Connections: cfg.Limits.Boot(), TFTP: n.TFTP, LoaderDir: n.LoaderDir, RamdiskDir: n.RamdiskDir, ImagesDir: n.ImagesDir,
-		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), Hostname: cfg.Name(),
+		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), NextCA: ca.NextFingerprint(), Hostname: cfg.Name(),
 		NotFound:      func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 		HasPorts:      st.HasPorts,
 		Groups:        groupsOf(st),

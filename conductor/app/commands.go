@@ -26,6 +26,8 @@ func commands() []command {
 		{"dev", "[--auth none|http_basic|keystone] [--listen HOST:PORT]", "serve fake machines from a temporary folder, to try clients out", dev},
 		{"import", "--from URL [--secrets FILE]", "take over the nodes of a running Ironic, without touching a machine", importNodes},
 		{"backup", "[--with-key] FILE", "copy all that the conductor keeps into a file, while it works", backUp},
+		{"ca", "rotate [--overlap DURATION | --no-overlap]", "make another CA for agents, while ingotd is stopped", rotateCA},
+		{"key", "rotate [--new FILE]", "encrypt all secrets in the database with another key, while ingotd is stopped", rotateKey},
 		{"doctor", "[--json]", "look at everything that the conductor needs, whether it runs or not, and say what to do", examine},
 		{"restore", "[--key FILE] FILE", "put a backup into a data directory that is empty, or whose database can't be used", restore},
 	}

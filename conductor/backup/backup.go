@@ -58,6 +58,9 @@ func Write(ctx context.Context, dir, file string, key []byte, withKey bool) (err
 		return fmt.Errorf("%s is there already: give the backup another name", file)
 	}
 	if key == nil {
+		if _, err := os.Lstat(filepath.Join(dir, store.NextKeyFile)); err == nil {
+			return errors.New("the key is being rotated, or that was cut short: let it end, or start ingotd once, and try again")
+		}
 		if key, err = store.ReadKey(filepath.Join(dir, store.KeyFile)); err != nil {
 			return err
 		}

@@ -5,12 +5,14 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/agents"
+	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/erasure"
 	"github.com/ingot-metal/ingot/conductor/keyfile"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -82,35 +84,54 @@ func checkCA(_ context.Context, p Patient) []Finding {
 // soon is how long before its end a certificate is told of.
 const soon = 30 * 24 * time.Hour
 
-func checkCertificates(_ context.Context, p Patient) []Finding {
-	var out []Finding
-	end := func(what string, at time.Time, remedy string) {
-		left := at.Sub(p.Now())
-		day := at.UTC().Format(time.DateOnly)
-		switch {
-		case left <= 0:
-			out = append(out, finding(Fault, remedy, "%s ended on %s", what, day)...)
-		case left < soon:
-			out = append(out, finding(Warning, remedy, "%s ends on %s, in %d days", what, day, int(left.Hours()/24))...)
-		default:
-			out = append(out, ok("%s ends on %s", what, day)...)
-		}
+// End is that of a certificate.
+type End struct {
+	Name   string
+	At     time.Time
+	Remedy string
+}
+
+// Ends are those of the certificates of a conductor, as far as they can be read.
+func Ends(cfg config.Config) (ends []End, err error) {
+	if ca, err := agents.ReadCA(cfg.DataDir); err == nil {
+		ends = append(ends, End{"the CA", ca.Ends(), "ingotd ca rotate"})
 	}
-	if ca, err := agents.ReadCA(p.Config.DataDir); err == nil {
-		end("the CA", ca.Ends(), "ingotd ca rotate")
-	}
-	if file := p.Config.API.TLSCert; file != "" {
+	if file := cfg.API.TLSCert; file != "" {
 		cert, err := firstCertificate(file)
 		if err != nil {
-			out = append(out, finding(Fault, "put a certificate in PEM there, or correct api.tls_cert", "the API's certificate: %v", err)...)
-		} else {
-			end("the API's certificate "+file, cert.NotAfter, "renew it; ingotd reads the files again when they change")
+			return ends, fmt.Errorf("the API's certificate: %w", err)
+		}
+		ends = append(ends, End{"the API's certificate " + file, cert.NotAfter, "renew it; ingotd reads the files again when they change"})
+	}
+	return ends, nil
+}
+
+// Certificates says of each certificate when it ends.
+func Certificates(cfg config.Config, now time.Time) []Finding {
+	var out []Finding
+	ends, err := Ends(cfg)
+	if err != nil {
+		out = finding(Fault, "put a certificate in PEM there, or correct api.tls_cert", "%v", err)
+	}
+	for _, e := range ends {
+		left, day := e.At.Sub(now), e.At.UTC().Format(time.DateOnly)
+		switch {
+		case left <= 0:
+			out = append(out, finding(Fault, e.Remedy, "%s ended on %s", e.Name, day)...)
+		case left < soon:
+			out = append(out, finding(Warning, e.Remedy, "%s ends on %s, in %d days", e.Name, day, int(left.Hours()/24))...)
+		default:
+			out = append(out, ok("%s ends on %s", e.Name, day)...)
 		}
 	}
-	if out == nil {
-		return ok("there are none yet")
-	}
 	return out
+}
+
+func checkCertificates(_ context.Context, p Patient) []Finding {
+	if out := Certificates(p.Config, p.Now()); out != nil {
+		return out
+	}
+	return ok("there are none yet")
 }
 
 func firstCertificate(file string) (*x509.Certificate, error) {

@@ -504,6 +504,11 @@ func TestKernelParams(t *testing.T) {
 	if err != nil || strings.ContainsAny(line, "\r\n") || !strings.Contains(line, " a b kernel=x ") {
 		t.Errorf("commandLine with line breaks = %q, %v", line, err)
 	}
+	rotating := conf(Leases)
+	rotating.NextCA = strings.Repeat("cd", 32)
+	if line, err := commandLine(rotating, "t", "", ""); err != nil || !strings.Contains(line, " ingot.ca="+rotating.CA+" ") || !strings.Contains(line+" ", " ingot.ca.next="+rotating.NextCA+" ") {
+		t.Errorf("commandLine while the CA is rotated = %q, %v", line, err)
+	}
 	if _, err := commandLine(conf(Leases), "t", "", strings.Repeat("a=b ", 600)); err == nil {
 		t.Error("a command line longer than the kernel's buffer was accepted")
 	}

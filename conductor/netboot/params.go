@@ -108,6 +108,9 @@ func commandLine(c Config, token, mac, own string, bonds ...string) (string, err
 	}
 	words := append([]string{"console=tty0", "console=ttyS0,115200n8"}, strings.Fields(params)...)
 	words = append(words, "ingot.conductor="+c.Conductor, "ingot.ca="+c.CA, "ingot.token="+token)
+	if c.NextCA != "" {
+		words = append(words, "ingot.ca.next="+c.NextCA)
+	}
 	if mac != "" {
 		words = append(words, "BOOTIF=01-"+strings.ReplaceAll(mac, ":", "-"))
 	}

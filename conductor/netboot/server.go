@@ -89,6 +89,7 @@ type Config struct {
 
 	Conductor string // HOST:PORT as agents reach it
 	CA        string // SHA-256 of its CA's certificate, hex
+	NextCA    string // of the CA that follows it, while it is rotated; else empty
 	Hostname  string // of this conductor, for histories
 
 	// Invite makes the boot token of a machine that nobody told of; nil: such machines are not answered. InviteLimit is how many of them may
@@ -163,7 +164,7 @@ func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
 	if !cfg.Address.Is4() {
 		return nil, errors.New("network boot: the conductor has no IPv4 address on the provisioning network: set netboot.address or netboot.interface")
 	}
-	if !goodConductor(cfg.Conductor) || !digestForm.MatchString(cfg.CA) {
+	if !goodConductor(cfg.Conductor) || !digestForm.MatchString(cfg.CA) || cfg.NextCA != "" && !digestForm.MatchString(cfg.NextCA) {
 		return nil, fmt.Errorf("network boot: agents can't be told where %q is, with CA fingerprint %q: set agents.advertise to HOST:PORT", cfg.Conductor, cfg.CA)
 	}
 	if err := checkParams(cfg.KernelParams, configured); err != nil {

@@ -205,3 +205,14 @@ type InterfaceStep struct {
 type Health struct {
 	Status string `json:"status"`
 }
+
+// Certificate is one of the conductor's that ends some day.
+type Certificate struct {
+	Name     string `json:"name"`
+	NotAfter string `json:"not_after"`
+}
+
+// Certificates are all of them.
+type Certificates struct {
+	Certificates []Certificate `json:"certificates"`
+}

@@ -154,15 +154,6 @@ func Check(ctx context.Context, dir string, key []byte) (err error) {
 	if err != nil {
 		return err
 	}
-	if key == nil {
-		if key, err = ReadKey(filepath.Join(dir, KeyFile)); err != nil {
-			return unreadable(path, err, false)
-		}
-	}
-	sealer, err := seal.New(key)
-	if err != nil {
-		return err
-	}
 	db, err := openReading(path)
 	if err != nil {
 		return err
@@ -180,6 +171,18 @@ func Check(ctx context.Context, dir string, key []byte) (err error) {
 		return emptied(path)
 	case have == 0:
 		return nil
+	}
+	if key == nil {
+		if key, err = ReadKey(filepath.Join(dir, KeyFile)); err != nil {
+			return unreadable(path, err, false)
+		}
+		if next, nerr := ReadKey(filepath.Join(dir, NextKeyFile)); nerr == nil && errors.Is(verify(ctx, db, key), ErrKey) {
+			key = next // a rotation was cut short, and the next start brings it to its end
+		}
+	}
+	sealer, err := seal.New(key)
+	if err != nil {
+		return err
 	}
 	err = verify(ctx, db, key)
 	switch {

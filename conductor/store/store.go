@@ -232,7 +232,12 @@ func (s *Store) prepare(ctx context.Context, o Options, path string) error {
 	}
 	key := o.Key
 	if key == nil {
-		if key, err = seal.KeyFile(filepath.Join(o.Dir, KeyFile), fresh); err != nil {
+		if fresh {
+			key, err = seal.KeyFile(filepath.Join(o.Dir, KeyFile), true)
+		} else {
+			key, err = ownKey(o.Dir, check)
+		}
+		if err != nil {
 			return unreadable(path, err, fresh)
 		}
 	}
@@ -240,14 +245,14 @@ func (s *Store) prepare(ctx context.Context, o Options, path string) error {
 		return err
 	}
 	if fresh {
-		sealed, err := s.sealer.Seal("key check", []byte("ingot"))
+		sealed, err := s.sealer.Seal(checkPurpose, []byte("ingot"))
 		if err != nil {
 			return err
 		}
 		if _, err := s.w.ExecContext(ctx, `INSERT INTO key_check (id, sealed) VALUES (1, ?)`, sealed); err != nil {
 			return fmt.Errorf("write key check: %w", err)
 		}
-	} else if _, err := s.sealer.Open("key check", check); err != nil {
+	} else if _, err := s.sealer.Open(checkPurpose, check); err != nil {
 		return otherKey(path)
 	}
 	return s.belong(ctx, o, fresh)

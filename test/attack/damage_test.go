@@ -473,3 +473,85 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("doctor on a damaged database: %v\n%s", err, out)
 	}
 }
+
+// TestKeyRotationKilled: `ingotd key rotate` that is killed at any moment leaves a database that the next start opens, with every secret in it.
+func TestKeyRotationKilled(t *testing.T) {
+	c := newConductor(t)
+	c.start()
+	c.nodes(0, 40)
+	c.stop()
+	rounds := 4
+	if os.Getenv("INGOT_FULL") != "" {
+		rounds = 40
+	}
+	for i := range rounds {
+		cmd := exec.Command(made.Program(c, "ingotd"), "key", "rotate", "--data-dir", c.dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i*160/rounds) * time.Millisecond)
+		cmd.Process.Kill() // an error says that it has ended
+		cmd.Wait()
+		c.start()
+		if out := c.want(200, "GET", "/v1/nodes/detail", ""); strings.Count(out, `"some_password"`) != 40 {
+			t.Errorf("after a rotation that was killed %d nodes can be read", strings.Count(out, `"some_password"`))
+		}
+		c.kill()
+	}
+	before, err := os.ReadFile(c.file("key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.must("key", "rotate")
+	after, err := os.ReadFile(c.file("key"))
+	if err != nil || bytes.Equal(before, after) {
+		t.Errorf("the key after a rotation is the one before, or %v", err)
+	}
+	c.start()
+	if out, err := c.command("key", "rotate"); err == nil || !strings.Contains(out, "another ingotd uses") {
+		t.Errorf("a rotation beside a running ingotd: %v\n%s", err, out)
+	}
+}
+
+// TestCARotation: after a rotation without overlap the fingerprint is another at once, with one the old stays and the next is told; either can
+// be killed, and the conductor starts.
+func TestCARotation(t *testing.T) {
+	c := newConductor(t)
+	fingerprint := func() string {
+		t.Helper()
+		c.start()
+		defer c.kill()
+		ingotd.Wait(t, "it is up", func() bool { return strings.Contains(c.log.String(), " ca=") })
+		_, rest, _ := strings.Cut(c.log.String(), " ca=")
+		return strings.Fields(rest + " ")[0]
+	}
+	c.start()
+	c.kill()
+	first := fingerprint()
+	out := c.must("ca", "rotate")
+	if fp := fingerprint(); fp != first || !strings.Contains(c.log.String(), "being rotated") || strings.Contains(out, first) {
+		t.Errorf("in the overlap the CA is %s, was %s:\n%s", fp, first, out)
+	}
+	for i := range 4 {
+		before := fingerprint()
+		cmd := exec.Command(made.Program(c, "ingotd"), "ca", "rotate", "--no-overlap", "--data-dir", c.dir)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Duration(i*15) * time.Millisecond)
+		cmd.Process.Kill() // an error says that it has ended
+		cmd.Wait()
+		if fp := fingerprint(); len(fp) != 64 {
+			t.Errorf("after a rotation that was killed the CA is %q, was %s", fp, before)
+		}
+	}
+	before := fingerprint()
+	out = c.must("ca", "rotate", "--no-overlap")
+	if fp := fingerprint(); fp == before || !strings.Contains(out, fp) {
+		t.Errorf("after a rotation without overlap the CA is %s, was %s:\n%s", fp, before, out)
+	}
+	c.start()
+	if out := c.want(200, "GET", "/ingot/v1/certificates", ""); !strings.Contains(out, `"the CA","not_after":"20`) {
+		t.Errorf("certificates: %s", out)
+	}
+}

@@ -18,3 +18,18 @@ func (s *Handlers) getHealth(context.Context, *call.Call) (*call.Reply, error) {
 	}
 	return &call.Reply{Status: http.StatusOK, Body: rest.Health{Status: "ok"}}, nil
 }
+
+// getCertificates lists the conductor's own certificates with their ends.
+func (s *Handlers) getCertificates(_ context.Context, c *call.Call) (*call.Reply, error) {
+	if err := c.Allow(); err != nil {
+		return nil, err
+	}
+	list := []rest.Certificate{}
+	if s.cfg.Certificates != nil {
+		var err error
+		if list, err = s.cfg.Certificates(); err != nil {
+			return nil, err
+		}
+	}
+	return &call.Reply{Status: http.StatusOK, Body: rest.Certificates{Certificates: list}}, nil
+}

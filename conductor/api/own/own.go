@@ -53,6 +53,8 @@ type Config struct {
 	Logs func(nodeUUID string, after uint64) []rest.LogLine
 	// ErasureKey is the public key with which reports of erased disks are verified, as PEM.
 	ErasureKey string
+	// Certificates are the conductor's own, with their ends; nil when there are none.
+	Certificates func() ([]rest.Certificate, error)
 }
 
 // Handlers answer the requests.
@@ -75,6 +77,7 @@ func (s *Handlers) Routes() []call.Route {
 	const quarantine, lock = "/ingot/v1/nodes/{node}/quarantine", "/ingot/v1/nodes/{node}/lock"
 	return append(s.erasureRoutes(), []call.Route{
 		{Method: http.MethodGet, Path: "/ingot/v1/health", Access: call.Public, Handle: s.getHealth},
+		{Method: http.MethodGet, Path: "/ingot/v1/certificates", Access: call.Read, Handle: s.getCertificates},
 		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Handle: s.getQuarantine},
 		{Method: http.MethodPost, Path: quarantine, Access: call.Write, Handle: s.postQuarantine},
 		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Handle: s.deleteQuarantine},

@@ -53,6 +53,9 @@ func sum(key []byte, purpose string, text []byte) []byte {
 	return h.Sum(nil)
 }
 
+// Is tells whether data is a seal rather than a JSON document.
+func Is(data []byte) bool { return len(data) > 0 && data[0] == version }
+
 // Seal encrypts plain for a purpose.
 func (s *Sealer) Seal(purpose string, plain []byte) ([]byte, error) {
 	out := make([]byte, 1+s.aead.NonceSize(), 1+s.aead.NonceSize()+len(plain)+s.aead.Overhead())

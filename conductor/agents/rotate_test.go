@@ -1,0 +1,202 @@
+package agents
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/hex"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// trusts tells whether somebody who knows one CA, by its fingerprint or because it is built in, takes a conductor for the right one.
+func trusts(t *testing.T, server *CA, known *x509.Certificate) bool {
+	t.Helper()
+	conf, err := server.ServerTLS([]string{"c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots, between := x509.NewCertPool(), x509.NewCertPool()
+	roots.AddCert(known)
+	shown := false
+	var leaf *x509.Certificate
+	for i, der := range conf.Certificates[0].Certificate {
+		c, err := x509.ParseCertificate(der)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			leaf = c
+		}
+		shown = shown || c.Equal(known)
+		between.AddCert(c)
+	}
+	_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	return shown && err == nil
+}
+
+// issued is a certificate of an agent.
+func issued(t *testing.T, ca *CA) *x509.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, _, err := ca.issue(key.Public(), identity{node: "n", boot: "b", generation: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// admits tells whether a conductor lets an agent with this certificate in.
+func admits(t *testing.T, server *CA, cert *x509.Certificate) bool {
+	t.Helper()
+	conf, err := server.ServerTLS([]string{"c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = cert.Verify(x509.VerifyOptions{Roots: conf.ClientCAs, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	return err == nil
+}
+
+func TestRotationWithOverlap(t *testing.T) {
+	dir := t.TempDir()
+	old, err := OpenCA(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := issued(t, old)
+	both, err := RotateCA(dir, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := both.next.cert
+	if sum := sha256.Sum256(next.Raw); both.Fingerprint() != old.Fingerprint() || both.NextFingerprint() != hex.EncodeToString(sum[:]) {
+		t.Errorf("fingerprints %s and %s", both.Fingerprint(), both.NextFingerprint())
+	}
+	during := issued(t, both)
+	for name, known := range map[string]*x509.Certificate{"old": old.cert, "next": next} {
+		if !trusts(t, both, known) {
+			t.Errorf("in the overlap, who knows the %s CA does not trust the conductor", name)
+		}
+	}
+	if !admits(t, both, before) || !admits(t, both, during) {
+		t.Errorf("in the overlap an agent of before is admitted: %v, one of now: %v", admits(t, both, before), admits(t, both, during))
+	}
+	if _, err := RotateCA(dir, time.Now(), time.Hour); err == nil || !strings.Contains(err.Error(), "rotated already") {
+		t.Errorf("another rotation meanwhile = %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, nextFromFile), []byte("2020-01-01T00:00:00Z\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	after, err := OpenCA(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if after.next != nil || !after.cert.Equal(next) || trusts(t, after, old.cert) || !trusts(t, after, next) || admits(t, after, before) || !admits(t, after, during) {
+		t.Error("after the overlap the next CA is not the only one")
+	}
+	again, err := RotateCA(dir, time.Now(), time.Hour)
+	if err != nil || !trusts(t, again, again.next.cert) || !trusts(t, again, next) {
+		t.Errorf("a second rotation, of a CA that followed another: %v", err)
+	}
+}
+
+func TestRotationWithoutOverlap(t *testing.T) {
+	dir := t.TempDir()
+	old, err := OpenCA(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := issued(t, old)
+	// One with an overlap that is under way may be of the same thief's making.
+	if _, err := RotateCA(dir, time.Now(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	ca, err := RotateCA(dir, time.Now(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ca.next != nil || ca.Fingerprint() == old.Fingerprint() || trusts(t, ca, old.cert) || admits(t, ca, before) || !trusts(t, ca, ca.cert) || !admits(t, ca, issued(t, ca)) {
+		t.Error("the old CA still counts, or the new one does not")
+	}
+	left, err := filepath.Glob(filepath.Join(dir, "ca.next.*"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestRotationKilled: a rotation that ended after any of its writes is one that has not begun, goes on, or is brought to its end, and
+// whatever it is, the conductor has a CA whose key is its own.
+func TestRotationKilled(t *testing.T) {
+	begin, over := t.TempDir(), t.TempDir()
+	old, err := OpenCA(begin)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{caCertFile, caKeyFile} {
+		copyInto(t, filepath.Join(begin, name), filepath.Join(over, name))
+	}
+	both, err := RotateCA(over, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := both.NextFingerprint()
+	at := func(name string) string { return filepath.Join(over, name) }
+	for _, c := range []struct {
+		name  string
+		files map[string]string // name to source
+		want  string            // fingerprint
+		next  string
+	}{
+		{"key written", map[string]string{nextKeyFile: at(nextKeyFile)}, old.Fingerprint(), ""},
+		{"time written", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile)}, old.Fingerprint(), ""},
+		{"certificate written", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), nextCertFile: at(nextCertFile)}, old.Fingerprint(), next},
+		{"key in place", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), nextCertFile: at(nextCertFile), caKeyFile: at(nextKeyFile)}, next, ""},
+		{"certificate in place", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), nextCertFile: at(nextCertFile), caKeyFile: at(nextKeyFile),
+			caCertFile: at(nextCertFile)}, next, ""},
+		{"certificate removed", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), caKeyFile: at(nextKeyFile), caCertFile: at(nextCertFile)}, next, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			copyInto(t, filepath.Join(begin, caCertFile), filepath.Join(dir, caCertFile))
+			copyInto(t, filepath.Join(begin, caKeyFile), filepath.Join(dir, caKeyFile))
+			for name, from := range c.files {
+				copyInto(t, from, filepath.Join(dir, name))
+			}
+			for range 2 {
+				ca, err := OpenCA(dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if ca.Fingerprint() != c.want || ca.NextFingerprint() != c.next || !admits(t, ca, issued(t, ca)) {
+					t.Errorf("CA %s, next %q, want %s and %q", ca.Fingerprint(), ca.NextFingerprint(), c.want, c.next)
+				}
+			}
+			if _, err := RotateCA(dir, time.Now(), 0); err != nil {
+				t.Errorf("a rotation after it: %v", err)
+			}
+		})
+	}
+}
+
+func copyInto(t *testing.T, from, to string) {
+	t.Helper()
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(to, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
