@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -65,6 +66,9 @@ func TestConnectionsAreCounted(t *testing.T) {
 		t.Helper()
 		d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Minute}
 		c, err := d.Dial("tcp", inner.Addr().String())
+		if errors.Is(err, syscall.ECONNRESET) {
+			return nil // refused before it was told that it is there
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -73,6 +77,9 @@ func TestConnectionsAreCounted(t *testing.T) {
 	}
 	served := func(c net.Conn) bool {
 		t.Helper()
+		if c == nil {
+			return false
+		}
 		if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 			return false
 		}

@@ -24,6 +24,7 @@ var readers = []reader{
 	{"docs/inspection.md", []string{"conductor/inspect/hook"}},
 	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a module of its own
 	{"conductor/api/testdata/*.jsonl", []string{"conductor/importer"}},
+	{"conductor/api/testdata/access.golden", []string{"test/attack"}},
 	{"images/publish/testdata/*", []string{"tools/cli"}},
 }
 
