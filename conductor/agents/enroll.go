@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ingot-metal/ingot/conductor/clean"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
@@ -326,12 +327,8 @@ func remote(ctx context.Context) string {
 	return "unknown"
 }
 
-// clip shortens what an agent says before it is written anywhere.
+// clip shortens and cleans what an agent says before it is written anywhere.
 func clip(s string) string {
 	const most = 128
-	s = strings.ToValidUTF8(s, "?")
-	if len(s) > most {
-		return strings.ToValidUTF8(s[:most], "") + "..."
-	}
-	return s
+	return clean.Line(s, most)
 }

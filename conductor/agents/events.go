@@ -17,8 +17,10 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/ingot-metal/ingot/conductor/clean"
 	"github.com/ingot-metal/ingot/conductor/keyfile"
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
 
@@ -93,7 +95,12 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 		}
 		return false
 	}
-	if f := e.GetStepFinished(); f != nil && s.cfg.Erased != nil && len(f.Result) <= maxResult(f.Name) {
+	f := e.GetStepFinished()
+	fits := f != nil && len(f.Result) <= maxResult(f.Name)
+	if fits {
+		f.Result = cleanResult(f)
+	}
+	if fits && s.cfg.Erased != nil {
 		if err := s.cfg.Erased(ss.ctx, ss.id.node, f.Result); err != nil {
 			return stop("keep what a step tells of erased disks", err)
 		}
@@ -154,7 +161,7 @@ func (s *Server) notice(ss *session, e *agentv1.Event) {
 
 func (s *Server) logLine(ss *session, e *agentv1.Event, l *agentv1.LogLine) {
 	now := s.now().UTC()
-	line := LogLine{At: now, Level: l.Level, Message: cut(l.Message), Lost: l.Lost}
+	line := LogLine{At: now, Level: clip(l.Level), Message: cut(l.Message), Lost: l.Lost}
 	if e.Time != nil {
 		line.At = e.Time.AsTime()
 	}
@@ -185,11 +192,25 @@ func (s *Server) logLine(ss *session, e *agentv1.Event, l *agentv1.LogLine) {
 	ss.log.Log(ss.ctx, level, line.Message, args...)
 }
 
-func cut(s string) string {
-	if len(s) > maxLine {
-		s = s[:maxLine]
+// cut is clip for whole sentences, which may have been made from anything.
+func cut(s string) string { return redact.Text(clean.Line(s, maxLine)) }
+
+// How long a text in a step's result may be. What an inspection found is names and numbers; other steps may hand in what a program wrote.
+const (
+	foundText  = 4 << 10
+	resultText = 64 << 10
+)
+
+// cleanResult is a step's result as it may be stored and shown. One that is no JSON stays as it is, and is refused later.
+func cleanResult(f *agentv1.StepFinished) []byte {
+	most, breaks := resultText, true
+	if f.Name == "inspect" {
+		most, breaks = foundText, false
 	}
-	return strings.ToValidUTF8(s, "?")
+	if doc := clean.JSON(f.Result, most, breaks); doc != nil {
+		return doc
+	}
+	return f.Result
 }
 
 // bundleWait is how long a failure waits for the agent's logs. They are made in memory, so an agent that is well takes moments.
@@ -256,7 +277,7 @@ func (s *Server) saveBundle(nodeUUID string, data []byte) error {
 func agentState(id identity, h *agentv1.Hello) node.AgentState {
 	return node.AgentState{NodeUUID: id.node, BootID: id.boot, Generation: id.generation, Version: clip(h.AgentVersion),
 		PlanID: h.PlanId, PlanGeneration: h.PlanGeneration, StepIndex: int(h.StepIndex), PlanRunning: h.PlanRunning,
-		StepsDigest: h.StepsDigest, Restarts: int(h.WorkerRestarts), RestartReason: cut(h.RestartReason)}
+		StepsDigest: clip(h.StepsDigest), Restarts: int(h.WorkerRestarts), RestartReason: cut(h.RestartReason)}
 }
 
 var outcomes = map[agentv1.Outcome]node.Outcome{
@@ -293,10 +314,10 @@ func agentEvent(id identity, e *agentv1.Event) (node.AgentEvent, bool) {
 	}
 	switch b := e.Body.(type) {
 	case *agentv1.Event_StepStarted:
-		ev.StepStarted = &node.StepRef{PlanID: b.StepStarted.PlanId, Index: int(b.StepStarted.StepIndex), Name: b.StepStarted.Name}
+		ev.StepStarted = &node.StepRef{PlanID: b.StepStarted.PlanId, Index: int(b.StepStarted.StepIndex), Name: clip(b.StepStarted.Name)}
 	case *agentv1.Event_StepFinished:
 		f := b.StepFinished
-		r := &node.StepResult{StepRef: node.StepRef{PlanID: f.PlanId, Index: int(f.StepIndex), Name: f.Name},
+		r := &node.StepResult{StepRef: node.StepRef{PlanID: f.PlanId, Index: int(f.StepIndex), Name: clip(f.Name)},
 			Error: cut(f.Error), Remedy: cut(f.Remedy), Retryable: f.Retryable, After: f.After.AsDuration(), Took: f.Took.AsDuration()}
 		if json.Valid(f.Result) {
 			r.Result = f.Result
@@ -304,7 +325,7 @@ func agentEvent(id identity, e *agentv1.Event) (node.AgentEvent, bool) {
 		o, ok := outcomes[f.Outcome]
 		if !ok {
 			// An outcome of a newer agent must not pass for success.
-			o, r.Error = node.OutcomeFailed, fmt.Sprintf("the agent ended step %s with outcome %d, which this conductor does not know", f.Name, f.Outcome)
+			o, r.Error = node.OutcomeFailed, fmt.Sprintf("the agent ended step %s with outcome %d, which this conductor does not know", clip(f.Name), f.Outcome)
 			r.Remedy = "build the ramdisk from the conductor's release"
 		}
 		if most := maxResult(f.Name); len(f.Result) > most {
@@ -319,7 +340,7 @@ func agentEvent(id identity, e *agentv1.Event) (node.AgentEvent, bool) {
 		}
 		r.Outcome = o
 		for _, n := range f.Next {
-			r.Next = append(r.Next, node.PlanStep{Interface: n.Interface, Name: n.Name, Args: n.Args, Stall: n.Stall.AsDuration()})
+			r.Next = append(r.Next, node.PlanStep{Interface: clip(n.Interface), Name: clip(n.Name), Args: n.Args, Stall: n.Stall.AsDuration()})
 		}
 		ev.StepFinished = r
 	case *agentv1.Event_PlanFinished:

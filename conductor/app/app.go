@@ -20,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/agents"
 	"github.com/ingot-metal/ingot/conductor/alloc"
 	"github.com/ingot-metal/ingot/conductor/api"
+	"github.com/ingot-metal/ingot/conductor/clean"
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/events"
@@ -73,9 +74,21 @@ func logger(cfg config.Config, w io.Writer) *slog.Logger {
 	}
 	o := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr { return redact.Attr(a) }}
 	if cfg.LogFormat == "json" {
+		o.ReplaceAttr = func(_ []string, a slog.Attr) slog.Attr { return quoted(redact.Attr(a)) }
 		return slog.New(slog.NewJSONHandler(w, o))
 	}
 	return slog.New(slog.NewTextHandler(w, o))
+}
+
+// quoted is an attribute whose text does nothing to a terminal. The text format quotes such texts itself; JSON lets those through that are not ASCII.
+func quoted(a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindString {
+		s := a.Value.String()
+		if strings.IndexFunc(s, func(r rune) bool { return r >= 0x7f }) >= 0 {
+			a.Value = slog.StringValue(clean.Quote(s))
+		}
+	}
+	return a
 }
 
 // serve starts the parts in order and stops them in the reverse one.

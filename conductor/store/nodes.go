@@ -303,9 +303,9 @@ func (s *Store) SaveNode(ctx context.Context, n *node.Node) error {
 
 // putNode writes n. With before it writes what differs from that, raising the version, and nothing if nothing does.
 func (s *Store) putNode(tx *txn, n *node.Node, before *row) error {
-	n.LastError = redact.Text(n.LastError)
+	n.LastError = sentence(n.LastError)
 	if n.Job != nil {
-		n.Job.Failure, n.Job.Detail = redact.Text(n.Job.Failure), redact.Text(n.Job.Detail)
+		n.Job.Failure, n.Job.Detail = sentence(n.Job.Failure), sentence(n.Job.Detail)
 	}
 	if lessee := ""; before != nil {
 		if lessee, _ = before.columns[colLessee].(string); lessee != n.Lessee {

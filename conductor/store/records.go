@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/clean"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
@@ -22,6 +23,13 @@ const keptMarks = 5000
 func (s *Store) AddHistory(ctx context.Context, h node.HistoryEntry) error {
 	return s.write(ctx, func(tx *txn) error { return s.addHistory(tx, h) })
 }
+
+// maxSentence is how long a sentence of a record may be, in bytes.
+const maxSentence = 8 << 10
+
+// sentence is a text of a record without what nobody is to read there: secrets, and what does something to the terminal of whoever reads it. Parts of
+// it may be of machines.
+func sentence(s string) string { return redact.Text(clean.Line(s, maxSentence)) }
 
 func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 	if h.UUID == "" {
@@ -37,7 +45,7 @@ func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 	if h.User != "" && h.User == s.notes.by.User {
 		project = s.notes.by.Project
 	}
-	h.Event = redact.Text(h.Event)
+	h.Event = sentence(h.Event)
 	asked := s.notes.asked && h.User == s.notes.by.User
 	res, err := tx.Exec(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone, asked)
 		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0, ? FROM nodes WHERE uuid = ?`,
@@ -107,7 +115,7 @@ func (s *Store) addMark(tx *txn, m node.Mark) error {
 	if err != nil {
 		return fmt.Errorf("write mark: %w", err)
 	}
-	_, err = tx.Exec(`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES (?, ?, ?, ?, ?)`, id, m.JobID, m.Name, micros(m.At), redact.Text(m.Detail))
+	_, err = tx.Exec(`INSERT INTO marks (node_uuid, job_id, name, at, detail) VALUES (?, ?, ?, ?, ?)`, id, m.JobID, m.Name, micros(m.At), sentence(m.Detail))
 	if err != nil {
 		return fmt.Errorf("write mark: %w", err)
 	}

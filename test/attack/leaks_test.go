@@ -373,3 +373,29 @@ func TestPasswordsDoNotFollowAnAddress(t *testing.T) {
 	w.node("n", `"driver_info":{"ipmi_address":"192.0.2.1","ipmi_password":"hush"}`)
 	w.want(400, root, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/driver_info/ipmi_address","value":"198.51.100.1"}]`)
 }
+
+// TestEscapeSequencesAreCleaned: what a machine says of itself reaches history and log without what a terminal would obey, and cut.
+func TestEscapeSequencesAreCleaned(t *testing.T) {
+	w := newWorld(t, "log_format=json")
+	id := w.node("n", `"inspect_interface":"agent"`)
+	w.want(201, root, "POST", "/v1/ports", `{"node_uuid":"`+id+`","address":"52:54:00:00:00:03"}`)
+	w.state("n", "manage", "manageable")
+	w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"inspect"}`)
+	var found struct {
+		Config struct {
+			Token string `json:"agent_token"`
+		}
+	}
+	ingotd.Wait(t, "the agent is expected", func() bool {
+		status, _, out := w.ask(nobody, "GET", "/v1/lookup?addresses=52:54:00:00:00:03", "")
+		return status == 200 && json.Unmarshal([]byte(out), &found) == nil
+	})
+	version := `1\u001b[2J\u001b]0;own\u0007\nforged\u202e\u009b` + strings.Repeat("x", 4000)
+	w.want(400, nobody, "POST", "/v1/heartbeat/"+id, `{"callback_url":"http://192.0.2.9:9999","agent_token":"`+found.Config.Token+`","agent_version":"`+version+`"}`)
+	history := w.want(200, root, "GET", "/v1/nodes/n/history", "") + w.want(200, root, "GET", "/ingot/v1/log?node="+id, "")
+	if !strings.Contains(history, "foreign agent") {
+		t.Fatalf("the history has nothing of the agent: %s", history)
+	}
+	w.absent("the history", history, `u001b`, `u0007`, `\nforged`, "\u202e", "\u009b", strings.Repeat("x", 300))
+	w.absent("the log", w.d.Log.String(), "\x1b", `u001b[2J`, "\u202e", "\u009b", strings.Repeat("x", 300))
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/ingot-metal/ingot/conductor/clean"
 	"github.com/ingot-metal/ingot/conductor/client"
 )
 
@@ -28,6 +29,7 @@ const defaultEndpoint = "http://127.0.0.1:6385"
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
+	terminal       io.Writer // stdout as it is, for what moves the cursor and for consoles; what comes from the API goes to stdout, which quotes
 	getenv         func(string) string
 
 	endpoint string
@@ -36,7 +38,7 @@ type program struct {
 
 // Run carries out a command line without the program's name in front. Its error is for Message.
 func Run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer, getenv func(string) string) error {
-	p := &program{stdin: stdin, stdout: stdout, stderr: stderr, getenv: getenv}
+	p := &program{stdin: stdin, stdout: clean.Writer{W: stdout}, terminal: stdout, stderr: stderr, getenv: getenv}
 	root := p.root()
 	root.SetArgs(args)
 	root.SetIn(stdin)

@@ -132,7 +132,7 @@ func (p *program) attach(ctx context.Context, name string, b controller) error {
 		restore = func() { _ = term.Restore(int(f.Fd()), was) }
 	}
 	defer restore()
-	err = c.SOLActivate(ctx, p.stdin, p.stdout, &ipmi.SOLActivateOptions{
+	err = c.SOLActivate(ctx, p.stdin, p.terminal, &ipmi.SOLActivateOptions{
 		PollInterval: 50 * time.Millisecond,
 		OnActivated: func(uint8, io.Reader, io.Writer, *transport.ActivatePayloadResponse) {
 			fmt.Fprintf(p.stderr, "Attached to the console of %s; leave it with ~X at the beginning of a line.\r\n", name)

@@ -307,7 +307,7 @@ func (p *program) labConsole() *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		in, ok := p.stdin.(*os.File)
 		if ok {
-			return lab.Terminal(cmd.Context(), name, args[0], in, p.stdout)
+			return lab.Terminal(cmd.Context(), name, args[0], in, p.terminal)
 		}
 		con, err := lab.DialConsole(cmd.Context(), name, args[0])
 		if err != nil {
@@ -316,7 +316,7 @@ func (p *program) labConsole() *cobra.Command {
 		defer con.Close()
 		stop := context.AfterFunc(cmd.Context(), func() { con.Close() })
 		defer stop()
-		_, err = io.Copy(p.stdout, con)
+		_, err = io.Copy(p.terminal, con)
 		if cmd.Context().Err() != nil {
 			return nil
 		}

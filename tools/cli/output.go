@@ -9,6 +9,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/clean"
 )
 
 // printJSON writes v the way the API has it, indented.
@@ -24,7 +26,11 @@ func table(w io.Writer, head []string, rows [][]string) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, strings.Join(head, "\t"))
 	for _, r := range rows {
-		fmt.Fprintln(tw, strings.Join(r, "\t"))
+		cells := make([]string, len(r))
+		for i := range r {
+			cells[i] = clean.Quote(r[i])
+		}
+		fmt.Fprintln(tw, strings.Join(cells, "\t"))
 	}
 	return tw.Flush()
 }
@@ -71,7 +77,7 @@ func sheet(w io.Writer, pairs [][2]string) error {
 	for _, kv := range pairs {
 		name := kv[0]
 		for line := range strings.SplitSeq(kv[1], "\n") {
-			fmt.Fprintf(tw, "%s\t%s\n", name, line)
+			fmt.Fprintf(tw, "%s\t%s\n", name, clean.Quote(line))
 			name = ""
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/ingot-metal/ingot/conductor/clean"
 	"github.com/ingot-metal/ingot/conductor/client"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -200,7 +201,7 @@ func (d *display) line(format string, args ...any) {
 		fmt.Fprint(d.w, "\r\x1b[K")
 		d.drawn = false
 	}
-	fmt.Fprintf(d.w, format+"\n", args...)
+	fmt.Fprintln(clean.Writer{W: d.w}, fmt.Sprintf(format, args...))
 }
 
 // redraw replaces the last line of a terminal.
@@ -211,7 +212,7 @@ func (d *display) redraw(text string) {
 	if utf8.RuneCountInString(text) >= d.width {
 		text = string([]rune(text)[:d.width-1])
 	}
-	fmt.Fprint(d.w, "\r\x1b[K"+text)
+	fmt.Fprint(d.w, "\r\x1b[K"+clean.Quote(text))
 	d.drawn = text != ""
 }
 

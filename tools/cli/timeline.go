@@ -67,7 +67,7 @@ bytes and rates of what was written. Every instant belongs to one span; what not
 		case marks:
 			return table(p.stdout, []string{"AT", "TOOK", "WHAT", "DETAIL"}, timeRows(marksOf(tl.Marks, chosen.JobID)))
 		}
-		width, ok := isTerminal(p.stdout)
+		width, ok := isTerminal(p.terminal)
 		if !ok {
 			width = 120
 		}

@@ -50,7 +50,7 @@ var settled = []string{"enroll", "manageable", "available", "active", "rescue"}
 
 // watchAll shows all machines: as a table that is redrawn on a terminal, elsewhere a line for each change.
 func (p *program) watchAll(ctx context.Context, c *client.Client) error {
-	_, live := isTerminal(p.stdout)
+	_, live := isTerminal(p.terminal)
 	last := map[string]string{}
 	lines := 0
 	tick := time.NewTicker(time.Second)
@@ -66,7 +66,7 @@ func (p *program) watchAll(ctx context.Context, c *client.Client) error {
 				return err
 			}
 			if lines > 0 {
-				fmt.Fprintf(p.stdout, "\x1b[%dA\x1b[J", lines)
+				fmt.Fprintf(p.terminal, "\x1b[%dA\x1b[J", lines)
 			}
 			fmt.Fprint(p.stdout, b.String())
 			lines = strings.Count(b.String(), "\n")

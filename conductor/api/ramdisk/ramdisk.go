@@ -22,6 +22,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/api/nodes"
+	"github.com/ingot-metal/ingot/conductor/clean"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -263,7 +264,7 @@ func (s *Handlers) heartbeat(ctx context.Context, c *call.Call) (*call.Reply, er
 		if n.AgentURL == "" { // once a boot: it will come again every minute or two
 			n.AgentURL = callback.String()
 			also.History = append(also.History, node.HistoryEntry{Type: "monitoring", Severity: "ERROR", Conductor: s.hostname,
-				Event: fmt.Sprintf("a foreign agent, version %s, at %s, asked for work: %s", text["agent_version"], callback.Redacted(), answer.Message)})
+				Event: fmt.Sprintf("a foreign agent, version %s, at %s, asked for work: %s", clean.Line(text["agent_version"], 64), clean.Line(redact.URL(callback.String()), 256), answer.Message)})
 		}
 		return nil
 	})
