@@ -57,6 +57,8 @@ func (w *world) canaries() []string {
 	runbook := uuid(w.want(201, root, "POST", "/v1/runbooks", `{"name":"CUSTOM_R","steps":[{`+step+`,"order":1}]}`, "X-OpenStack-Ironic-API-Version", "1.92"))
 	rule := uuid(w.want(201, root, "POST", "/v1/inspection_rules", `{"sensitive":true,"actions":[{"op":"set-attribute","args":{"path":"/extra/a","value":"canary-25"}},
 		{"op":"fail","args":{"msg":"canary-26"}}]}`, "X-OpenStack-Ironic-API-Version", "1.96"))
+	w.absent("the answer of a pool", w.want(201, root, "PUT", "/ingot/v1/pools/p", `{"resource_class":"x","count":1,"image":{"image_source":"http://u:canary-27@192.0.2.2/i",
+		"image_checksum":"`+strings.Repeat("ab", 32)+`"}}`), "canary-")
 	w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"manage"}`)
 	return []string{"/v1/nodes/n", "/v1/volume/targets/" + target, "/v1/deploy_templates/" + template, "/v1/runbooks/" + runbook, "/v1/inspection_rules/" + rule}
 }
@@ -113,7 +115,7 @@ func (w *world) all(who string) {
 		if !ok || path == "/ingot/v1/events" {
 			continue
 		}
-		for placeholder, value := range map[string]string{"{node}": "n", "{template}": "CUSTOM_T", "{runbook}": "CUSTOM_R", "{driver}": "fake-hardware"} {
+		for placeholder, value := range map[string]string{"{node}": "n", "{template}": "CUSTOM_T", "{runbook}": "CUSTOM_R", "{driver}": "fake-hardware", "{pool}": "p"} {
 			path = strings.ReplaceAll(path, placeholder, value)
 		}
 		if strings.Contains(path, "{") {

@@ -16,6 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/pool"
+	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
 )
@@ -130,7 +131,7 @@ func (s *Handlers) show(w *pool.World, p *node.Pool, nodes bool) rest.Pool {
 	facts := w.Facts(p)
 	d := pool.Decide(p, facts, time.Now(), s.pace)
 	out := rest.Pool{UUID: p.UUID, Name: p.Name, Description: rest.Null(p.Description), ConductorGroup: p.ConductorGroup, ResourceClass: rest.Null(p.ResourceClass),
-		Count: p.Count, Percent: p.Percent, MaxOn: p.MaxOn, MaxWatts: p.MaxWatts, WattsPerNode: p.WattsPerNode, Image: p.Image,
+		Count: p.Count, Percent: p.Percent, MaxOn: p.MaxOn, MaxWatts: p.MaxWatts, WattsPerNode: p.WattsPerNode, Image: shownImage(p.Image),
 		CreatedAt: rest.NullTime{Time: p.CreatedAt}, UpdatedAt: rest.NullTime{Time: p.UpdatedAt},
 		Matching: len(facts), Wanted: d.Wanted, Warm: d.Warm, Warming: d.Warming, On: d.On, Watts: d.Watts, Short: rest.Null(d.Short)}
 	if !nodes {
@@ -213,10 +214,20 @@ func assign(p *node.Pool, d map[string]any) {
 	}
 	p.Count, p.Percent, p.MaxOn = document.Number(d, "count"), document.Number(d, "percent"), document.Number(d, "max_on")
 	p.MaxWatts, p.WattsPerNode = document.Number(d, "max_watts"), document.Number(d, "watts_per_node")
+	was := p.Image
 	p.Image = nil
 	if image, ok := d["image"].(map[string]any); ok {
 		p.Image = maps.Clone(image)
+		redact.Restore(p.Image, was)
 	}
+}
+
+// shownImage is a pool's image without the secrets by which it is fetched.
+func shownImage(image map[string]any) map[string]any {
+	if image == nil {
+		return nil
+	}
+	return redact.Map(image)
 }
 
 func (s *Handlers) delete(ctx context.Context, c *call.Call) (*call.Reply, error) {
