@@ -54,6 +54,8 @@ const (
 	refusedLife     = 10 * time.Second // an unknown token does not become a known one
 	renewBefore     = 2 * time.Minute
 	maxKeystoneBody = 4 << 20
+	// maxKeystoneHeader is enough for a token, which comes in one, many times over.
+	maxKeystoneHeader = 128 << 10
 )
 
 // Keystone authenticates by tokens of OpenStack's identity service (X-Auth-Token), which it has validated there. Safe for concurrent use.
@@ -113,6 +115,8 @@ func NewKeystone(cfg KeystoneConfig, log *slog.Logger) (*Keystone, error) {
 	}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = maxAsking
+	transport.MaxConnsPerHost = maxAsking + 1 // and the own login
+	transport.MaxResponseHeaderBytes = maxKeystoneHeader
 	if cfg.CAFile != "" {
 		pem, err := os.ReadFile(cfg.CAFile)
 		if err != nil {

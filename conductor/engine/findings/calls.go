@@ -83,6 +83,7 @@ func calledBefore(ctx context.Context) func(inspect.Call) error {
 func get(ctx context.Context, c inspect.Call) error {
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.DisableKeepAlives = true
+	transport.MaxResponseHeaderBytes = 64 << 10 // of the answer no more is read than how it went
 	if len(c.Proxies) > 0 {
 		transport.Proxy = func(r *http.Request) (*url.URL, error) {
 			if p := c.Proxies[r.URL.Scheme]; p != "" {

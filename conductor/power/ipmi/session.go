@@ -197,7 +197,7 @@ func (d *Driver) handshake(ctx context.Context, suite types.CipherSuiteID, timeo
 	if err != nil {
 		return nil, err
 	}
-	c.WithUDPProxy(oneConn{conn}).WithTimeout(timeout).WithRetry(0).WithCipherSuiteID(suite).WithMaxPrivilegeLevel(d.opt.privilege)
+	c.WithUDPProxy(oneConn{&bounded{Conn: conn, now: time.Now}}).WithTimeout(timeout).WithRetry(0).WithCipherSuiteID(suite).WithMaxPrivilegeLevel(d.opt.privilege)
 
 	if _, err = c.OpenSession(ctx); err != nil {
 		return nil, fmt.Errorf("open session with cipher suite %d: %w", suite, err)

@@ -1,0 +1,77 @@
+package access
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A Keystone that sends without end, or drips, costs its own slot and time, and the answer is 503.
+func TestHostileKeystone(t *testing.T) {
+	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"headers": func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Subject-Token", strings.Repeat("x", 1<<20))
+			w.WriteHeader(http.StatusCreated)
+			fmt.Fprint(w, `{"token":{"expires_at":"2999-01-01T00:00:00Z","user":{"id":"u"}}}`)
+		},
+		"body": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Subject-Token", "t")
+			w.WriteHeader(http.StatusCreated)
+			for b := []byte(strings.Repeat(" ", 64<<10)); r.Context().Err() == nil; {
+				if _, err := w.Write(b); err != nil {
+					return
+				}
+			}
+		},
+		"drip": func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("X-Subject-Token", "t")
+			w.WriteHeader(http.StatusCreated)
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-r.Context().Done():
+					return
+				case <-tick.C:
+				}
+				if _, err := w.Write([]byte(" ")); err != nil {
+					return
+				}
+				w.(http.Flusher).Flush()
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			srv := httptest.NewServer(http.HandlerFunc(answer))
+			defer srv.Close()
+			k, err := NewKeystone(KeystoneConfig{AuthURL: srv.URL, Username: "ingot", Timeout: 300 * time.Millisecond,
+				Password: func() (string, error) { return "x", nil }}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			begin := time.Now()
+			for i := range 4 {
+				wg.Go(func() {
+					r := httptest.NewRequest("GET", "/", nil)
+					r.Header.Set("X-Auth-Token", fmt.Sprint("token", i))
+					_, err := k.Authenticate(r)
+					var refusal *Refusal
+					if !errors.As(err, &refusal) || refusal.Status != http.StatusServiceUnavailable {
+						t.Errorf("%v, want 503", err)
+					}
+				})
+			}
+			wg.Wait()
+			if took := time.Since(begin); took > time.Minute {
+				t.Errorf("it took %v", took)
+			}
+			k.http.CloseIdleConnections()
+		})
+	}
+}

@@ -1,0 +1,41 @@
+package ipmi
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// endless is a controller that never stops sending.
+type endless struct {
+	net.Conn
+	closed bool
+}
+
+func (e *endless) Read(p []byte) (int, error) { return min(len(p), 1000), nil }
+func (e *endless) Close() error               { e.closed = true; return nil }
+
+func TestEndlessControllerIsCutOff(t *testing.T) {
+	now := time.Now()
+	e := &endless{}
+	b := &bounded{Conn: e, now: func() time.Time { return now }}
+	buf := make([]byte, 1500)
+	read := func(bytes int) error {
+		for got := 0; got < bytes; got += 1000 {
+			if _, err := b.Read(buf); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	for range 5 { // as much as a console can have, for long
+		if err := read(floodBytes - 2000); err != nil {
+			t.Fatal(err)
+		}
+		now = now.Add(floodTime)
+	}
+	if err := read(floodBytes + 2000); err == nil || !strings.Contains(err.Error(), "sends more than") || !e.closed {
+		t.Errorf("a flood = %v, closed %v", err, e.closed)
+	}
+}
