@@ -14,9 +14,13 @@ import (
 // A Keystone that sends without end, or drips, costs its own slot and time, and the answer is 503.
 func TestHostileKeystone(t *testing.T) {
 	for name, answer := range map[string]func(w http.ResponseWriter, r *http.Request){
-		"headers": func(w http.ResponseWriter, _ *http.Request) {
-			w.Header().Set("X-Subject-Token", strings.Repeat("x", 1<<20))
-			w.WriteHeader(http.StatusCreated)
+		"headers": func(w http.ResponseWriter, r *http.Request) {
+			status := http.StatusOK
+			if r.Method == http.MethodPost {
+				w.Header().Set("X-Subject-Token", strings.Repeat("x", 200<<10))
+				status = http.StatusCreated
+			}
+			w.WriteHeader(status)
 			fmt.Fprint(w, `{"token":{"expires_at":"2999-01-01T00:00:00Z","user":{"id":"u"}}}`)
 		},
 		"body": func(w http.ResponseWriter, r *http.Request) {
