@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,7 +28,7 @@ import (
 // work tells the engine that the agent is there, then takes its events in order until the session ends. Results go through a queue
 // of their own, so that progress and log lines behind a result don't wait for the disk.
 func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan *agentv1.AgentMessage) {
-	if err := s.engine.AgentUp(ss.ctx, agentState(ss.id, hello)); err != nil {
+	if err := s.engine.AgentUp(ss.ctx, agentState(ss.id, hello, address(ss.ctx))); err != nil {
 		if _, stale := s.check(ss.ctx, ss); stale != nil {
 			ss.end(stale)
 			return
@@ -274,10 +275,14 @@ func (s *Server) saveBundle(nodeUUID string, data []byte) error {
 	return nil
 }
 
-func agentState(id identity, h *agentv1.Hello) node.AgentState {
-	return node.AgentState{NodeUUID: id.node, BootID: id.boot, Generation: id.generation, Version: clip(h.AgentVersion),
+func agentState(id identity, h *agentv1.Hello, from netip.Addr) node.AgentState {
+	s := node.AgentState{NodeUUID: id.node, BootID: id.boot, Generation: id.generation, Version: clip(h.AgentVersion),
 		PlanID: h.PlanId, PlanGeneration: h.PlanGeneration, StepIndex: int(h.StepIndex), PlanRunning: h.PlanRunning,
 		StepsDigest: clip(h.StepsDigest), Restarts: int(h.WorkerRestarts), RestartReason: cut(h.RestartReason)}
+	if from.IsValid() {
+		s.Address = from.String()
+	}
+	return s
 }
 
 var outcomes = map[agentv1.Outcome]node.Outcome{

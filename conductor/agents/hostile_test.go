@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ func TestHostileStringsAreCleanedOnArrival(t *testing.T) {
 	bad := func(s string) bool {
 		return strings.ContainsAny(s, "\x1b\x07\n\u202e\u009b") || strings.Contains(s, `\u001b`) || len(s) > maxLine
 	}
-	h := agentState(identity{}, &agentv1.Hello{AgentVersion: evil + wall, StepsDigest: evil, RestartReason: evil + wall})
+	h := agentState(identity{}, &agentv1.Hello{AgentVersion: evil + wall, StepsDigest: evil, RestartReason: evil + wall}, netip.Addr{})
 	for _, s := range []string{h.Version, h.StepsDigest, h.RestartReason} {
 		if bad(s) {
 			t.Errorf("hello is stored as %.200q, %d bytes", s, len(s))

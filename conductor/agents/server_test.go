@@ -595,6 +595,9 @@ func TestNewerStreamReplacesOlder(t *testing.T) {
 		t.Errorf("the older stream ended with %v, want Aborted", err)
 	}
 	wait(t, "both were seen", func() bool { return r.brain.get(func() bool { return len(r.brain.ups) == 2 }) })
+	if !r.brain.get(func() bool { return r.brain.ups[0].Address == "127.0.0.1" }) {
+		t.Errorf("the engine does not hear where the session comes from: %+v", r.brain.ups)
+	}
 	if !r.srv.Connected(n.UUID) || !r.brain.get(func() bool { return len(r.brain.lost) == 0 }) {
 		t.Error("replacing a stream counted as a loss")
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/config"
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/events"
+	"github.com/ingot-metal/ingot/conductor/guard"
 	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/netboot"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -350,6 +351,16 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	}
 	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
 		c.ImageBase = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort)) + "/images/"
+	}
+	var images []netip.AddrPort // the one listener of this host that users' URLs may name
+	if c.ImageBase != "" {
+		images = append(images, netip.AddrPortFrom(addr, uint16(cfg.Netboot.HTTPPort)))
+	}
+	if allow, err := guard.Parse(cfg.Fetch.Allow); err == nil { // Validate has seen to both
+		c.Guard = guard.New(allow, images...)
+	}
+	if networks, err := guard.Parse(cfg.SignOfLife.Networks); err == nil {
+		c.SignNetworks = networks
 	}
 	c.BootInstance, c.KexecDelay = cfg.Deploy.BootInstance, cfg.Deploy.KexecDelay
 	c.SignOfLife, c.SignTimeout = cfg.Deploy.SignOfLife, cfg.Deploy.SignOfLifeTimeout

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/guard"
 	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
 )
@@ -51,6 +52,22 @@ type Config struct {
 	Inspection Inspection `yaml:"inspection"`
 	Discovery  Discovery  `yaml:"discovery"`
 	Pools      Pools      `yaml:"pools"`
+	Fetch      Fetch      `yaml:"fetch"`
+	SignOfLife SignOfLife `yaml:"sign_of_life"`
+}
+
+// Fetch is about what the conductor itself requests for users, such as the addresses in inspection rules.
+type Fetch struct {
+	// Allow has networks (CIDR) to which it may connect although they are loopback, link-local or the conductor's own addresses, which it
+	// refuses else: for services on the conductor's host.
+	Allow []string `yaml:"allow"`
+}
+
+// SignOfLife says where deployed systems are looked for; deploy.sign_of_life says by what they are known to have started.
+type SignOfLife struct {
+	// Networks has the networks (CIDR) in which port:NUMBER is tried at addresses that a config drive's network_data gives. Empty: only at those
+	// that were leased to the node here or that its agent was connected from.
+	Networks []string `yaml:"networks"`
 }
 
 // Store is how the data is kept.
@@ -492,6 +509,11 @@ func (c Config) Validate() error {
 	const leastUpload = 1_000_000
 	if l := c.Swarm.UploadLimit; l != 0 && l < leastUpload {
 		bad("swarm.upload_limit", "%d is less than %d bytes per second, with which nobody is served in time; 0 means no limit", l, leastUpload)
+	}
+	for key, list := range map[string][]string{"fetch.allow": c.Fetch.Allow, "sign_of_life.networks": c.SignOfLife.Networks} {
+		if _, err := guard.Parse(list); err != nil {
+			bad(key, "%v", err)
+		}
 	}
 	if _, err := c.Steps.Priorities(); err != nil {
 		faults = append(faults, err)

@@ -83,11 +83,12 @@ func TestValidateNamesAllFaults(t *testing.T) {
 	c.Netboot.Address = "ten"
 	c.Netboot.KernelParams = "quiet ingot.token=x a`b`"
 	c.Deploy.BootMode = "coreboot"
+	c.Fetch.Allow, c.SignOfLife.Networks = []string{"localhost"}, []string{"192.0.2.0/40"}
 	err := c.Validate()
 	if err == nil {
 		t.Fatal("Validate accepts nonsense")
 	}
-	for _, key := range []string{"data_dir", "api.listen", "netboot.interface", "netboot.address", "netboot.range_start", "Ingot's own", "a`b`", "deploy.boot_mode"} {
+	for _, key := range []string{"data_dir", "api.listen", "netboot.interface", "netboot.address", "netboot.range_start", "Ingot's own", "a`b`", "deploy.boot_mode", "fetch.allow", "sign_of_life.networks"} {
 		if !strings.Contains(err.Error(), key) {
 			t.Errorf("Validate does not name %s:\n%v", key, err)
 		}

@@ -28,7 +28,7 @@ func (e *Engine) AgentUp(ctx context.Context, a node.AgentState) error {
 			return &StaleAgentError{a.NodeUUID, a.BootID}
 		}
 		e.mark(n, also, node.MarkSession, a.Version)
-		b.Connected, b.LostAt = true, time.Time{}
+		b.Connected, b.LostAt, b.Address = true, time.Time{}, a.Address
 		e.discover(n, also)
 		j := n.Job
 		want := e.cfg.StepsDigest

@@ -2,12 +2,14 @@ package engine
 
 import (
 	"cmp"
+	"net/netip"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/engine/program"
 	"github.com/ingot-metal/ingot/conductor/engine/start"
+	"github.com/ingot-metal/ingot/conductor/guard"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -50,6 +52,10 @@ type Config struct {
 	SignTimeout  time.Duration // how long; 10 min
 	PhoneHomeURL string        // where deployed systems reach this conductor; "": phone_home can't be asked for
 	PhoneHomeKey []byte        // makes the tokens of phone_home
+
+	SignNetworks []netip.Prefix // where addresses of network_data are tried for a port as a sign of life; none
+	signGuard    *guard.Guard   // which addresses are tried for that; nil, as it is but in tests, exempts nothing
+	Guard        *guard.Guard   // which addresses are connected to for a user; nil exempts nothing
 
 	Inspection inspect.Options // hooks and the site's own rules; without hooks those that are on by default
 

@@ -138,7 +138,7 @@ func New(store db, drivers Drivers, link AgentLink, network Network, cfg Config,
 		owned: map[string]uint64{}, progress: map[string]node.Progress{}, inStep: map[string]string{}, alive: map[string]time.Time{}, holds: map[string]string{},
 		asked: map[string]ask{}, met: map[string]string{}, claims: claims{seed: maphash.MakeSeed()}, sync: newPowerSync(), began: time.Now(),
 	}
-	e.watches = watch.New(store, drivers, e.sign, log)
+	e.watches = watch.New(store, drivers, e.sign, e.cfg.SignNetworks, e.cfg.signGuard, log)
 	return e
 }
 

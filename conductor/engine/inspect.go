@@ -49,7 +49,7 @@ func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.Also, s
 
 // taker takes in what inspections found.
 func (e *Engine) taker() findings.Taker {
-	return findings.Taker{Store: e.db, Options: e.cfg.Inspection, Log: e.log,
+	return findings.Taker{Store: e.db, Options: e.cfg.Inspection, Guard: e.cfg.Guard, Log: e.log,
 		Enabled: func(n *node.Node) bool { return e.drivers.Interface(n, "power") != "" }}
 }
 

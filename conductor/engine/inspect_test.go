@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/guard"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -241,6 +243,7 @@ func TestRulesCallOut(t *testing.T) {
 	}))
 	defer srv.Close()
 	w := newWorld(t)
+	w.cfg.Guard = guard.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
 	w.rules(`[{actions: [{op: api-call, args: {url: "` + srv.URL + `/{node.name}?key=hush", headers: {X-Token: t}, backoff_factor: 0}}, {op: set-attribute, args: {path: extra/called, value: "yes"}}]}]`)
 	w.start(nil)
 	m := w.add("n1")

@@ -32,6 +32,7 @@ type AgentState struct {
 	StepIndex      int
 	PlanRunning    bool
 	StepsDigest    string
+	Address        string // where its session comes from; empty when that is no IP address
 	Restarts       int
 	RestartReason  string
 }

@@ -254,6 +254,7 @@ type Boot struct {
 	Generation uint64    `json:"generation"`
 	Firmware   string    `json:"firmware,omitempty"` // "bios" or "uefi", as the agent said
 	// Session.
+	Address   string    `json:"address,omitempty"` // where it came from
 	Connected bool      `json:"connected,omitempty"`
 	LostAt    time.Time `json:"lost_at,omitzero"` // when the stream broke; zero while connected
 	AckedSeq  uint64    `json:"acked_seq,omitempty"`

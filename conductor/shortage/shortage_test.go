@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,23 +44,23 @@ func TestClockSetBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var (
 			log  bytes.Buffer
-			back time.Duration
+			back atomic.Int64 // a time.Duration
 		)
 		lines := func() int { return strings.Count(log.String(), "behind what has been recorded") }
-		w := &Watch{Dir: t.TempDir(), Now: func() time.Time { return time.Now().Add(-back) }, Log: slog.New(slog.NewTextHandler(&log, nil))}
+		w := &Watch{Dir: t.TempDir(), Now: func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }, Log: slog.New(slog.NewTextHandler(&log, nil))}
 		go w.Run(t.Context(), time.Now())
 		time.Sleep(10*time.Minute + time.Second)
-		back = 30 * time.Second
+		back.Store(int64(30 * time.Second))
 		time.Sleep(10 * time.Minute)
 		if n := lines(); n > 0 {
 			t.Errorf("%d lines without need:\n%s", n, log.String())
 		}
-		back = 365 * 24 * time.Hour
+		back.Store(int64(365 * 24 * time.Hour))
 		time.Sleep(10 * time.Minute)
 		if n := lines(); n != 10 {
 			t.Errorf("%d lines in ten minutes:\n%s", n, log.String())
 		}
-		back = 0
+		back.Store(0)
 		time.Sleep(10 * time.Minute)
 		if n := lines(); n != 10 {
 			t.Errorf("%d lines, want no more after the clock was set right", n)

@@ -101,8 +101,9 @@ func ownPhoneHome(v any) bool {
 	return false
 }
 
-// Addresses are the fixed addresses that a config drive's network_data gives the system, without those that are nobody's or this host's own.
-func Addresses(drive any) []netip.Addr {
+// Addresses are the fixed addresses that a config drive's network_data gives the system, as far as they lie inside of networks: users write
+// them, and what is not known to be a network of such systems must not be tried for them.
+func Addresses(drive any, inside []netip.Prefix) []netip.Addr {
 	if text, ok := drive.(string); ok {
 		var o map[string]any
 		if json.Unmarshal([]byte(text), &o) != nil {
@@ -119,15 +120,11 @@ func Addresses(drive any) []netip.Addr {
 		text, _ := n["ip_address"].(string)
 		text, _, _ = strings.Cut(text, "/")
 		a, err := netip.ParseAddr(text)
-		if err == nil && Reachable(a) && !slices.Contains(out, a) {
+		a = a.Unmap()
+		has := func(p netip.Prefix) bool { return p.Contains(a) } // never an address with a zone
+		if err == nil && slices.ContainsFunc(inside, has) && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}
 	return out
-}
-
-// Reachable tells whether an address may be a machine's: what users write into a config drive must not have the conductor try its own host.
-func Reachable(a netip.Addr) bool {
-	a = a.Unmap()
-	return a.IsValid() && a.Zone() == "" && a.IsGlobalUnicast()
 }

@@ -127,8 +127,9 @@ func TestAddresses(t *testing.T) {
 		}
 		return map[string]any{"network_data": map[string]any{"networks": nets}}
 	}
-	// Nothing that leads back to this host, or to everybody: users write this.
-	got := Addresses(drive("192.0.2.7", "127.0.0.1", "0.0.0.0", "::1", "169.254.169.254", "224.0.0.1", "255.255.255.255", "::ffff:127.0.0.1", "fe80::1%eth0", "2001:db8::7/64", "192.0.2.7", "x", ""))
+	// Nothing outside of the networks of such systems: users write this.
+	networks := []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32"), netip.MustParsePrefix("fe80::/10")}
+	got := Addresses(drive("192.0.2.7", "192.0.3.7", "127.0.0.1", "0.0.0.0", "::1", "169.254.169.254", "::ffff:127.0.0.1", "fe80::1%eth0", "2001:db8::7/64", "::ffff:192.0.2.7", "x", ""), networks)
 	if d := cmp.Diff([]string{"192.0.2.7", "2001:db8::7"}, func() (s []string) {
 		for _, a := range got {
 			s = append(s, a.String())
@@ -137,8 +138,11 @@ func TestAddresses(t *testing.T) {
 	}()); d != "" {
 		t.Error(d)
 	}
+	if got := Addresses(drive("192.0.2.7"), nil); got != nil {
+		t.Errorf("without networks: %v", got)
+	}
 	for _, v := range []any{nil, "x", `{"network_data":{}}`, 3, map[string]any{"network_data": map[string]any{"networks": "x"}}} {
-		if got := Addresses(v); got != nil {
+		if got := Addresses(v, networks); got != nil {
 			t.Errorf("Addresses(%v) = %v", v, got)
 		}
 	}
@@ -151,8 +155,9 @@ func TestWaitPort(t *testing.T) {
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
+	dial := new(net.Dialer).DialContext
 	asked := 0
-	at, err := WaitPort(t.Context(), port, func(context.Context) []netip.Addr {
+	at, err := WaitPort(t.Context(), dial, port, func(context.Context) []netip.Addr {
 		if asked++; asked == 1 { // no lease yet
 			return nil
 		}
@@ -163,7 +168,7 @@ func TestWaitPort(t *testing.T) {
 	}
 	l.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err = WaitPort(ctx, port, func(context.Context) []netip.Addr { cancel(); return []netip.Addr{netip.MustParseAddr("127.0.0.1")} })
+	_, err = WaitPort(ctx, dial, port, func(context.Context) []netip.Addr { cancel(); return []netip.Addr{netip.MustParseAddr("127.0.0.1")} })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("WaitPort of a closed port = %v", err)
 	}

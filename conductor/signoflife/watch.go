@@ -15,10 +15,12 @@ const (
 	dialLimit = 3 * time.Second
 )
 
+// Dial connects to HOST:PORT, as net.Dialer's DialContext does.
+type Dial func(ctx context.Context, network, address string) (net.Conn, error)
+
 // WaitPort tries a TCP port at all addresses, which are asked for anew each time, until one opens: then it tells which. Nothing is sent.
 // It returns an error when ctx ends.
-func WaitPort(ctx context.Context, port int, addresses func(context.Context) []netip.Addr) (netip.AddrPort, error) {
-	dialer := net.Dialer{Timeout: dialLimit}
+func WaitPort(ctx context.Context, dial Dial, port int, addresses func(context.Context) []netip.Addr) (netip.AddrPort, error) {
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -28,7 +30,9 @@ func WaitPort(ctx context.Context, port int, addresses func(context.Context) []n
 		case <-pause.C:
 		}
 		for _, a := range addresses(ctx) {
-			c, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(a.String(), strconv.Itoa(port)))
+			limit, cancel := context.WithTimeout(ctx, dialLimit)
+			c, err := dial(limit, "tcp", net.JoinHostPort(a.String(), strconv.Itoa(port)))
+			cancel()
 			if err == nil {
 				c.Close()
 				return netip.AddrPortFrom(a, uint16(port)), nil

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/guard"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/redact"
@@ -57,7 +58,7 @@ func (t Taker) CallOut(ctx context.Context, ev node.AgentEvent) (context.Context
 	limit, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
 	o.Call = func(want inspect.Call) error {
-		err := get(limit, want)
+		err := get(limit, t.Guard, want)
 		c.made, c.errs = append(c.made, want), append(c.errs, err)
 		return err
 	}
@@ -80,18 +81,19 @@ func calledBefore(ctx context.Context) func(inspect.Call) error {
 }
 
 // get makes a request of a rule, again when that may help.
-func get(ctx context.Context, c inspect.Call) error {
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	transport.DisableKeepAlives = true
-	transport.MaxResponseHeaderBytes = 64 << 10 // of the answer no more is read than how it went
+func get(ctx context.Context, g *guard.Guard, c inspect.Call) error {
+	var proxy func(*http.Request) (*url.URL, error)
 	if len(c.Proxies) > 0 {
-		transport.Proxy = func(r *http.Request) (*url.URL, error) {
+		proxy = func(r *http.Request) (*url.URL, error) {
 			if p := c.Proxies[r.URL.Scheme]; p != "" {
 				return url.Parse(p)
 			}
 			return nil, nil
 		}
 	}
+	transport := g.Transport(proxy)
+	transport.DisableKeepAlives = true
+	transport.MaxResponseHeaderBytes = 64 << 10 // of the answer no more is read than how it went
 	client := &http.Client{Transport: transport, Timeout: c.Timeout}
 	pause := time.Duration(0) // before the first retry there is none, as in Ironic
 	for try := 0; ; try++ {
@@ -125,7 +127,8 @@ func getOnce(ctx context.Context, client *http.Client, c inspect.Call) (again bo
 		if errors.As(err, &u) {
 			err = u.Err // without the URL, which may hold a secret
 		}
-		return true, fmt.Errorf("request to %s: %w", shown, err)
+		var refused *guard.RefusedError
+		return !errors.As(err, &refused), fmt.Errorf("request to %s: %w", shown, err)
 	}
 	defer res.Body.Close()
 	switch {

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/ingot-metal/ingot/conductor/guard"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
 	"github.com/ingot-metal/ingot/conductor/node"
@@ -23,6 +24,7 @@ type Taker struct {
 	Store   Store
 	Enabled func(*node.Node) bool // tells whether a node's driver is one that there is
 	Options inspect.Options       // hooks and the site's own rules
+	Guard   *guard.Guard          // what requests of rules go through; nil exempts nothing
 	Log     *slog.Logger
 }
 

@@ -7,9 +7,11 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/guard"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -80,9 +82,19 @@ func TestCallOut(t *testing.T) {
 	asked := 0
 	srv := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked++ }))
 	defer srv.Close()
-	tk, n := taker(t, `[{actions: [{op: api-call, args: {url: "`+srv.URL+`/{node.name}"}}]}]`)
+	rule := `[{actions: [{op: api-call, args: {url: "` + srv.URL + `/{node.name}", retries: 3}}]}]`
+	tk, n := taker(t, rule)
 	ev := node.AgentEvent{NodeUUID: "u", StepFinished: &node.StepResult{StepRef: node.StepRef{PlanID: "p", Name: "inspect"}, Outcome: node.OutcomeDone, Result: json.RawMessage(inventory)}}
 	ctx, err := tk.CallOut(t.Context(), ev)
+	if err != nil || asked != 0 {
+		t.Fatalf("to this host: %d requests, %v", asked, err)
+	}
+	if _, failure, err := tk.Take(ctx, n, &node.Also{}, n.Job.Current()); err != nil || !strings.Contains(failure, "loopback") {
+		t.Errorf("to this host: failure %q, %v", failure, err)
+	}
+	tk, n = taker(t, rule)
+	tk.Guard = guard.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")})
+	ctx, err = tk.CallOut(t.Context(), ev)
 	if err != nil || asked != 1 {
 		t.Fatalf("%d requests, %v", asked, err)
 	}

@@ -10,9 +10,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/guard"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
@@ -24,6 +26,8 @@ type Watches struct {
 	store   store
 	drivers drivers
 	found   func(ctx context.Context, nodeUUID, job, kind, detail string) error
+	inside  []netip.Prefix // where an address that a config drive gives may be tried
+	guard   *guard.Guard   // what is no machine's is never tried
 	log     *slog.Logger
 
 	mu   sync.Mutex
@@ -55,9 +59,10 @@ type drivers interface {
 // ErrNotAwaited is what found fails with when nothing waits for the sign.
 var ErrNotAwaited = errors.New("nothing waits for this")
 
-// New makes watches, none of which has begun. What they find, the first time and perhaps again, goes to found.
-func New(s store, d drivers, found func(ctx context.Context, nodeUUID, job, kind, detail string) error, log *slog.Logger) *Watches {
-	return &Watches{store: s, drivers: d, found: found, log: log, of: map[string]*one{}}
+// New makes watches, none of which has begun. What they find, the first time and perhaps again, goes to found. Addresses that a config drive
+// gives are tried inside of networks only, and no address that g refuses; a g of nil exempts nothing.
+func New(s store, d drivers, found func(ctx context.Context, nodeUUID, job, kind, detail string) error, networks []netip.Prefix, g *guard.Guard, log *slog.Logger) *Watches {
+	return &Watches{store: s, drivers: d, found: found, inside: networks, guard: g, log: log, of: map[string]*one{}}
 }
 
 // Wait waits until all that watches has ended, which it does with the contexts that it was begun with.
@@ -140,33 +145,40 @@ func (ws *Watches) untilOver(ctx context.Context, stop context.CancelFunc, id, j
 const watchPoll = 5 * time.Second
 
 func (ws *Watches) watchPort(ctx context.Context, id, job string, s signoflife.Sign) {
-	at, err := signoflife.WaitPort(ctx, s.Port, func(ctx context.Context) []netip.Addr { return ws.addresses(ctx, id) })
+	at, err := signoflife.WaitPort(ctx, ws.guard.Dial, s.Port, func(ctx context.Context) []netip.Addr { return ws.addresses(ctx, id) })
 	if err != nil {
 		return
 	}
 	ws.noteSign(ctx, id, job, s.String(), at.String())
 }
 
-// addresses are where the node's system may be reached: those that its config drive gives it, and those that were leased to it.
+// addresses are where the node's system may be reached: those that were leased to it, the one that its agent's newest session came from, and
+// those that its config drive gives it inside of the networks that are configured. Whoever may edit a node could else have the conductor
+// try any port of any host. None is a loopback, link-local or other special address, or the conductor's own.
 func (ws *Watches) addresses(ctx context.Context, id string) []netip.Addr {
 	n, err := ws.store.Node(ctx, id)
 	if err != nil {
 		ws.log.Debug("look for the addresses of a deployed system", "node", id, "err", err)
 		return nil
 	}
-	out := signoflife.Addresses(n.InstanceInfo["configdrive"])
-	list, err := ws.store.Leases(ctx)
-	if err != nil {
-		ws.log.Debug("look for the addresses of a deployed system", "node", id, "err", err)
-		return out
-	}
-	now := time.Now()
-	for _, l := range list {
-		if a, err := netip.ParseAddr(l.IP); err == nil && l.NodeUUID == id && l.ExpiresAt.After(now) && signoflife.Reachable(a) {
+	out := signoflife.Addresses(n.InstanceInfo["configdrive"], ws.inside)
+	if n.Boot != nil {
+		if a, err := netip.ParseAddr(n.Boot.Address); err == nil {
 			out = append(out, a)
 		}
 	}
-	return out
+	list, err := ws.store.Leases(ctx)
+	if err != nil {
+		ws.log.Debug("look for the addresses of a deployed system", "node", id, "err", err)
+	}
+	now := time.Now()
+	for _, l := range list {
+		if a, err := netip.ParseAddr(l.IP); err == nil && l.NodeUUID == id && l.ExpiresAt.After(now) {
+			out = append(out, a)
+		}
+	}
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.DeleteFunc(slices.Compact(out), func(a netip.Addr) bool { return ws.guard.Check(netip.AddrPortFrom(a, 0)) != nil })
 }
 
 // watchConsole reads the node's console until the text is there. It has a session of its own with the controller, so that everything else

@@ -4,7 +4,10 @@ import (
 	"context"
 	"io"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
@@ -18,7 +21,12 @@ func (rack) Node(_ context.Context, ident string) (*node.Node, error) {
 	if ident != "u" {
 		return nil, node.ErrNotFound
 	}
-	return &node.Node{UUID: "u", Job: &node.Job{ID: "j"}}, nil
+	var networks []any
+	for _, ip := range []string{"192.0.2.9", "203.0.113.9", "127.0.0.1", "169.254.169.254"} { // whoever edits the node writes this
+		networks = append(networks, map[string]any{"ip_address": ip})
+	}
+	return &node.Node{UUID: "u", Job: &node.Job{ID: "j"}, Boot: &node.Boot{Address: "198.51.100.4"},
+		InstanceInfo: map[string]any{"configdrive": map[string]any{"network_data": map[string]any{"networks": networks}}}}, nil
 }
 
 func (rack) PortByMAC(_ context.Context, mac string) (*node.Port, error) {
@@ -28,7 +36,11 @@ func (rack) PortByMAC(_ context.Context, mac string) (*node.Port, error) {
 	return &node.Port{NodeUUID: "u", Address: mac}, nil
 }
 
-func (rack) Leases(context.Context) ([]node.Lease, error) { return nil, nil }
+func (rack) Leases(context.Context) ([]node.Lease, error) {
+	soon := time.Now().Add(time.Hour)
+	return []node.Lease{{IP: "198.51.100.1", NodeUUID: "u", ExpiresAt: soon}, {IP: "198.51.100.2", NodeUUID: "other", ExpiresAt: soon},
+		{IP: "198.51.100.3", NodeUUID: "u", ExpiresAt: time.Now().Add(-time.Second)}, {IP: "127.0.0.3", NodeUUID: "u", ExpiresAt: soon}}, nil
+}
 
 func (r rack) Open(*node.Node) (power.Driver, error) { return &console{says: r.says}, nil }
 
@@ -55,7 +67,7 @@ func begin(t *testing.T, signs ...string) (ws *Watches, found chan string) {
 	ws = New(r, r, func(_ context.Context, id, job, kind, detail string) error {
 		found <- id + " " + job + " " + kind + " " + detail
 		return ErrNotAwaited // which ends the watch
-	}, slog.New(slog.DiscardHandler))
+	}, []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("127.0.0.0/8")}, nil, slog.New(slog.DiscardHandler))
 	list, err := signoflife.Parse(signs)
 	if err != nil {
 		t.Fatal(err)
@@ -87,6 +99,19 @@ func TestDHCP(t *testing.T) {
 	ws.DHCPSeen(t.Context(), "52:54:00:00:00:01")
 	if len(found) != 0 {
 		t.Errorf("found %q after the end", <-found)
+	}
+}
+
+// TestAddresses: a port is tried where DHCP or the agent's session showed the machine to be, and at what users write inside of the configured
+// networks, but never on this host.
+func TestAddresses(t *testing.T) {
+	ws, _ := begin(t)
+	var got []string
+	for _, a := range ws.addresses(t.Context(), "u") {
+		got = append(got, a.String())
+	}
+	if want := []string{"192.0.2.9", "198.51.100.1", "198.51.100.4"}; !slices.Equal(got, want) {
+		t.Errorf("addresses %v, want %v", got, want)
 	}
 }
 

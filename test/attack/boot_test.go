@@ -1,0 +1,221 @@
+package attack
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ingot-metal/ingot/conductor/agents/agentstest"
+	"github.com/ingot-metal/ingot/proto/agentv1"
+	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/ingotd"
+)
+
+// bootWorld is a world whose ingotd boots machines over HTTP, in DHCP mode off.
+type bootWorld struct {
+	*world
+	base string // URL of boot HTTP
+}
+
+// Addresses on the loopback interface, all of which may be used: boot HTTP tells machines apart by them.
+const (
+	machineAddr  = "127.0.0.2"
+	strangerAddr = "127.0.0.66"
+)
+
+func newBootWorld(t *testing.T) *bootWorld {
+	dir := t.TempDir()
+	file := func(name string) map[string]any {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256([]byte(name))
+		return map[string]any{"file": name, "size": len(name), "sha256": hex.EncodeToString(sum[:])}
+	}
+	b, err := json.Marshal(map[string]any{"format": 1, "kernel": file("vmlinuz"), "initramfs": file("initramfs"), "steps_digest": "simulated",
+		"steps": json.RawMessage(`[{"interface":"inspect","step":"inspect","priority":{"inspect":100}},
+			{"interface":"deploy","step":"load_ramdisk","args":[{"name":"kernel","type":"string"},{"name":"configdrive","type":"any"},{"name":"instance","type":"string"}]}]`)})
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "manifest.json"), b, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := kit.FreeAddr(t)
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bootWorld{base: "http://" + addr, world: newWorld(t, "netboot.address=127.0.0.1", "netboot.http_port="+port, "netboot.tftp=false", "netboot.loader_dir=",
+		"netboot.images_dir="+dir, "netboot.ramdisk_dir="+dir, "deploy.automated_clean=false")}
+}
+
+// fetch sends a GET to boot HTTP from an address.
+func (w *bootWorld) fetch(from, path string) (status int, body string) {
+	w.Helper()
+	c := http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}}).DialContext}}
+	resp, err := c.Get(w.base + path)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// script fetches the boot script of a MAC.
+func (w *bootWorld) script(from, mac string) (status int, text, drive string) {
+	w.Helper()
+	status, text = w.fetch(from, "/boot.ipxe?mac="+mac)
+	return status, text, regexp.MustCompile(`/workload/[^/]+/config-drive.cpio`).FindString(text)
+}
+
+// machine makes a node with a port that is manageable.
+func (w *bootWorld) machine(name, mac, members string) string {
+	w.Helper()
+	id := w.node(name, members)
+	w.want(201, root, "POST", "/v1/ports", `{"node_uuid":"`+id+`","address":"`+mac+`"}`)
+	w.state(name, "manage", "manageable")
+	return id
+}
+
+// boot runs the agent of a node's next boot, until the test ends or stop is called.
+func (w *bootWorld) boot(mac string, steps map[string]agentstest.StepFunc) (stop func()) {
+	w.Helper()
+	var text string
+	ingotd.Wait(w, "the agent's boot script", func() bool {
+		var status int
+		status, text, _ = w.script(machineAddr, mac)
+		return status == http.StatusOK && strings.Contains(text, "ingot.token=")
+	})
+	word := func(key string) string {
+		m := regexp.MustCompile(`ingot\.` + key + `=(\S+)`).FindStringSubmatch(text)
+		if m == nil {
+			w.Fatalf("the script has no ingot.%s:\n%s", key, text)
+		}
+		return m[1]
+	}
+	a := &agentstest.Agent{Addr: word("conductor"), Fingerprint: word("ca"), Token: word("token"), MACs: []string{mac}, Digest: "simulated", Steps: steps}
+	ctx, cancel := context.WithCancel(w.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.Run(ctx) // how it ends does not matter
+	}()
+	stop = func() { cancel(); <-done }
+	w.Cleanup(stop)
+	return stop
+}
+
+// ownAddress is an address of this host that is not loopback's; "" when it has none.
+func ownAddress(t *testing.T) string {
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.IsGlobalUnicast() && ip.IP.To4() != nil {
+			return ip.IP.String()
+		}
+	}
+	return ""
+}
+
+// hidden listens on all of this host's addresses and counts who comes.
+func hidden(t *testing.T) (port string, count *atomic.Int32) {
+	l, err := net.Listen("tcp", ":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count = new(atomic.Int32)
+	s := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ConnState: func(_ net.Conn, st http.ConnState) {
+		if st == http.StateNew {
+			count.Add(1)
+		}
+	}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Serve(l) // until Close
+	}()
+	t.Cleanup(func() {
+		s.Close()
+		<-done
+	})
+	_, port, err = net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port, count
+}
+
+// TestUsersReachNothingThroughTheConductor: URLs of inspection rules, and addresses in a config drive, don't lead to the conductor's own host.
+func TestUsersReachNothingThroughTheConductor(t *testing.T) {
+	w := newBootWorld(t)
+	port, count := hidden(t)
+	own := ownAddress(t)
+
+	const mac = "52:54:00:00:07:01"
+	w.machine("inspected", mac, `"inspect_interface":"agent"`)
+	for _, row := range []struct{ name, host, reason string }{
+		{"address", "127.0.0.1", "loopback"}, {"name", "localhost", "loopback"}, {"IPv4 in IPv6", "[::ffff:127.0.0.1]", "loopback"},
+		{"unspecified", "0.0.0.0", "unspecified"}, {"the conductor's own", own, "conductor's own"},
+	} {
+		if row.host == "" {
+			t.Log("this host has no address but loopback's: its own is not tried")
+			continue
+		}
+		out := w.want(201, root, "POST", "/v1/inspection_rules", `{"actions":[{"op":"api-call","args":{"url":"http://`+row.host+`:`+port+`/"}}]}`, "X-OpenStack-Ironic-API-Version", "1.96")
+		var rule struct{ UUID string }
+		if err := json.Unmarshal([]byte(out), &rule); err != nil {
+			t.Fatal(err)
+		}
+		w.want(202, root, "PUT", "/v1/nodes/inspected/states/provision", `{"target":"inspect"}`)
+		stop := w.boot(mac, map[string]agentstest.StepFunc{"inspect": func(context.Context, *agentv1.Step, func(*agentv1.Progress)) ([]byte, error) {
+			return []byte(`{"inventory":{"interfaces":[{"name":"eth0","mac_address":"` + mac + `","has_carrier":true}],"cpu":{"count":1,"architecture":"x86_64"},
+				"memory":{"physical_mb":512},"boot":{"current_boot_mode":"bios"},"disks":[]},"boot_interface":"` + mac + `"}`), nil
+		}})
+		var n struct {
+			State     string `json:"provision_state"`
+			LastError string `json:"last_error"`
+		}
+		ingotd.Wait(w, "the inspection is over", func() bool {
+			if err := json.Unmarshal([]byte(w.want(200, root, "GET", "/v1/nodes/inspected", "")), &n); err != nil {
+				t.Fatal(err)
+			}
+			return n.State == "inspect failed" || n.State == "manageable" || count.Load() > 0
+		})
+		stop()
+		if n.State != "inspect failed" || !strings.Contains(n.LastError, row.reason) || count.Swap(0) != 0 {
+			t.Fatalf("%s: a rule's request reaches the conductor's host: state %s, %q", row.name, n.State, n.LastError)
+		}
+		w.want(204, root, "DELETE", "/v1/inspection_rules/"+rule.UUID, "", "X-OpenStack-Ironic-API-Version", "1.96")
+	}
+
+	w.machine("knocked", "52:54:00:00:07:02", `"deploy_interface":"ramdisk","instance_info":{"kernel":"http://192.0.2.1/k","sign_of_life":["port:`+port+`"]}`)
+	w.state("knocked", "provide", "available")
+	w.want(202, olga, "PUT", "/v1/nodes/knocked/states/provision", `{"target":"active","configdrive":{"network_data":{"networks":[
+		{"ip_address":"127.0.0.1"},{"ip_address":"::ffff:127.0.0.1"},{"ip_address":"`+own+`"}]}}}`)
+	ingotd.Wait(w, "the deployment waits for the sign of life", func() bool {
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/knocked", ""), `"provision_state":"wait call-back"`) || count.Load() > 0
+	})
+	time.Sleep(time.Second) // the first round of knocks comes at once
+	if count.Load() != 0 {
+		t.Error("a config drive's addresses have the conductor try ports of its own host")
+	}
+}
