@@ -163,6 +163,7 @@ func (e *Engine) openWindow(n *node.Node, also *node.Also) error {
 	now := time.Now().UTC()
 	n.Generation++
 	n.Job.Boots++
+	n.DriveWindow = nil
 	n.Boot = &node.Boot{OpenedAt: now, ClosesAt: now.Add(e.cfg.BootTimeout), Generation: n.Generation}
 	e.mark(n, also, node.MarkWindow, "")
 	return nil
@@ -272,6 +273,15 @@ func tearDownAgent(ctx context.Context, p *pass) (verdict, error) {
 		}
 	}
 	if p.e.staysOn(p.n) {
+		if p.e.maker().FromMemory(p.n) {
+			_, err := p.change(ctx, func(n *node.Node, _ *node.Also) error {
+				p.e.openDrive(n)
+				return nil
+			})
+			if err != nil {
+				return verdict{}, err
+			}
+		}
 		if err := p.e.agents().Power(ctx, p.n.UUID, node.AgentReboot); err != nil {
 			err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) })
 			if err != nil {

@@ -72,7 +72,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 		return ended(node.Done)
 	case node.PhaseDelete:
 		e.closeBoot(n)
-		n.InstanceInfo, n.InstanceUUID, n.InstanceName, n.DeployedBy = nil, "", "", ""
+		n.InstanceInfo, n.InstanceUUID, n.InstanceName, n.DeployedBy, n.DriveWindow = nil, "", "", "", nil
 		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took), j.Requester)
 		record.Remember(n)
 		n.Job = e.maker().CleanJob(n, j.Requester)

@@ -221,7 +221,12 @@ func bootInstance(ctx context.Context, p *pass) (verdict, error) {
 		if e.staysOn(p.n) {
 			next = "cold reset"
 		}
-		return again(0), p.note(ctx, next)
+		return again(0), p.note(ctx, next, func(n *node.Node, _ *node.Also) error {
+			if next == "cold reset" {
+				e.openDrive(n)
+			}
+			return nil
+		})
 
 	case "cold reset":
 		if err := p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) }); err != nil {

@@ -131,6 +131,10 @@ func (p *pass) reach(ctx context.Context, name string, want power.State, action 
 			mark, event = node.MarkOffAsked, "power off requested"
 		}
 		err := p.note(ctx, note, func(n *node.Node, also *node.Also) error {
+			n.DriveWindow = nil
+			if want == power.On {
+				e.openDrive(n)
+			}
 			e.mark(n, also, mark, string(action))
 			e.history(n, also, "power", "INFO", event+" ("+string(n.Job.Phase)+")", n.Job.Requester)
 			return nil

@@ -105,7 +105,10 @@ func reset(ctx context.Context, p *pass) (verdict, error) {
 		return powerOn(ctx, p)
 	}
 	if p.n.Job.Note == "" {
-		if err := p.note(ctx, "reset asked"); err != nil {
+		if err := p.note(ctx, "reset asked", func(n *node.Node, _ *node.Also) error {
+			p.e.openDrive(n)
+			return nil
+		}); err != nil {
 			return verdict{}, err
 		}
 		return stepDone, p.call(ctx, "reset", func(ctx context.Context, d power.Driver) error { return d.SetPower(ctx, power.Reset) })

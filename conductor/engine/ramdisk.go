@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
+	"github.com/ingot-metal/ingot/conductor/workload"
 )
 
 // A node with deploy_interface "ramdisk" runs from memory: nothing is written to a disk, so no agent is needed. Its machine is set to boot
@@ -31,6 +33,14 @@ func (p *pass) bootFromNetwork(ctx context.Context) error {
 		return nil
 	})
 	return err
+}
+
+// openDrive lets the machine, which is about to start, fetch the config drive of a workload that runs from memory. One that is about to start
+// the agent gets it over the agent's session.
+func (e *Engine) openDrive(n *node.Node) {
+	if now := time.Now().UTC(); e.drivers.Interface(n, "deploy") == workload.Interface && !n.Boot.WindowOpen(now) {
+		n.OpenDrive(now)
+	}
 }
 
 // bootRamdisk turns the machine off, whatever runs on it, and sets it to boot from the network; the step boot_instance turns it on. A machine
@@ -64,6 +74,9 @@ func bootRamdisk(ctx context.Context, p *pass) (verdict, error) {
 			return verdict{}, err
 		}
 		marked := func(n *node.Node, also *node.Also) error {
+			if e.staysOn(n) {
+				e.openDrive(n)
+			}
 			e.mark(n, also, node.MarkBootDevice, strings.TrimSpace(string(power.BootPXE)+" "+p.bootMode()))
 			return nil
 		}

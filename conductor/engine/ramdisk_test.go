@@ -55,7 +55,7 @@ func forMemory(w *world, m *machine) {
 	// What conductor/netboot does.
 	m.netboot = func() bool {
 		n := w.node(m)
-		return !n.Boot.WindowOpen(time.Now()) && workload.Boots(n)
+		return !n.Boot.WindowOpen(time.Now()) && workload.Boots(n) && n.DriveWindow.IsOpen(time.Now())
 	}
 	m.behave[catalog.StepLoadRamdisk] = func(a *agent, s node.PlanStep) (node.StepResult, bool) {
 		a.facts["kernel"], a.facts["args"] = "loaded", string(s.Args)
@@ -66,7 +66,8 @@ func forMemory(w *world, m *machine) {
 	}
 }
 
-// inMemory holds that the machine runs its workload, started so often by network boot and so often by a jump, and never its disk.
+// inMemory holds that the machine runs its workload, started so often by network boot and so often by a jump, and never its disk. Only for the
+// former its config drive may have been there for whoever asks.
 func inMemory(t *testing.T, m *machine, byNetwork, byKexec int) {
 	t.Helper()
 	m.mu.Lock()
@@ -74,6 +75,9 @@ func inMemory(t *testing.T, m *machine, byNetwork, byKexec int) {
 	if m.workloads != byNetwork || m.kexecs != byKexec || m.osStarted != byKexec || m.writes != 0 {
 		t.Errorf("the workload was started %d times from the network and %d times by kexec, want %d and %d; started in all %d, images written %d",
 			m.workloads, m.kexecs, byNetwork, byKexec, m.osStarted, m.writes)
+	}
+	if n := m.w.node(m); byNetwork == 0 && n.DriveWindow != nil {
+		t.Errorf("the config drive may be fetched: %+v", n.DriveWindow)
 	}
 	if !m.on || m.boot.Device != power.BootPXE || !m.boot.Persistent {
 		t.Errorf("on %v, boot device %+v", m.on, m.boot)

@@ -100,6 +100,12 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		if a.boot {
 			s.booting.note(q.mac, s.now())
 		}
+		switch {
+		case q.isSystem() && s.cfg.Mode == Leases:
+			s.systemSeen(ctx, a.node)
+		case a.work && q.firmware != plain && reply.MessageType() == dhcpv4.MessageTypeAck, a.work && s.cfg.Mode == Proxy:
+			s.startSeen(ctx, a.node)
+		}
 	}
 	to := destination(q, reply, from, port)
 	if at := addr(to.IP); s.cfg.Mode == Leases && at.IsValid() && !to.IP.Equal(net.IPv4bcast) && !s.cfg.Prefix.Contains(at) {

@@ -242,13 +242,18 @@ func (s *Server) voidAndStore(ctx context.Context, nodeUUID, hash string, from n
 // tellNode puts something into the node's history that only an operator can mend, once in a while, and returns it.
 func (s *Server) tellNode(ctx context.Context, n *node.Node, doing string, cause error) error {
 	err := fmt.Errorf("%s: %w", doing, cause)
-	if !s.refused.speak("history "+n.UUID+err.Error(), s.now()) {
-		return err
+	return errors.Join(err, s.tell(ctx, n, "ERROR", err.Error(), err.Error()))
+}
+
+// tell puts an event into the node's history: once in a while of those with the same key.
+func (s *Server) tell(ctx context.Context, n *node.Node, severity, key, event string) error {
+	if !s.refused.speak("history "+n.UUID+key, s.now()) {
+		return nil
 	}
-	_, serr := s.store.Change(ctx, n.UUID, func(_ *node.Node, also *node.Also) error {
-		also.History = append(also.History, node.HistoryEntry{At: s.now().UTC().Truncate(time.Microsecond), Type: "boot", Severity: "ERROR",
-			Event: err.Error(), Conductor: s.cfg.Hostname})
+	_, err := s.store.Change(ctx, n.UUID, func(_ *node.Node, also *node.Also) error {
+		also.History = append(also.History, node.HistoryEntry{At: s.now().UTC().Truncate(time.Microsecond), Type: "boot", Severity: severity,
+			Event: event, Conductor: s.cfg.Hostname})
 		return nil
 	})
-	return errors.Join(err, serr)
+	return err
 }

@@ -51,8 +51,20 @@ sleep 10
 chain --replace {{.Again}} || goto failed
 `))
 
-// seedLife is how long a machine may take from its boot script to its config drive: kernel and the rest may be large.
-const seedLife = 30 * time.Minute
+// A config drive is secret, and a machine that boots without an agent can't prove who it is. So the drive is there only in the window behind a
+// start of the machine (node.DriveWindow), below a name that can't be guessed, and for one address: the one that is leased to the machine; in
+// the modes in which others lease them, the first that fetches the boot script. The engine opens the window when it turns the machine on or
+// resets it, and closes it at the system's sign of life; here it is opened when a machine that boots asks for an address, as one does that
+// was restarted by itself, and closed when the started system asks for one.
+
+// seedLife is how long a machine may take from its boot script to its config drive.
+const seedLife = node.DriveTime
+
+// Why there is no config drive.
+var (
+	errNoWindow     = errors.New("nothing that Ingot knows of has started the machine")
+	errOtherAddress = errors.New("another address has fetched the boot script behind this start of the machine")
+)
 
 // seeds are the addresses of config drives that boot scripts have been given. They are secret, and each is good for the machine that got the
 // script, until its next one. A restart of the conductor forgets them: the machine then asks for a new script.
@@ -65,11 +77,12 @@ type seeds struct {
 type seed struct {
 	node    string
 	from    netip.Addr
+	window  time.Time // when it was opened
 	expires time.Time
 }
 
 // add makes the secret of a node's newest boot, which voids the one before.
-func (s *seeds) add(nodeUUID string, from netip.Addr, now time.Time) (string, error) {
+func (s *seeds) add(nodeUUID string, from netip.Addr, window, now time.Time) (string, error) {
 	b := make([]byte, 32)
 	if _, err := rand.Read(b); err != nil {
 		return "", fmt.Errorf("make a secret: %w", err)
@@ -82,20 +95,17 @@ func (s *seeds) add(nodeUUID string, from netip.Addr, now time.Time) (string, er
 		s.byHash, s.byNode = map[[32]byte]seed{}, map[string][32]byte{}
 	}
 	delete(s.byHash, s.byNode[nodeUUID])
-	s.byHash[hash], s.byNode[nodeUUID] = seed{nodeUUID, from, now.Add(seedLife)}, hash
+	s.byHash[hash], s.byNode[nodeUUID] = seed{nodeUUID, from, window, now.Add(seedLife)}, hash
 	return secret, nil
 }
 
-// find gives the node whose config drive a machine may have.
-func (s *seeds) find(secret string, from netip.Addr, now time.Time) (nodeUUID string, ok bool) {
+// find gives the seed whose config drive a machine may have.
+func (s *seeds) find(secret string, from netip.Addr, now time.Time) (w seed, ok bool) {
 	hash := sha256.Sum256([]byte(secret))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w, ok := s.byHash[hash]
-	if !ok || w.from != from || !now.Before(w.expires) {
-		return "", false
-	}
-	return w.node, true
+	w, ok = s.byHash[hash]
+	return w, ok && w.from == from && now.Before(w.expires)
 }
 
 // imagesURL is where files are that instance_info names without saying where; "" when none are served.
@@ -119,11 +129,25 @@ func (s *Server) workload(ctx context.Context, n *node.Node, mac string, from ne
 	fill := map[string]any{"Node": shownName(n), "ISO": w.ISO, "Kernel": w.Kernel, "Ramdisk": w.Ramdisk, "Line": line, "Drive": "",
 		"Again": scriptURL(request{mac: mac}, s.cfg)}
 	if w.Drive != nil {
-		secret, err := s.seeds.add(n.UUID, from, s.now())
-		if err != nil {
+		window, err := s.claimDrive(ctx, n, from)
+		switch {
+		case errors.Is(err, errNoWindow):
+			err = s.tell(ctx, n, "WARNING", "no window", fmt.Sprintf("the machine at %s boots its workload without its config drive: %v; restart it by its power state", from, err))
+			if err != nil {
+				return "", err
+			}
+		case errors.Is(err, errOtherAddress):
+			terr := s.tell(ctx, n, "WARNING", "other address", fmt.Sprintf("%s asked for the boot script and got none: %v, and it names the config drive; if %s is the machine, set its power state to rebooting, and find out who asked before", from, err, from))
+			return "", errors.Join(fmt.Errorf("%w: %w", errNotExpected, err), terr)
+		case err != nil:
 			return "", err
+		default:
+			secret, err := s.seeds.add(n.UUID, from, window, s.now())
+			if err != nil {
+				return "", err
+			}
+			fill["Drive"] = s.base() + "/workload/" + secret + "/config-drive.cpio"
 		}
-		fill["Drive"] = s.base() + "/workload/" + secret + "/config-drive.cpio"
 	}
 	var b strings.Builder
 	if err := workloadScript.Execute(&b, fill); err != nil {
@@ -132,6 +156,76 @@ func (s *Server) workload(ctx context.Context, n *node.Node, mac string, from ne
 	what := plainURL(w.ISO + w.Kernel)
 	s.log.Info("boot script of the workload served", "node", n.UUID, "mac", mac, "from", from, "boots", what)
 	return b.String(), s.noteWorkload(ctx, n, mac, what, from)
+}
+
+// mayFetch tells why an address may not fetch a node's config drive at a time, or nil. Who asked for the script is looked up before, so in mode
+// server the lease has told that it is the machine.
+func (s *Server) mayFetch(n *node.Node, from netip.Addr, now time.Time) error {
+	switch w := n.DriveWindow; {
+	case !w.IsOpen(now):
+		return errNoWindow
+	case s.cfg.Mode != Leases && w.Address != "" && w.Address != from.String():
+		return errOtherAddress
+	}
+	return nil
+}
+
+// claimDrive takes the config drive for an address that fetches the boot script, and returns which window of the node it is good for. The
+// window lasts as long as its machine goes on asking.
+func (s *Server) claimDrive(ctx context.Context, n *node.Node, from netip.Addr) (window time.Time, err error) {
+	now := s.now().UTC()
+	if err := s.mayFetch(n, from, now); err != nil {
+		return time.Time{}, err
+	}
+	if w := n.DriveWindow; w.Address == from.String() && w.ClosesAt.Sub(now) > seedLife/2 {
+		return w.OpenedAt, nil
+	}
+	n, err = s.store.Change(ctx, n.UUID, func(n *node.Node, _ *node.Also) error {
+		if err := s.mayFetch(n, from, now); err != nil {
+			return err
+		}
+		n.DriveWindow.Address, n.DriveWindow.ClosesAt = from.String(), now.Add(seedLife)
+		return nil
+	})
+	if err != nil {
+		return time.Time{}, err
+	}
+	return n.DriveWindow.OpenedAt, nil
+}
+
+// startSeen opens the window of a machine that asks for an address to boot with. An open one stays as it is, and whose it is.
+func (s *Server) startSeen(ctx context.Context, n *node.Node) {
+	if now := s.now().UTC(); !n.DriveWindow.IsOpen(now) {
+		s.changeWindow(ctx, n, func(n *node.Node) {
+			if !n.DriveWindow.IsOpen(now) {
+				n.OpenDrive(now)
+			}
+		})
+	}
+}
+
+// systemSeen closes the window of a machine whose system, being started, asks for an address, if it has fetched its config drive: firmware
+// that looks like a system to us may ask before.
+func (s *Server) systemSeen(ctx context.Context, n *node.Node) {
+	if fetched(n) {
+		s.changeWindow(ctx, n, func(n *node.Node) {
+			if fetched(n) {
+				n.DriveWindow = nil
+			}
+		})
+	}
+}
+
+func fetched(n *node.Node) bool { return n.DriveWindow != nil && !n.DriveWindow.FetchedAt.IsZero() }
+
+func (s *Server) changeWindow(ctx context.Context, n *node.Node, change func(*node.Node)) {
+	_, err := s.store.Change(context.WithoutCancel(ctx), n.UUID, func(n *node.Node, _ *node.Also) error {
+		change(n)
+		return nil
+	})
+	if err != nil {
+		s.log.Error("record when the config drive of a workload may be fetched", "node", n.UUID, "err", err)
+	}
 }
 
 // noteWorkload puts into the node's history that its machine boots its workload: once in a while, since one that can't fetch it goes on asking.
@@ -163,17 +257,21 @@ func plainURL(s string) string {
 // getSeed serves the config drive of a workload to the machine that boots it, and to nobody else.
 func (s *Server) getSeed(w http.ResponseWriter, r *http.Request) {
 	from := remoteAddr(r)
-	id, ok := s.seeds.find(r.PathValue("secret"), from, s.now())
-	if !ok {
+	own, ok := s.seeds.find(r.PathValue("secret"), from, s.now())
+	var b []byte
+	err := errNoWindow
+	if ok {
+		b, err = s.seedOf(r.Context(), own)
+	}
+	if errors.Is(err, errNoWindow) || errors.Is(err, errOtherAddress) {
 		if s.refused.speak("seed "+from.String(), s.now()) {
 			s.log.Warn("config drive of a workload not served: the address is not of a boot that goes on", "from", from)
 		}
 		http.NotFound(w, r)
 		return
 	}
-	b, err := s.seedOf(r.Context(), id)
 	if err != nil {
-		s.log.Error("make the config drive of a workload", "node", id, "err", err)
+		s.log.Error("make the config drive of a workload", "node", own.node, "err", err)
 		http.Error(w, "there is no config drive now; the conductor's log says why", http.StatusServiceUnavailable)
 		return
 	}
@@ -184,13 +282,30 @@ func (s *Server) getSeed(w http.ResponseWriter, r *http.Request) {
 	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(b))
 }
 
-func (s *Server) seedOf(ctx context.Context, nodeUUID string) ([]byte, error) {
-	n, err := s.store.Node(ctx, nodeUUID)
+// seedOf makes the config drive of a seed, if it may be fetched still.
+func (s *Server) seedOf(ctx context.Context, own seed) ([]byte, error) {
+	n, err := s.store.Node(ctx, own.node)
 	if err != nil {
 		return nil, err
 	}
 	if !s.bootsWorkload(n) {
 		return nil, errNotExpected
+	}
+	now := s.now().UTC()
+	if err := s.mayFetch(n, own.from, now); err != nil {
+		return nil, err
+	}
+	if !n.DriveWindow.OpenedAt.Equal(own.window) {
+		return nil, errNoWindow
+	}
+	if s.cfg.Mode == Leases {
+		l, err := s.store.LeaseByIP(ctx, own.from.String())
+		if err != nil && !s.cfg.NotFound(err) {
+			return nil, err
+		}
+		if err != nil || l.NodeUUID != n.UUID || !l.ExpiresAt.After(now) {
+			return nil, errOtherAddress
+		}
 	}
 	w, err := workload.Of(n, s.imagesURL())
 	if err != nil {
@@ -199,7 +314,15 @@ func (s *Server) seedOf(ctx context.Context, nodeUUID string) ([]byte, error) {
 	if w.Drive == nil {
 		return nil, errors.New("the node has no config drive any more")
 	}
-	return w.Seed(n.UUID, s.now())
+	b, err := w.Seed(n.UUID, s.now())
+	if err == nil && !fetched(n) {
+		s.changeWindow(ctx, n, func(n *node.Node) {
+			if w := n.DriveWindow; w != nil && w.OpenedAt.Equal(own.window) {
+				w.FetchedAt = now
+			}
+		})
+	}
+	return b, err
 }
 
 // bootsWorkload tells whether a machine that starts is to boot its node's workload.

@@ -57,6 +57,8 @@ func TestWorkloadScript(t *testing.T) {
 						t.Fatalf("boot file %q", file)
 					}
 					target, from = "/boot.ipxe", addr
+				} else if r.ask(dhcpv4.MessageTypeDiscover, ipxePacket(iana.INTEL_X86PC)...) == nil { // which is what opens the way to the drive
+					t.Fatal("DHCP is not answered")
 				}
 				resp := r.get(target, from)
 				text := body(t, resp)
@@ -240,5 +242,151 @@ func TestWorkloadAdmission(t *testing.T) {
 	r.port(n, net.HardwareAddr(testMAC), false)
 	if addr, file := r.boot(bios...); addr == "" || file != "" {
 		t.Errorf("port without pxe_enabled: address %q, boot file %q", addr, file)
+	}
+}
+
+var driveLink = regexp.MustCompile(`/workload/[^/]+/config-drive.cpio`)
+
+// script fetches the boot script of the only machine, and gives its status and where it says that the config drive is.
+func (r *rig) script(from string) (status int, drive string) {
+	r.t.Helper()
+	resp := r.get("/boot.ipxe?mac="+testMAC.String(), from)
+	return resp.StatusCode, driveLink.FindString(body(r.t, resp))
+}
+
+// warnings counts the warnings in a node's history that have a text.
+func (r *rig) warnings(n *node.Node, text string) (count int) {
+	r.t.Helper()
+	h, err := r.st.History(r.t.Context(), n.UUID, 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, e := range h {
+		if e.Severity == "WARNING" && strings.Contains(e.Event, text) {
+			count++
+		}
+	}
+	return count
+}
+
+// Where others lease addresses the config drive is for the first that fetches the script behind a start that Ingot knows of.
+func TestWorkloadDriveIsForTheFirst(t *testing.T) {
+	const machine, stranger = "10.77.0.60", "10.77.0.61"
+	for _, mode := range []Mode{Proxy, Off} {
+		t.Run(string(mode), func(t *testing.T) {
+			r := workloadRig(t, mode)
+			n := r.worker(node.Active, all, nil)
+			start := func() {
+				if mode == Off {
+					r.update(n, func(n *node.Node) { n.OpenDrive(r.s.now()) }) // as the engine does
+				} else if r.ask(dhcpv4.MessageTypeDiscover, pxe(iana.INTEL_X86PC, classPXE)...) == nil {
+					t.Fatal("DHCP is not answered")
+				}
+			}
+			if status, drive := r.script(stranger); status != http.StatusOK || drive != "" {
+				t.Errorf("without a start: %d, drive %q", status, drive)
+			}
+			if got := r.warnings(n, "without its config drive"); got != 1 {
+				t.Errorf("%d warnings that the drive was left out", got)
+			}
+			start()
+			status, drive := r.script(machine)
+			if status != http.StatusOK || drive == "" {
+				t.Fatalf("its machine gets %d, drive %q", status, drive)
+			}
+			for range 2 {
+				if got := r.get(drive, machine).StatusCode; got != http.StatusOK {
+					t.Errorf("the drive: %d", got)
+				}
+			}
+			for range 2 {
+				if status, other := r.script(stranger); status != http.StatusForbidden || other != "" {
+					t.Errorf("a second address gets %d, drive %q", status, other)
+				}
+				if got := r.get(drive, stranger).StatusCode; got != http.StatusNotFound {
+					t.Errorf("the drive for a second address: %d", got)
+				}
+				if mode == Proxy {
+					start() // whoever asks in its name makes nothing of it
+				}
+			}
+			if got := r.warnings(n, stranger+" asked for the boot script"); got != 1 {
+				t.Errorf("%d warnings about a second address", got)
+			}
+			if _, again := r.script(machine); again == "" || r.get(again, machine).StatusCode != http.StatusOK {
+				t.Error("its machine does not get the drive again")
+			} else {
+				drive = again
+			}
+			r.update(n, func(n *node.Node) { n.DriveWindow = nil }) // the sign of life
+			if got := r.get(drive, machine).StatusCode; got != http.StatusNotFound {
+				t.Errorf("the drive behind the sign of life: %d", got)
+			}
+			start()
+			if got := r.get(drive, machine).StatusCode; got != http.StatusNotFound {
+				t.Errorf("the link of an earlier start: %d", got)
+			}
+			if _, drive := r.script(machine); drive == "" {
+				t.Error("no drive behind the next start")
+			}
+		})
+	}
+}
+
+// In mode server the drive is there from the machine's request for an address, for the address that is leased to it, until its system asks
+// for one.
+func TestWorkloadDriveIsForTheLease(t *testing.T) {
+	r := workloadRig(t, Leases)
+	r.worker(node.Active, all, nil)
+	addr, _ := r.boot(ipxePacket(iana.INTEL_X86PC)...)
+	r.boot() // a system, though nothing was fetched yet: firmware of an unusual kind
+	_, drive := r.script(addr)
+	if drive == "" || r.get(drive, addr).StatusCode != http.StatusOK {
+		t.Fatalf("its machine does not get the drive %q", drive)
+	}
+	for range 20 { // a machine that can't fetch something else goes on asking, for hours
+		r.clock.Add(int64(10 * time.Minute))
+		r.boot(ipxePacket(iana.INTEL_X86PC)...)
+		if _, drive = r.script(addr); drive == "" || r.get(drive, addr).StatusCode != http.StatusOK {
+			t.Fatal("its machine does not get the drive any more")
+		}
+	}
+	r.boot()
+	if got := r.get(drive, addr).StatusCode; got != http.StatusNotFound {
+		t.Errorf("the drive when the system runs: %d", got)
+	}
+	if status, drive := r.script(addr); status != http.StatusOK || drive != "" {
+		t.Errorf("the script when the system runs: %d, drive %q", status, drive)
+	}
+	r.boot(ipxePacket(iana.INTEL_X86PC)...)
+	if _, drive = r.script(addr); r.get(drive, addr).StatusCode != http.StatusOK {
+		t.Error("no drive when the machine restarts by itself")
+	}
+	if err := r.st.DeleteLease(t.Context(), testMAC.String()); err != nil {
+		t.Fatal(err)
+	}
+	if got := r.get(drive, addr).StatusCode; got != http.StatusNotFound {
+		t.Errorf("the drive when the lease is over: %d", got)
+	}
+}
+
+// A machine that is to boot the agent gets the config drive over the agent's session alone.
+func TestAgentsDriveIsNotServed(t *testing.T) {
+	r := workloadRig(t, Off)
+	n := r.worker(node.Active, all, func(n *node.Node) { n.OpenDrive(time.Now()) })
+	_, drive := r.script("10.77.0.60")
+	if drive == "" {
+		t.Fatal("nothing was checked")
+	}
+	r.update(n, func(n *node.Node) {
+		n.Provision, n.Generation = node.DeployWait, 1
+		n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), Generation: 1}
+	})
+	resp := r.get("/boot.ipxe?mac="+testMAC.String(), "10.77.0.60")
+	if text := body(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(text, "ingot.token=") || driveLink.MatchString(text) || strings.Contains(text, "s3cret") {
+		t.Errorf("the agent's script: %s\n%s", resp.Status, text)
+	}
+	if got := r.get(drive, "10.77.0.60").StatusCode; got == http.StatusOK {
+		t.Error("the drive of a machine that boots the agent is served")
 	}
 }

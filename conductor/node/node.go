@@ -86,6 +86,8 @@ type Node struct {
 
 	Job  *Job  `json:",omitzero"` // work in progress; nil when there is none
 	Boot *Boot `json:",omitzero"` // the newest boot of the agent on this machine; nil before the first
+	// DriveWindow is when the machine may fetch the config drive of its workload, which runs from memory; nil: not now.
+	DriveWindow *DriveWindow `json:",omitzero"`
 	// Warmth is why the node could not be made warm, or what its disk could not be given ahead, when that was last tried; nil when it went well.
 	Warmth *Warmth `json:",omitzero"`
 

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -218,4 +219,93 @@ func TestUsersReachNothingThroughTheConductor(t *testing.T) {
 	if count.Load() != 0 {
 		t.Error("a config drive's addresses have the conductor try ports of its own host")
 	}
+}
+
+// TestConfigDriveOfAKnownMAC: who knows a MAC and can reach boot HTTP does not get the config drive of that machine.
+func TestConfigDriveOfAKnownMAC(t *testing.T) {
+	w := newBootWorld(t)
+	const secret = "CANARY-of-a-config-drive"
+	ramdisk := func(more string) string {
+		return `"deploy_interface":"ramdisk","instance_info":{"kernel":"http://192.0.2.1/k"` + more + `}`
+	}
+	deploy := func(name string) {
+		w.state(name, "provide", "available")
+		w.want(202, olga, "PUT", "/v1/nodes/"+name+"/states/provision", `{"target":"active","configdrive":{"user_data":"`+secret+`"}}`)
+	}
+	// two does what a stranger can: two GETs, and a look at what they give.
+	two := func(what, mac string, scriptStatus int, links ...string) {
+		t.Helper()
+		status, text, drive := w.script(strangerAddr, mac)
+		if status != scriptStatus || drive != "" {
+			t.Errorf("%s: a stranger gets the script with %d, want %d; drive %q", what, status, scriptStatus, drive)
+		}
+		w.absent(what, text, secret)
+		for _, link := range append(links, drive, "/workload/guess/config-drive.cpio") {
+			if link == "" {
+				continue
+			}
+			if status, body := w.fetch(strangerAddr, link); status != http.StatusNotFound || strings.Contains(body, secret) {
+				t.Errorf("%s: a stranger gets %d for the drive", what, status)
+			}
+		}
+	}
+
+	const mac = "52:54:00:00:03:01"
+	id := w.machine("mem", mac, ramdisk(""))
+	two("not deployed", mac, http.StatusForbidden)
+	deploy("mem")
+	ingotd.Wait(w, "the deployment is done", func() bool {
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/mem/states", ""), `"provision_state":"active"`)
+	})
+	_, _, link := w.script(machineAddr, mac)
+	for range 2 {
+		if status, body := w.fetch(machineAddr, link); status != http.StatusOK || !strings.Contains(body, secret) {
+			t.Fatalf("its machine gets %d for the drive %q", status, link)
+		}
+	}
+	two("behind its machine", mac, http.StatusForbidden, link)
+	if h := w.want(200, root, "GET", "/v1/nodes/"+id+"/history", ""); !strings.Contains(h, strangerAddr+" asked for the boot script") {
+		t.Errorf("the history does not say who asked: %s", h)
+	}
+	w.want(202, root, "PUT", "/v1/nodes/mem/states/power", `{"target":"power off"}`)
+	ingotd.Wait(w, "the machine is off", func() bool {
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/mem/states", ""), `"power_state":"power off"`)
+	})
+	two("turned off", mac, http.StatusOK, link)
+	if status, _ := w.fetch(machineAddr, link); status != http.StatusNotFound {
+		t.Errorf("the link of an earlier start: %d", status)
+	}
+
+	// An instance that was not started from here, long since running: the original attack.
+	const old = "52:54:00:00:03:02"
+	w.machine("old", old, ramdisk(`,"configdrive":{"user_data":"`+secret+`"}`))
+	w.state("old", "adopt", "active")
+	two("long since running", old, http.StatusOK)
+
+	// With an agent the drive goes over its session.
+	const hot = "52:54:00:00:03:03"
+	w.machine("hot", hot, ramdisk(`,"boot_instance":"kexec"`))
+	deploy("hot")
+	got := make(chan string, 10)
+	stop := w.boot(hot, map[string]agentstest.StepFunc{"load_ramdisk": func(ctx context.Context, s *agentv1.Step, _ func(*agentv1.Progress)) ([]byte, error) {
+		got <- string(s.Args)
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}})
+	select {
+	case args := <-got:
+		if !strings.Contains(args, secret) {
+			t.Errorf("the agent's plan has no drive: %.500s", args)
+		}
+	case <-time.After(2 * time.Minute):
+		t.Fatal("the agent gets no plan")
+	}
+	two("while the agent works", hot, http.StatusForbidden)
+	status, text, drive := w.script(machineAddr, hot)
+	if drive != "" {
+		t.Errorf("the machine itself is offered the drive over HTTP beside its agent: %d", status)
+	}
+	w.absent("the script", text, secret)
+	stop()
+	w.absent("the log", fmt.Sprint(w.d.Log), secret)
 }
