@@ -255,7 +255,8 @@ func TestSlowReader(t *testing.T) {
 	accept <- far
 	defer close(accept)
 	go web.Serve(accept)
-	if _, err := fmt.Fprintf(conn, "GET /ingot/v1/events HTTP/1.0\r\nHost: x\r\n\r\n"); err != nil {
+	// From the first event on: what is changed before the request has been looked at is told, too.
+	if _, err := fmt.Fprintf(conn, "GET /ingot/v1/events HTTP/1.0\r\nHost: x\r\nLast-Event-ID: 0\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}
 	n := &node.Node{Name: "n", Driver: "fake-hardware"}

@@ -388,6 +388,9 @@ func TestEscapeSequencesAreCleaned(t *testing.T) {
 			Token string `json:"agent_token"`
 		}
 	}
+	ingotd.Wait(t, "the machine is on", func() bool { // which makes tokens of before worthless
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""), `"provision_state":"inspect wait"`)
+	})
 	ingotd.Wait(t, "the agent is expected", func() bool {
 		status, _, out := w.ask(nobody, "GET", "/v1/lookup?addresses=52:54:00:00:00:03", "")
 		return status == 200 && json.Unmarshal([]byte(out), &found) == nil
