@@ -46,7 +46,10 @@ func TestClockSetBack(t *testing.T) {
 			log  bytes.Buffer
 			back atomic.Int64 // a time.Duration
 		)
-		lines := func() int { return strings.Count(log.String(), "behind what has been recorded") }
+		lines := func() int {
+			synctest.Wait()
+			return strings.Count(log.String(), "behind what has been recorded")
+		}
 		w := &Watch{Dir: t.TempDir(), Now: func() time.Time { return time.Now().Add(-time.Duration(back.Load())) }, Log: slog.New(slog.NewTextHandler(&log, nil))}
 		go w.Run(t.Context(), time.Now())
 		time.Sleep(10*time.Minute + time.Second)
@@ -71,6 +74,7 @@ func TestClockSetBack(t *testing.T) {
 		w := &Watch{Dir: t.TempDir(), Log: slog.New(slog.NewTextHandler(&log, nil))}
 		go w.Run(t.Context(), time.Now().AddDate(1, 0, 0))
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if !strings.Contains(log.String(), "behind what has been recorded") || !strings.Contains(log.String(), "NTP") {
 			t.Errorf("started a year before what is on record:\n%s", log.String())
 		}
