@@ -27,7 +27,7 @@ import (
 
 // Names of the CA's files in the data directory.
 const (
-	caCertFile = "ca.crt"
+	CACertFile = "ca.crt"
 	caKeyFile  = "ca.key"
 )
 
@@ -68,7 +68,7 @@ func (ca *CA) Ends() time.Time { return ca.cert.NotAfter }
 
 // ReadCA reads the CA in dir. Without one the error is fs.ErrNotExist.
 func ReadCA(dir string) (*CA, error) {
-	certPEM, err := os.ReadFile(filepath.Join(dir, caCertFile))
+	certPEM, err := os.ReadFile(filepath.Join(dir, CACertFile))
 	if err != nil {
 		return nil, fmt.Errorf("read the CA's certificate: %w", err)
 	}
@@ -91,7 +91,7 @@ func OpenCA(dir string) (*CA, error) {
 	if err := settleRotation(dir, time.Now()); err != nil {
 		return nil, err
 	}
-	certPath, keyPath := filepath.Join(dir, caCertFile), filepath.Join(dir, caKeyFile)
+	certPath, keyPath := filepath.Join(dir, CACertFile), filepath.Join(dir, caKeyFile)
 	certPEM, certErr := os.ReadFile(certPath)
 	keyPEM, keyErr := keyfile.Read(keyPath)
 	switch {
@@ -143,7 +143,7 @@ func makeCA(dir string) (*CA, error) {
 	if err := keyfile.Write(filepath.Join(dir, caKeyFile), keyPEM, 0o600); err != nil {
 		return nil, fmt.Errorf("write the CA's key: %w", err)
 	}
-	if err := keyfile.Write(filepath.Join(dir, caCertFile), certPEM, 0o644); err != nil {
+	if err := keyfile.Write(filepath.Join(dir, CACertFile), certPEM, 0o644); err != nil {
 		return nil, fmt.Errorf("write the CA's certificate: %w", err)
 	}
 	return parseCA(certPEM, keyPEM)

@@ -52,7 +52,7 @@ func TestCAAfterHalfAStart(t *testing.T) {
 	if _, err := OpenCA(dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(filepath.Join(dir, caCertFile)); err != nil {
+	if err := os.Remove(filepath.Join(dir, CACertFile)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenCA(dir); err != nil {
@@ -125,18 +125,7 @@ func TestCertificatesOfAnotherTime(t *testing.T) {
 		t.Fatal(err)
 	}
 	ca.now = func() time.Time { return time.Now().AddDate(1, 0, 0) }
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, _, err := ca.issue(key.Public(), identity{node: "n", boot: "b", generation: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cert := issued(t, ca)
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.cert)
 	if _, err := cert.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}); err != nil {

@@ -129,7 +129,7 @@ func takeOver(dir string, cert, key []byte) error {
 	if err := keyfile.Write(filepath.Join(dir, caKeyFile), key, 0o600); err != nil {
 		return fmt.Errorf("put the new CA's key in place: %w", err)
 	}
-	if err := keyfile.Write(filepath.Join(dir, caCertFile), cert, 0o644); err != nil {
+	if err := keyfile.Write(filepath.Join(dir, CACertFile), cert, 0o644); err != nil {
 		return fmt.Errorf("put the new CA's certificate in place: %w", err)
 	}
 	return remove(dir, nextCertFile, nextFromFile, nextKeyFile)

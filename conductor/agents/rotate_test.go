@@ -144,7 +144,7 @@ func TestRotationKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{caCertFile, caKeyFile} {
+	for _, name := range []string{CACertFile, caKeyFile} {
 		copyInto(t, filepath.Join(begin, name), filepath.Join(over, name))
 	}
 	both, err := RotateCA(over, time.Now(), time.Hour)
@@ -164,12 +164,12 @@ func TestRotationKilled(t *testing.T) {
 		{"certificate written", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), nextCertFile: at(nextCertFile)}, old.Fingerprint(), next},
 		{"key in place", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), nextCertFile: at(nextCertFile), caKeyFile: at(nextKeyFile)}, next, ""},
 		{"certificate in place", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), nextCertFile: at(nextCertFile), caKeyFile: at(nextKeyFile),
-			caCertFile: at(nextCertFile)}, next, ""},
-		{"certificate removed", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), caKeyFile: at(nextKeyFile), caCertFile: at(nextCertFile)}, next, ""},
+			CACertFile: at(nextCertFile)}, next, ""},
+		{"certificate removed", map[string]string{nextKeyFile: at(nextKeyFile), nextFromFile: at(nextFromFile), caKeyFile: at(nextKeyFile), CACertFile: at(nextCertFile)}, next, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dir := t.TempDir()
-			copyInto(t, filepath.Join(begin, caCertFile), filepath.Join(dir, caCertFile))
+			copyInto(t, filepath.Join(begin, CACertFile), filepath.Join(dir, CACertFile))
 			copyInto(t, filepath.Join(begin, caKeyFile), filepath.Join(dir, caKeyFile))
 			for name, from := range c.files {
 				copyInto(t, from, filepath.Join(dir, name))

@@ -16,6 +16,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/doctor"
 )
 
+// oneLine makes a line of a list of faults with its heading.
+var oneLine = strings.NewReplacer(":\n", ": ", "\n", "; ")
+
 // errFaults is what the doctor ends with when it found faults, which it has told already.
 var errFaults = errors.New("there are faults, see above")
 
@@ -62,7 +65,7 @@ func examine(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	} else {
 		for _, f := range findings {
 			mark := map[doctor.Status]string{doctor.OK: "OK", doctor.Warning: "WARNING", doctor.Fault: "FAULT"}[f.Status]
-			fmt.Fprintf(stdout, "%-8s %-15s %s\n", mark, f.Check, strings.ReplaceAll(f.Detail, "\n", "; "))
+			fmt.Fprintf(stdout, "%-8s %-15s %s\n", mark, f.Check, oneLine.Replace(f.Detail))
 			if f.Remedy != "" {
 				fmt.Fprintf(stdout, "%-24s to do: %s\n", "", f.Remedy)
 			}

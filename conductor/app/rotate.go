@@ -6,6 +6,8 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -15,8 +17,9 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-// rotation is what the commands have in common that exchange keys: they are called as `ingotd WHAT rotate`, on a data directory that no ingotd uses.
-func rotation(what string, args, environ []string, stderr io.Writer, flags func(*flag.FlagSet), do func(cfg config.Config) error) (err error) {
+// rotation is what the commands have in common that exchange keys: they are called as `ingotd WHAT rotate`, on a data directory that no ingotd uses
+// and that has the file named by has: in another one there is nothing to exchange, and nothing is made.
+func rotation(what, has string, args, environ []string, stderr io.Writer, flags func(*flag.FlagSet), do func(cfg config.Config) error) (err error) {
 	c, _ := find([]string{what})
 	fl := c.flags(stderr)
 	var at site
@@ -25,11 +28,21 @@ func rotation(what string, args, environ []string, stderr io.Writer, flags func(
 	if done, err := parse(fl, args); done || err != nil {
 		return err
 	}
-	if verb, err := one(fl, "rotate"); err != nil || verb != "rotate" {
-		return errors.Join(err, fmt.Errorf("ingotd %s %s: there is only ingotd %s rotate", what, verb, what))
+	verb, err := one(fl, "rotate")
+	if err != nil {
+		return err
+	}
+	if verb != "rotate" {
+		return fmt.Errorf("ingotd %s %s is not known: there is only ingotd %s rotate", what, verb, what)
 	}
 	cfg, err := at.settings(environ)
 	if err != nil {
+		return err
+	}
+	switch _, err := os.Stat(filepath.Join(cfg.DataDir, has)); {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s has no %s, so no ingotd has worked there: name the conductor's data directory with --data-dir, or its configuration with --config", cfg.DataDir, has)
+	case err != nil:
 		return err
 	}
 	release, err := lockDir(cfg.DataDir)
@@ -43,7 +56,7 @@ func rotation(what string, args, environ []string, stderr io.Writer, flags func(
 // rotateKey seals the database with another key.
 func rotateKey(ctx context.Context, args, environ []string, stdout, stderr io.Writer) error {
 	var file string
-	return rotation("key", args, environ, stderr, func(fl *flag.FlagSet) {
+	return rotation("key", store.DatabaseFile, args, environ, stderr, func(fl *flag.FlagSet) {
 		fl.StringVar(&file, "new", "", "`file` with the new key, where the configuration or the environment gives the present one (store.key)")
 	}, func(cfg config.Config) error {
 		key := cfg.Store.Bytes()
@@ -88,7 +101,7 @@ func rotateCA(_ context.Context, args, environ []string, stdout, stderr io.Write
 		overlap time.Duration
 		none    bool
 	)
-	return rotation("ca", args, environ, stderr, func(fl *flag.FlagSet) {
+	return rotation("ca", agents.CACertFile, args, environ, stderr, func(fl *flag.FlagSet) {
 		fl.DurationVar(&overlap, "overlap", defaultOverlap, "how long both CAs are accepted; agents that were booted before and still run then are booted again")
 		fl.BoolVar(&none, "no-overlap", false, "refuse all that the old CA issued at once, as when somebody else may have its key")
 	}, func(cfg config.Config) error {
@@ -104,7 +117,7 @@ func rotateCA(_ context.Context, args, environ []string, stdout, stderr io.Write
 		if none {
 			fmt.Fprintf(stdout, "The CA is a new one, with fingerprint %s, and what the old one issued is refused.\n"+
 				"Agents at work can't come back: their machines are booted again when their work allows it. Ramdisks with the old CA built in have to be built again (ingot ramdisk build --ca %s).\n",
-				ca.Fingerprint(), filepath.Join(cfg.DataDir, "ca.crt"))
+				ca.Fingerprint(), filepath.Join(cfg.DataDir, agents.CACertFile))
 			return nil
 		}
 		fmt.Fprintf(stdout, "The next CA has fingerprint %s. Until %s both are accepted, and boot scripts name both; the first start of ingotd after that drops the old one.\n"+

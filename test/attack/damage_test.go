@@ -336,15 +336,13 @@ func TestKeysOpenToOthers(t *testing.T) {
 // TestFullDisk: on a full disk changes are refused with 503 and a time to come again, reads go on, the log has a line that says what to do, and
 // nothing that was answered is lost.
 func TestFullDisk(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("a file system of its own can be mounted by root only")
-	}
+	kit.NeedRoot(t)
 	c := newConductor(t)
 	if err := os.Mkdir(c.dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := unix.Mount("ingot", c.dir, "tmpfs", 0, "size=24m,mode=0700"); err != nil {
-		t.Skipf("a small file system can't be mounted: %v", err)
+		t.Fatalf("mount a small file system: %v", err)
 	}
 	t.Cleanup(func() {
 		c.kill()
