@@ -90,7 +90,7 @@ func Debian(ctx context.Context, o Options) (*Result, error) {
 	img := &Image{Name: "debian-12", OS: "Debian 12 (" + debianSuite + ")"}
 	return o.produce(ctx, inputs, img, func(raw, tmp string) error {
 		root := filepath.Join(tmp, "root")
-		if err := o.unpackDebian(ctx, root, sources, packages); err != nil {
+		if err := o.unpackDebian(ctx, root, sources); err != nil {
 			return fmt.Errorf("install Debian: %w", err)
 		}
 		size, err := treeSize(root)
@@ -106,31 +106,26 @@ func Debian(ctx context.Context, o Options) (*Result, error) {
 	})
 }
 
-// treeAge is how long a root folder with installed packages serves further images, such as one for disks with other sectors.
+// treeAge is how long a root folder with installed packages serves further images, such as one with another kernel.
 const treeAge = 24 * time.Hour
 
 // unpackDebian fills root with installed packages: those of an archive in the cache that is of the same sources and packages, and
-// not older than a day, else an archive made now.
-func (o Options) unpackDebian(ctx context.Context, root, sources string, packages []string) error {
+// not older than a day, else an archive made now. The kernel is installed onto what is the same for all kernels.
+func (o Options) unpackDebian(ctx context.Context, root, sources string) error {
 	settings, err := aptSettings(ctx)
 	if err != nil {
 		return err
 	}
-	settings = "APT::Install-Recommends \"false\";\n" + settings
-	made, err := inputsOf(sources, settings, packages, initramfsConf, bootstrapArgs("", packages))
-	if err != nil {
+	d := installer{o: o, cache: filepath.Join(o.Cache, "debian"), sources: sources, settings: "APT::Install-Recommends \"false\";\n" + settings}
+	if err := os.MkdirAll(d.cache, 0o755); err != nil {
 		return err
 	}
-	cache := filepath.Join(o.Cache, "debian")
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		return err
-	}
-	unlock, err := lock(ctx, cache, o.Log)
+	unlock, err := lock(ctx, d.cache, o.Log)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	old, err := filepath.Glob(filepath.Join(cache, "*.tar"))
+	old, err := filepath.Glob(filepath.Join(d.cache, "*.tar"))
 	if err != nil {
 		return err
 	}
@@ -141,30 +136,61 @@ func (o Options) unpackDebian(ctx context.Context, root, sources string, package
 			}
 		}
 	}
-	tree := filepath.Join(cache, made[:20]+".tar")
-	if _, err := os.Stat(tree); err != nil || o.Fresh {
-		start := time.Now()
-		if err := bootstrap(ctx, cache, tree, sources, settings, packages); err != nil {
-			return err
-		}
-		o.Log.Info("Debian's packages are installed", "took", time.Since(start).Round(time.Second))
+	base, err := d.tree(ctx, "", slices.Concat(debianPackages, o.Packages))
+	if err != nil {
+		return err
+	}
+	tree, err := d.tree(ctx, base, []string{o.Kernel})
+	if err != nil {
+		return err
 	}
 	if err := os.Mkdir(root, 0o755); err != nil {
 		return err
 	}
-	return run(ctx, nil, "tar", "--extract", "--file", tree, "--directory", root, "--same-permissions", "--numeric-owner", "--xattrs", "--xattrs-include=*")
+	return run(ctx, nil, "tar", append(untar(tree), "--directory", root)...)
 }
 
-// bootstrapArgs are those of mmdebstrap but for its output. Packages are fetched once: they are kept as long as the sources have them.
-func bootstrapArgs(conf string, packages []string) []string {
-	args := []string{
-		"--mode=root", "--format=tar", "--variant=minbase", "--include=" + strings.Join(packages, ","), "--aptopt=" + conf,
-		`--setup-hook=mkdir -p "$1/var/cache/apt/archives" && find "$INGOT_DEBS" -name '*.deb' -exec cp -t "$1/var/cache/apt/archives" {} +`,
-		// Before the kernel is installed, so that the initial ramdisk is made once and right.
-		`--essential-hook=mkdir -p "$1/etc/initramfs-tools/conf.d" && cp "$INGOT_INITRAMFS" "$1/etc/initramfs-tools/conf.d/ingot"`,
-		"--skip=essential/unlink",
-		`--customize-hook=chroot "$1" apt-get -qq autoclean && rm -rf "$INGOT_DEBS" && cp -r "$1/var/cache/apt/archives" "$INGOT_DEBS"`,
+func untar(archive string) []string {
+	return []string{"--extract", "--file", archive, "--same-permissions", "--numeric-owner", "--xattrs", "--xattrs-include=*"}
+}
+
+// installer makes archives of root folders with packages of apt.
+type installer struct {
+	o                        Options
+	cache, sources, settings string
+}
+
+// tree returns an archive of a root folder with packages, installed onto those of the archive base where there is one.
+func (d installer) tree(ctx context.Context, base string, packages []string) (string, error) {
+	made, err := inputsOf(d.sources, d.settings, filepath.Base(base), packages, initramfsConf, d.args("", "", nil))
+	if err != nil {
+		return "", err
 	}
+	tree := filepath.Join(d.cache, made[:20]+".tar")
+	if _, err := os.Stat(tree); err == nil && !d.o.Fresh {
+		return tree, nil
+	}
+	start := time.Now()
+	if err := d.bootstrap(ctx, tree, base, packages); err != nil {
+		return "", err
+	}
+	d.o.Log.Info("Debian's packages are installed", "took", time.Since(start).Round(time.Second), "packages", len(packages))
+	return tree, nil
+}
+
+// args are those of mmdebstrap but for its output. Packages are fetched once: they are kept as long as the sources have them.
+func (d installer) args(conf, base string, packages []string) []string {
+	args := []string{"--mode=root", "--format=tar", "--include=" + strings.Join(packages, ","), "--aptopt=" + conf}
+	if base == "" {
+		args = append(args, "--variant=minbase", "--skip=essential/unlink")
+	} else {
+		args = append(args, "--variant=custom", "--setup-hook=tar --directory \"$1\" "+strings.Join(untar(base), " "),
+			// Before the kernel is installed, so that the initial ramdisk is made once and right.
+			`--setup-hook=mkdir -p "$1/etc/initramfs-tools/conf.d" && cp "$INGOT_INITRAMFS" "$1/etc/initramfs-tools/conf.d/ingot"`)
+	}
+	args = append(args,
+		`--setup-hook=mkdir -p "$1/var/cache/apt/archives" && find "$INGOT_DEBS" -name '*.deb' -exec cp -l -t "$1/var/cache/apt/archives" {} +`,
+		`--customize-hook=chroot "$1" apt-get -qq autoclean && rm -rf "$INGOT_DEBS" && cp -r -l "$1/var/cache/apt/archives" "$INGOT_DEBS"`)
 	for _, p := range []string{"doc", "man", "locale", "info"} {
 		args = append(args, "--dpkgopt=path-exclude=/usr/share/"+p+"/*")
 	}
@@ -172,26 +198,26 @@ func bootstrapArgs(conf string, packages []string) []string {
 }
 
 // bootstrap installs packages into a root folder and writes it as an archive.
-func bootstrap(ctx context.Context, cache, tree, sources, settings string, packages []string) error {
-	tmp, err := os.MkdirTemp(cache, "install-*")
+func (d installer) bootstrap(ctx context.Context, tree, base string, packages []string) error {
+	tmp, err := os.MkdirTemp(d.cache, "install-*")
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(tmp)
 	conf, early := filepath.Join(tmp, "apt.conf"), filepath.Join(tmp, "initramfs.conf")
-	for name, text := range map[string]string{conf: settings, early: initramfsConf} {
+	for name, text := range map[string]string{conf: d.settings, early: initramfsConf} {
 		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
 			return err
 		}
 	}
-	debs := filepath.Join(cache, "debs")
+	debs := filepath.Join(d.cache, "debs")
 	if err := os.MkdirAll(debs, 0o755); err != nil {
 		return err
 	}
 	made := filepath.Join(tmp, "root.tar")
-	cmd := exec.CommandContext(ctx, "mmdebstrap", append(bootstrapArgs(conf, packages), made, "-")...)
+	cmd := exec.CommandContext(ctx, "mmdebstrap", append(d.args(conf, base, packages), made, "-")...)
 	cmd.Env = append(os.Environ(), "LC_ALL=C", "TMPDIR="+tmp, "INGOT_DEBS="+debs, "INGOT_INITRAMFS="+early)
-	cmd.Stdin = strings.NewReader(sources)
+	cmd.Stdin = strings.NewReader(d.sources)
 	// What it mounts below root stays in its own namespace: whatever happens, removing root removes nothing else.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNS}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }

@@ -39,7 +39,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	f := flag.NewFlagSet("run", flag.ContinueOnError)
 	o := options{}
 	f.StringVar(&o.record, "record", defaultRecord, "file of the record")
-	f.IntVar(&o.slots, "slots", runtime.NumCPU()+1, "jobs at a time: machines also wait")
+	f.IntVar(&o.slots, "slots", runtime.NumCPU()+2, "jobs at a time: machines also wait")
 	f.StringVar(&o.packages, "packages", "all", "packages to test with the race detector, by commas; all, or none")
 	f.StringVar(&o.jobs, "jobs", "all", "jobs of the second group, by commas (package, or package:Test); all, or none")
 	times := f.Bool("times", false, "run nothing: print the record as tables")

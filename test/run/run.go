@@ -82,7 +82,7 @@ func (o options) run(ctx context.Context, out io.Writer) error {
 	slices.Sort(race)
 	places := o.slots
 	if len(jobs) > 0 && len(race) > 0 {
-		places-- // one for the machines, which take longest
+		places -= places / 2 // half for the machines, which take longest
 	}
 	slots := queue.NewSlots(o.slots - places)
 	now := rec.begin("race group, machines beside it")
