@@ -5,8 +5,10 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -101,7 +103,11 @@ func (s *Server) accept(l net.Listener, shaking *sync.WaitGroup, known, strange 
 			if stopping || errors.Is(err, net.ErrClosed) {
 				return net.ErrClosed
 			}
-			s.log.Error("accept a connection of an agent", "err", err)
+			level := slog.LevelError
+			if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+				level = slog.LevelDebug // this goes on ten times a second; who made the listener tells of it once in a while
+			}
+			s.log.Log(context.Background(), level, "accept a connection of an agent", "err", err)
 			<-time.After(acceptPause)
 			continue
 		}

@@ -2,6 +2,7 @@ package attack
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -24,19 +25,19 @@ import (
 // conductor is an ingotd that is started and killed again and again on one data directory, with nobody having to authenticate.
 type conductor struct {
 	*testing.T
-	dir  string // its data directory
-	addr string
-	args []string
-	env  []string
-	cmd  *exec.Cmd
-	gone chan struct{}
-	log  *ingotd.Output
+	dir    string // its data directory
+	addr   string
+	agents string // where it listens for agents
+	args   []string
+	env    []string
+	cmd    *exec.Cmd
+	gone   chan struct{}
+	log    *ingotd.Output
 }
 
 func newConductor(t *testing.T, args ...string) *conductor {
-	c := &conductor{T: t, dir: filepath.Join(t.TempDir(), "data"), addr: kit.FreeAddr(t)}
-	agents := kit.FreeAddr(t)
-	c.args = append([]string{"--data-dir", c.dir, "--listen", c.addr, "--set", "agents.listen=" + agents, "--set", "agents.advertise=" + agents,
+	c := &conductor{T: t, dir: filepath.Join(t.TempDir(), "data"), addr: kit.FreeAddr(t), agents: kit.FreeAddr(t)}
+	c.args = append([]string{"--data-dir", c.dir, "--listen", c.addr, "--set", "agents.listen=" + c.agents, "--set", "agents.advertise=" + c.agents,
 		"--set", "netboot.ramdisk_dir=" + filepath.Join(c.dir, "none")}, args...)
 	t.Cleanup(func() { c.kill() })
 	return c
@@ -424,12 +425,14 @@ func TestNoFileDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	var held []net.Conn
-	for range 20 {
-		conn, err := net.Dial("tcp", c.addr)
-		if err != nil {
-			t.Fatal(err)
+	for _, addr := range []string{c.agents, c.addr} { // the first takes all that there are
+		for range 10 {
+			conn, err := net.Dial("tcp", addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, conn)
 		}
-		held = append(held, conn)
 	}
 	const line = "short of file descriptors"
 	ingotd.Wait(t, "the log tells", func() bool { return strings.Contains(c.log.String(), line) })
@@ -443,8 +446,15 @@ func TestNoFileDescriptors(t *testing.T) {
 		return status == 200
 	})
 	c.want(200, "PATCH", "/v1/nodes/n0", `[{"op":"add","path":"/extra/a","value":1}]`)
-	if n := strings.Count(c.log.String(), line); n != 1 || !strings.Contains(c.log.String(), "LimitNOFILE") {
-		t.Errorf("%d lines about descriptors, want one that says what to do:\n%s", n, c.log)
+	agent, err := tls.Dial("tcp", c.agents, &tls.Config{InsecureSkipVerify: true})
+	if err != nil {
+		t.Fatalf("agents are not answered again: %v", err)
+	}
+	if err := agent.Close(); err != nil {
+		t.Error(err)
+	}
+	if n := strings.Count(c.log.String(), line); n != 1 || !strings.Contains(c.log.String(), "LimitNOFILE") || strings.Count(c.log.String(), "level=ERROR") != 1 {
+		t.Errorf("%d lines about descriptors, want one error that says what to do:\n%s", n, c.log)
 	}
 }
 
