@@ -329,6 +329,10 @@ func TestWorkloadDriveIsForTheFirst(t *testing.T) {
 			if _, drive := r.script(machine); drive == "" {
 				t.Error("no drive behind the next start")
 			}
+			r.clock.Store(int64(node.DriveTime + time.Minute))
+			if _, drive := r.script(machine); drive != "" {
+				t.Error("the drive is there for longer than a start takes")
+			}
 		})
 	}
 }
@@ -378,15 +382,17 @@ func TestAgentsDriveIsNotServed(t *testing.T) {
 	if drive == "" {
 		t.Fatal("nothing was checked")
 	}
-	r.update(n, func(n *node.Node) {
-		n.Provision, n.Generation = node.DeployWait, 1
-		n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), Generation: 1}
-	})
-	resp := r.get("/boot.ipxe?mac="+testMAC.String(), "10.77.0.60")
-	if text := body(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(text, "ingot.token=") || driveLink.MatchString(text) || strings.Contains(text, "s3cret") {
-		t.Errorf("the agent's script: %s\n%s", resp.Status, text)
-	}
-	if got := r.get(drive, "10.77.0.60").StatusCode; got == http.StatusOK {
-		t.Error("the drive of a machine that boots the agent is served")
+	for _, state := range []node.State{node.Active, node.DeployWait} { // the first would boot its workload if the agent were not expected
+		r.update(n, func(n *node.Node) {
+			n.Provision, n.Generation = state, 1
+			n.Boot = &node.Boot{OpenedAt: time.Now(), ClosesAt: time.Now().Add(time.Hour), Generation: 1}
+		})
+		resp := r.get("/boot.ipxe?mac="+testMAC.String(), "10.77.0.60")
+		if text := body(t, resp); resp.StatusCode != http.StatusOK || !strings.Contains(text, "ingot.token=") || driveLink.MatchString(text) || strings.Contains(text, "s3cret") {
+			t.Errorf("%s: the agent's script: %s\n%s", state, resp.Status, text)
+		}
+		if got := r.get(drive, "10.77.0.60").StatusCode; got == http.StatusOK {
+			t.Errorf("%s: the drive of a machine that boots the agent is served", state)
+		}
 	}
 }
