@@ -3,6 +3,7 @@ package access
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,6 +11,22 @@ import (
 	"testing"
 	"time"
 )
+
+// TestKeystoneAnswersAreCut: of an answer no more is read than there may be.
+func TestKeystoneAnswersAreCut(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, strings.Repeat(" ", 2*maxKeystoneBody)) // an error says that the rest is not wanted
+	}))
+	defer srv.Close()
+	k, err := NewKeystone(KeystoneConfig{AuthURL: srv.URL, Username: "ingot", Password: func() (string, error) { return "x", nil }}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, b, _, err := k.send(t.Context(), http.MethodGet, "/x", nil, nil); err != nil || len(b) != maxKeystoneBody {
+		t.Errorf("%d bytes of an answer are read, want %d: %v", len(b), maxKeystoneBody, err)
+	}
+	k.http.CloseIdleConnections()
+}
 
 // A Keystone that sends without end, or drips, costs its own slot and time, and the answer is 503.
 func TestHostileKeystone(t *testing.T) {
