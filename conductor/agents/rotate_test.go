@@ -190,6 +190,50 @@ func TestRotationKilled(t *testing.T) {
 	}
 }
 
+// TestTakeOverCutShort: the order in which the next CA takes over lets the next start bring to its end what one of its writes cut short.
+func TestTakeOverCutShort(t *testing.T) {
+	for _, name := range []string{caKeyFile, CACertFile, nextCertFile, nextFromFile, nextKeyFile} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			both, err := RotateCA(dir, time.Now(), time.Hour)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := readRotation(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			path, kept := filepath.Join(dir, name), filepath.Join(dir, "kept")
+			if err := os.Rename(path, kept); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.MkdirAll(filepath.Join(path, "in the way"), 0o700); err != nil { // it can be neither replaced nor removed
+				t.Fatal(err)
+			}
+			if err := takeOver(dir, r.cert, r.key); err == nil {
+				t.Fatal("nothing was cut short")
+			}
+			if err := os.RemoveAll(path); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Rename(kept, path); err != nil {
+				t.Fatal(err)
+			}
+			ca, err := OpenCA(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := both.NextFingerprint()
+			if name == caKeyFile { // nothing has happened
+				want = both.Fingerprint()
+			}
+			if ca.Fingerprint() != want {
+				t.Errorf("the CA is %s, want %s", ca.Fingerprint(), want)
+			}
+		})
+	}
+}
+
 func copyInto(t *testing.T, from, to string) {
 	t.Helper()
 	b, err := os.ReadFile(from)
