@@ -353,7 +353,7 @@ func TestMachinesAreTheTests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	suites, err := readSuites(t.Context(), g)
+	suites, _, err := readSuites(t.Context(), g)
 	if err != nil {
 		t.Fatal(err)
 	}

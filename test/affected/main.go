@@ -62,10 +62,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	if in.graph, err = readGraph(ctx); err != nil {
 		return err
 	}
-	if in.suites, err = readSuites(ctx, in.graph); err != nil {
-		return err
-	}
-	if in.costs, err = readCosts("test/run/costs.txt"); err != nil {
+	if in.suites, in.costs, err = readSuites(ctx, in.graph); err != nil {
 		return err
 	}
 	in.change = classify(files, in.graph)

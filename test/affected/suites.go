@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,21 +21,25 @@ type suite struct {
 	files       map[string][]string // its tests, by file
 }
 
-// readSuites asks test/run for its second group, and finds the tests of each.
-func readSuites(ctx context.Context, g graph) ([]suite, error) {
+// readSuites asks test/run for its second group and finds the tests of each, and for what jobs, things and packages (race:NAME) are
+// expected to take, in processor seconds.
+func readSuites(ctx context.Context, g graph) ([]suite, map[string]float64, error) {
 	cmd := exec.CommandContext(ctx, "go", "run", "./test/run", "-list")
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("list the second group of tests: %w: %s", err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, nil, fmt.Errorf("list the second group of tests: %w: %s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	var all []suite
-	if err := json.Unmarshal(out, &all); err != nil {
-		return nil, fmt.Errorf("list the second group of tests: %w", err)
+	var listed struct {
+		Suites []suite
+		Costs  map[string]float64
 	}
-	for i := range all {
-		s := &all[i]
+	if err := json.Unmarshal(out, &listed); err != nil {
+		return nil, nil, fmt.Errorf("list the second group of tests: %w", err)
+	}
+	for i := range listed.Suites {
+		s := &listed.Suites[i]
 		s.files = map[string][]string{}
 		if g[s.Package] == nil {
 			continue // deleted
@@ -45,12 +47,12 @@ func readSuites(ctx context.Context, g graph) ([]suite, error) {
 		for _, f := range g[s.Package].tests {
 			src, err := os.ReadFile(filepath.Join(s.Package, f))
 			if err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			s.files[f] = testsIn(string(src))
 		}
 	}
-	return all, nil
+	return listed.Suites, listed.Costs, nil
 }
 
 var testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w*)\(`)
@@ -75,24 +77,4 @@ func matchesTest(pattern, name string) bool {
 		return strings.HasPrefix(name, prefix)
 	}
 	return pattern == name
-}
-
-// readCosts reads test/run/costs.txt: what jobs, things and packages (race:NAME) take, in processor seconds.
-func readCosts(path string) (map[string]float64, error) {
-	text, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	m := map[string]float64{}
-	for l := range strings.Lines(string(text)) {
-		var s float64
-		var name string
-		if n, _ := fmt.Sscanf(l, "%f %s", &s, &name); n == 2 {
-			m[name] = s
-		}
-	}
-	return m, nil
 }
