@@ -302,13 +302,18 @@ var powerActions = map[node.PowerAction]agentv1.PowerAction{
 // maxNext is how many steps one may ask for.
 const maxNext = 64
 
-// maxResult is how large the result of a step may be. That of an inspection has the inventory, with what links and disks say of themselves; it is
-// stored apart from the node, others with it.
+// How large the result of a step may be. That of an inspection has the inventory, with what links and disks say of themselves; it is stored
+// apart from the node, others with it.
+const (
+	maxStepResult = 1 << 20
+	maxInventory  = 8 << 20
+)
+
 func maxResult(step string) int {
 	if step == "inspect" {
-		return 8 << 20
+		return maxInventory
 	}
-	return 1 << 20
+	return maxStepResult
 }
 
 // agentEvent translates a result; false means that this conductor does not know its kind.
