@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -185,6 +186,8 @@ func (e *Engine) bootProgress(ctx context.Context, p *pass) (time.Time, error) {
 	if err != nil {
 		return time.Time{}, err
 	}
+	// What is to come was before the clock was set back.
+	marks = slices.DeleteFunc(slices.Clone(marks), func(m node.Mark) bool { return time.Until(m.At) > clockSlack })
 	return record.Progress(p.n.Boot, marks).Add(e.cfg.BootTimeout), nil
 }
 

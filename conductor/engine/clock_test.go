@@ -14,12 +14,14 @@ import (
 func TestClockSetBack(t *testing.T) {
 	const year = 365 * 24 * time.Hour
 	for _, c := range []struct {
-		name string
-		err  error
-		want node.State
+		name    string
+		err     error
+		changed bool // by somebody else, after the clock was set back
+		want    node.State
 	}{
-		{"goes on", nil, node.Manageable},
-		{"fails in its time", errors.New("no answer"), node.Enroll},
+		{"goes on", nil, false, node.Manageable},
+		{"goes on after a change", nil, true, node.Manageable},
+		{"fails in its time", errors.New("no answer"), false, node.Enroll},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -37,12 +39,18 @@ func TestClockSetBack(t *testing.T) {
 			w.kill()
 			w.ahead.Store(int64(year))
 			w.edit(m, func(n *node.Node) {
-				setBack(reflect.ValueOf(n.Job), -year)
+				setBack(reflect.ValueOf(n.Job), time.Unix(0, 0), -year, 0)
 				n.LeaseUntil = n.LeaseUntil.Add(year)
 			})
 			w.ahead.Store(0)
 			if n := w.node(m); time.Until(n.Job.NotBefore) < year/2 || time.Until(n.UpdatedAt) < year/2 {
 				t.Fatalf("the test does not work: the node was stored at %v", n.UpdatedAt)
+			}
+			if c.changed {
+				w.edit(m, func(n *node.Node) { n.Description = "changed" })
+				if n := w.node(m); time.Until(n.UpdatedAt) > time.Minute {
+					t.Fatalf("the test does not work: the node was stored at %v", n.UpdatedAt)
+				}
 			}
 			m.mu.Lock()
 			if c.err == nil {
