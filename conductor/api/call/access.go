@@ -53,21 +53,30 @@ func (c *Call) Resent(at []string, was, now map[string]any, grouped bool) *rest.
 type View struct {
 	Insides bool // errors, results of steps, and where machines and people are
 	since   time.Time
+	until   time.Time // zero: without end
 }
+
+// ahead is how far in the future something may have happened. What is further was there when a clock was, which was set back since: perhaps
+// before the lease, although its time is behind that of the lease.
+const ahead = 5 * time.Minute
+
+func leased(at, now time.Time) View { return View{since: at, until: now.Add(ahead)} }
 
 // View is how much of a node's past the actor sees.
 func (c *Call) View(n *node.Node) View {
 	if c.SeesInsides(access.Of(n)) {
 		return View{Insides: true}
 	}
-	return View{since: n.LeasedAt}
+	return leased(n.LeasedAt, time.Now())
 }
 
 // SeesInsides tells whether the actor sees more than lessees do.
 func (c *Call) SeesInsides(o access.Object) bool { return c.Actor.May(access.NodeGetLastError, o) }
 
 // Sees tells whether what happened at a time is shown.
-func (v View) Sees(at time.Time) bool { return !at.Before(v.since) }
+func (v View) Sees(at time.Time) bool {
+	return !at.Before(v.since) && (v.until.IsZero() || !at.After(v.until))
+}
 
 // Error is an error as it is shown.
 func (v View) Error(text string) string {
