@@ -41,6 +41,7 @@ var machines = []line{
 	{"test/e2e:TestPowerCut*", "agent/disk agent/image agent/sink"},
 
 	{"test/machine:TestForms*", "agent/chunked agent/configdrive agent/image agent/sink agent/standalone images/..."},
+	{"test/machine:TestClockSetBack", "conductor/agents conductor/engine conductor/shortage"},
 	{"test/machine:TestKexecLocked", "agent/kexec"},
 	{"test/machine:TestNoRandomGenerator", "initramfs/init"},
 	{"test/machine:TestRAIDBoots*", "agent/boot agent/raid"},
