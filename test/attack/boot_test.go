@@ -35,7 +35,7 @@ const (
 	strangerAddr = "127.0.0.66"
 )
 
-func newBootWorld(t *testing.T) *bootWorld {
+func newBootWorld(t *testing.T, set ...string) *bootWorld {
 	dir := t.TempDir()
 	file := func(name string) map[string]any {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(name), 0o600); err != nil {
@@ -46,6 +46,7 @@ func newBootWorld(t *testing.T) *bootWorld {
 	}
 	b, err := json.Marshal(map[string]any{"format": 1, "kernel": file("vmlinuz"), "initramfs": file("initramfs"), "steps_digest": "simulated",
 		"steps": json.RawMessage(`[{"interface":"inspect","step":"inspect","priority":{"inspect":100}},
+			{"interface":"rescue","step":"rescue","priority":{"rescue":100},"args":[{"name":"password_hash","type":"string"},{"name":"ssh_keys","type":"any"}]},
 			{"interface":"deploy","step":"load_ramdisk","args":[{"name":"kernel","type":"string"},{"name":"configdrive","type":"any"},{"name":"instance","type":"string"}]}]`)})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "manifest.json"), b, 0o600)
@@ -58,8 +59,8 @@ func newBootWorld(t *testing.T) *bootWorld {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bootWorld{base: "http://" + addr, world: newWorld(t, "netboot.address=127.0.0.1", "netboot.http_port="+port, "netboot.tftp=false", "netboot.loader_dir=",
-		"netboot.images_dir="+dir, "netboot.ramdisk_dir="+dir, "deploy.automated_clean=false")}
+	return &bootWorld{base: "http://" + addr, world: newWorld(t, append(set, "netboot.address=127.0.0.1", "netboot.http_port="+port, "netboot.tftp=false",
+		"netboot.loader_dir=", "netboot.images_dir="+dir, "netboot.ramdisk_dir="+dir, "deploy.automated_clean=false")...)}
 }
 
 // fetch sends a GET to boot HTTP from an address.
@@ -95,8 +96,8 @@ func (w *bootWorld) machine(name, mac, members string) string {
 	return id
 }
 
-// boot runs the agent of a node's next boot, until the test ends or stop is called.
-func (w *bootWorld) boot(mac string, steps map[string]agentstest.StepFunc) (stop func()) {
+// agent gives the agent of a node's next boot, with what the boot script says.
+func (w *bootWorld) agent(mac string) *agentstest.Agent {
 	w.Helper()
 	var text string
 	ingotd.Wait(w, "the agent's boot script", func() bool {
@@ -111,7 +112,14 @@ func (w *bootWorld) boot(mac string, steps map[string]agentstest.StepFunc) (stop
 		}
 		return m[1]
 	}
-	a := &agentstest.Agent{Addr: word("conductor"), Fingerprint: word("ca"), Token: word("token"), MACs: []string{mac}, Digest: "simulated", Steps: steps}
+	return &agentstest.Agent{Addr: word("conductor"), Fingerprint: word("ca"), Token: word("token"), MACs: []string{mac}, Digest: "simulated"}
+}
+
+// boot runs the agent of a node's next boot, until the test ends or stop is called.
+func (w *bootWorld) boot(mac string, steps map[string]agentstest.StepFunc) (stop func()) {
+	w.Helper()
+	a := w.agent(mac)
+	a.Steps = steps
 	ctx, cancel := context.WithCancel(w.Context())
 	done := make(chan struct{})
 	go func() {

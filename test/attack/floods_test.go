@@ -83,6 +83,7 @@ func (w *world) send(text string) net.Conn {
 
 // TestHalfSentRequests: what is not sent to its end is cut off, with and without a token, read or not.
 func TestHalfSentRequests(t *testing.T) {
+	t.Parallel() // it waits
 	w := newWorld(t)
 	id := w.node("n", "")
 	var wg sync.WaitGroup

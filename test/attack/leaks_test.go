@@ -42,13 +42,7 @@ func (w *world) canaries() []string {
 		"instance_info":{"configdrive":{"user_data":"canary-9"},"image_source":"http://u:canary-10@192.0.2.2/i?X-Signature=canary-11","image_url":"canary-12",
 		"image_pull_secret":"canary-13","image_basic_auth_password":"canary-14","image_mirrors":["http://u:canary-15@192.0.2.2/i"],
 		"image_checksum":"http://u:canary-16@192.0.2.2/sums?token=canary-17"}`)
-	uuid := func(out string) string {
-		var v struct{ UUID string }
-		if err := json.Unmarshal([]byte(out), &v); err != nil {
-			w.Fatal(err)
-		}
-		return v.UUID
-	}
+	uuid := w.uuid
 	w.want(201, root, "POST", "/v1/ports", `{"node_uuid":"`+id+`","address":"52:54:00:00:00:01"}`)
 	target := uuid(w.want(201, root, "POST", "/v1/volume/targets", `{"node_uuid":"`+id+`","boot_index":0,"volume_id":"v","volume_type":"iscsi",
 		"properties":{"auth_username":"u","auth_password":"canary-20","portals":[{"chap":{"discovery_auth_password":"canary-21"}}]}}`))
@@ -299,6 +293,14 @@ func TestImpossibleDeploymentsAreRefused(t *testing.T) {
 	w.state("n", "provide", "available")
 	good := strings.Repeat("ab", 32)
 	for _, c := range []struct{ info, words string }{
+		{`{"image_source":"file:///etc/passwd","image_checksum":"` + good + `"}`, "image_source"},
+		{`{"image_source":"/etc/passwd","image_checksum":"` + good + `"}`, "image_source"},
+		{`{"image_source":"gopher://192.0.2.1/i","image_checksum":"` + good + `"}`, "image_source"},
+		{`{"image_source":"nbd://192.0.2.1/i","image_checksum":"` + good + `"}`, "image_source"},
+		{`{"image_source":"http://192.0.2.1/i"}`, "digest"},
+		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good[:32] + `"}`, "allow_md5"},
+		{`{"image_source":"http://192.0.2.1/i","image_checksum":"` + good[:40] + `"}`, "SHA-1"},
+		{`{"image_source":"http://192.0.2.1/i","image_os_hash_algo":"sha1","image_os_hash_value":"` + good[:40] + `"}`, "sha1"},
 		{`{"image_source":"http:///image","image_checksum":"` + good + `"}`, "image_source"},
 		{`{"image_source":"http://:8080/image","image_checksum":"` + good + `"}`, "image_source"},
 		{`{"image_source":"http://192.0.2.1/i","image_checksum":"file:///etc/passwd"}`, "image_checksum"},

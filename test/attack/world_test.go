@@ -25,6 +25,8 @@ const (
 	lena    = "lena"    // member of "shop"
 	nina    = "nina"    // admin of the project "next", the lessee after "shop"
 	eve     = "eve"     // admin of the project "other", which has nothing to do with any node
+	mel     = "mel"     // member of "other"
+	zoe     = "zoe"     // of the project "web", without any role
 )
 
 var people = map[string]struct {
@@ -35,6 +37,7 @@ var people = map[string]struct {
 	olga: {"web", []string{"admin", "member", "reader"}}, otto: {"web", []string{"member", "reader"}}, rita: {"web", []string{"reader"}},
 	leo: {"shop", []string{"admin", "member", "reader"}}, lena: {"shop", []string{"member", "reader"}},
 	nina: {"next", []string{"admin", "member", "reader"}}, eve: {"other", []string{"admin", "member", "reader"}},
+	mel: {"other", []string{"member", "reader"}}, zoe: {"web", nil},
 }
 
 // world is an ingotd with a Keystone that knows the people.
@@ -93,12 +96,17 @@ func (w *world) node(name, members string) string {
 	if members != "" {
 		members = "," + members
 	}
-	out := w.want(201, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"`+name+`"`+members+`}`)
-	var n struct{ UUID string }
-	if err := json.Unmarshal([]byte(out), &n); err != nil {
+	return w.uuid(w.want(201, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","name":"`+name+`"`+members+`}`))
+}
+
+// uuid gives the UUID in an answer.
+func (w *world) uuid(answer string) string {
+	w.Helper()
+	var v struct{ UUID string }
+	if err := json.Unmarshal([]byte(answer), &v); err != nil {
 		w.Fatal(err)
 	}
-	return n.UUID
+	return v.UUID
 }
 
 // lease gives a node to a project, named as in people; "" takes it back.
