@@ -170,8 +170,7 @@ func (w *world) status(c io.Reader) int {
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
-		w.Errorf("no answer: %v", err)
-		return 0
+		w.Fatalf("no answer: %v", err)
 	}
 	return resp.StatusCode // the body goes with the connection
 }
