@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/limit"
 )
 
 // Operation is one line of a JSON PATCH.
@@ -110,8 +112,9 @@ func (p *Patch) Removes(root string) bool {
 }
 
 // Apply changes doc, which holds the present values of all attributes that may be patched. A removed attribute is gone from doc:
-// it takes its default. doc's inner values must be the caller's to change. An attribute that gets too large is refused.
+// it takes its default. doc's inner values must be the caller's to change. An attribute that gets too large is refused, and so is a document.
 func (p *Patch) Apply(doc map[string]any) *Error {
+	was := limit.DocumentSize(doc)
 	for _, op := range p.ops {
 		verb := op.sent["op"].(string)
 		refuse := func(why string) *Error {
@@ -132,7 +135,7 @@ func (p *Patch) Apply(doc map[string]any) *Error {
 	if !slices.ContainsFunc(p.ops, func(op operation) bool { return op.sent["op"] != "remove" }) {
 		return nil // what is too large already can be made smaller
 	}
-	return Oversized(doc, p.Roots())
+	return Oversized(doc, p.Roots(), was)
 }
 
 // RefusedPatch is the answer to a PATCH that can't be applied. what is the operation, or all of them; of each its name and its path are shown, and

@@ -28,7 +28,7 @@ func TestAttributesAreBounded(t *testing.T) {
 		{"instance_info", many, false},
 		{"instance_info", map[string]any{"a": strings.Repeat("x", 1<<20)}, true},
 	} {
-		err := Oversized(map[string]any{tt.name: tt.value, "name": "n"}, nil)
+		err := Oversized(map[string]any{tt.name: tt.value, "name": "n"}, nil, 0)
 		if (err != nil) != tt.want || err != nil && (err.Status != 413 || !strings.Contains(err.Message, tt.name) || strings.Contains(err.Message, "xxx")) {
 			t.Errorf("%s: %v, want a refusal: %v", tt.name, err, tt.want)
 		}
@@ -58,6 +58,42 @@ func TestOversizedCanShrink(t *testing.T) {
 		}
 		if got != tt.want {
 			t.Errorf("%v = %d, want %d", tt.op, got, tt.want)
+		}
+	}
+}
+
+// TestDocumentsAreBounded: attributes that are small enough each are not too many together. What is too many already may be changed, but not grow,
+// and a config drive does not count.
+func TestDocumentsAreBounded(t *testing.T) {
+	piece := strings.Repeat("x", 60<<10)
+	for _, tt := range []struct {
+		name  string
+		drive int
+		large bool // it was too large before
+		op    map[string]any
+		want  int
+	}{
+		{"an attribute more", 0, false, map[string]any{"op": "add", "path": "/extra", "value": map[string]any{"a": piece}}, 413},
+		{"a small one more", 0, false, map[string]any{"op": "add", "path": "/extra", "value": map[string]any{"a": "x"}}, 0},
+		{"beside a config drive", 10 << 20, false, map[string]any{"op": "add", "path": "/extra", "value": map[string]any{"a": "x"}}, 0},
+		{"too large, and more", 0, true, map[string]any{"op": "add", "path": "/name", "value": "longer"}, 413},
+		{"too large, and less", 0, true, map[string]any{"op": "replace", "path": "/properties", "value": map[string]any{}}, 0},
+	} {
+		doc := map[string]any{"name": "n", "properties": map[string]any{"a": piece}, "network_data": map[string]any{"a": strings.Repeat("x", 1000<<10)},
+			"instance_info": map[string]any{"a": strings.Repeat("x", 450<<10), "configdrive": strings.Repeat("x", tt.drive)}}
+		if tt.large {
+			doc["driver_info"] = map[string]any{"a": piece}
+		}
+		p, err := ParsePatch([]any{tt.op}, MaxVersion, []string{"extra", "name", "properties"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, text := 0, ""
+		if err := p.Apply(doc); err != nil {
+			got, text = err.Status, err.Message
+		}
+		if got != tt.want || got != 0 && !strings.Contains(text, "1572864 bytes") {
+			t.Errorf("%s = %d %s, want %d", tt.name, got, text, tt.want)
 		}
 	}
 }

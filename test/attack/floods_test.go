@@ -273,6 +273,14 @@ func TestNodesStaySmall(t *testing.T) {
 	w.want(413, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","extra":{"a":"`+large+`"}}`)
 	w.want(413, olga, "POST", "/v1/ports", `{"node_uuid":"`+w.id("n")+`","address":"52:54:00:00:00:02","extra":{"a":"`+large+`"}}`)
 	w.want(413, olga, "POST", "/v1/allocations", `{"resource_class":"x","extra":{"a":"`+large+`"}}`)
+	w.want(413, olga, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":"MAX","raid_level":"1","volume_name":"`+large+`"}]}`, newest...)
+	// Fields that are small enough each are not too many together.
+	wide := strings.Repeat("x", 900<<10)
+	w.want(200, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info/a","value":"`+wide+`"}]`, newest...)
+	if out := w.want(413, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/network_data","value":{"links":[],"networks":[],"services":[{"type":"dns","address":"`+wide+`"}]}}]`, newest...); !strings.Contains(out, "1572864 bytes") {
+		t.Errorf("1.8 MB together: %s", out)
+	}
+	w.want(200, olga, "PATCH", "/v1/nodes/n", `[{"op":"remove","path":"/instance_info/a"}]`, newest...)
 	if n := len(w.want(200, root, "GET", "/v1/nodes/n", "")); n > 300<<10 {
 		t.Errorf("the node has %d bytes", n)
 	}

@@ -303,7 +303,7 @@ func newAllocation(c *call.Call, k *resource.Kind[node.Allocation, rest.Allocati
 	if fault := k.Schema.Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for allocation: %s", fault)
 	}
-	if err := rest.Oversized(d, nil); err != nil {
+	if err := rest.Oversized(d, nil, 0); err != nil {
 		return nil, err
 	}
 	a := &node.Allocation{State: node.AllocationAllocating, ResourceClass: document.Text(d, "resource_class"), Extra: document.Object(d, "extra")}

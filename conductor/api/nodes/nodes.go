@@ -332,7 +332,7 @@ func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, e
 	if fault := schema.Check(b); fault != "" {
 		return nil, rest.BadRequest("Schema error for node: %s", fault)
 	}
-	if err := rest.Oversized(b, nil); err != nil {
+	if err := rest.Oversized(b, nil, 0); err != nil {
 		return nil, err
 	}
 	for name := range b {

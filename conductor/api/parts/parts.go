@@ -109,6 +109,9 @@ func (s *Handlers) putRAID(ctx context.Context, c *call.Call) (*call.Reply, erro
 	if err != nil {
 		return nil, err
 	}
+	if err := rest.Oversized(map[string]any{"target_raid_config": config}, nil, 0); err != nil {
+		return nil, err
+	}
 	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
 		return nil, nerr

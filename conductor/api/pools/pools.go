@@ -175,7 +175,7 @@ func (s *Handlers) set(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	if fault := schema.Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for pool: %s", fault)
 	}
-	if err := rest.Oversized(d, nil); err != nil {
+	if err := rest.Oversized(d, nil, 0); err != nil {
 		return nil, err
 	}
 	p := node.Pool{Head: node.Head{Name: name}}

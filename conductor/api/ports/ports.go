@@ -432,7 +432,7 @@ func (s *Handlers) createPort(ctx context.Context, c *call.Call) (*call.Reply, e
 	if fault := portSchema.Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for port: %s", fault)
 	}
-	if err := rest.Oversized(d, nil); err != nil {
+	if err := rest.Oversized(d, nil, 0); err != nil {
 		return nil, err
 	}
 	if _, ok := d["node_ident"]; ok && c.Version < rest.VersionPortNodeName {

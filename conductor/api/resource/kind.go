@@ -308,7 +308,7 @@ func (k *Kind[T, R]) create(ctx context.Context, c *call.Call) (*call.Reply, err
 	if fault := k.Schema.Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for %s: %s", k.Body, fault)
 	}
-	if err := rest.Oversized(d, nil); err != nil {
+	if err := rest.Oversized(d, nil, 0); err != nil {
 		return nil, err
 	}
 	for name := range d {

@@ -16,6 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/guard"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -195,8 +196,11 @@ func Remember(f *hook.Found, before []byte) error {
 	return nil
 }
 
-// acceptable refuses what rules made of a node and what could not be stored, or used.
+// acceptable refuses what hooks and rules made of a node and what could not be stored, or used.
 func (t Taker) acceptable(ctx context.Context, was, n *node.Node) error {
+	if err := limit.Oversized(attributes(n), []string{"description", "driver_info", "extra", "properties"}, limit.DocumentSize(attributes(was))); err != nil {
+		return fmt.Errorf("an inspection rule or hook made the node too large: %w", err)
+	}
 	if n.Name != was.Name && n.Name != "" {
 		switch other, err := t.Store.Node(ctx, n.Name); {
 		case errors.Is(err, node.ErrNotFound):
@@ -213,4 +217,9 @@ func (t Taker) acceptable(ctx context.Context, was, n *node.Node) error {
 		n.MaintenanceReason = "set by an inspection rule"
 	}
 	return nil
+}
+
+// attributes are those that an inspection can make larger.
+func attributes(n *node.Node) map[string]any {
+	return map[string]any{"description": n.Description, "driver_info": n.DriverInfo, "extra": n.Extra, "instance_info": n.InstanceInfo, "properties": n.Properties}
 }

@@ -57,6 +57,8 @@ func TestTake(t *testing.T) {
 		{"taken", `[{actions: [{op: set-attribute, args: {path: extra/rack, value: "7"}}]}]`, inventory, "", true},
 		{"a rule fails", `[{actions: [{op: set-attribute, args: {path: extra/rack, value: "7"}}, {op: fail, args: {msg: "no such rack"}}]}]`, inventory, "no such rack", true},
 		{"a driver that there is not", `[{actions: [{op: set-attribute, args: {path: driver, value: gone}}]}]`, inventory, "not enabled", true},
+		{"too large", `[{actions: [{op: set-attribute, args: {path: extra/rack, value: "7"}}, {op: set-attribute, args: {path: extra/all, value: "{plugin_data[seen]}"}}]}]`,
+			strings.Replace(inventory, "1}", `"`+strings.Repeat("x", 70<<10)+`"}`, 1), "extra is larger than 65536 bytes", true},
 		{"unreadable", `[]`, `{"inventory":7}`, "can't be read", false},
 	} {
 		tk, n := taker(t, c.rules)
