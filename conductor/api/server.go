@@ -53,6 +53,7 @@ type keeper interface {
 	History(ctx context.Context, nodeUUID string, limit int) ([]node.HistoryEntry, error)
 	Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
+	Results(ctx context.Context, nodeUUID string) (map[string]json.RawMessage, error)
 	Inventory(ctx context.Context, nodeUUID string) ([]byte, error)
 	Backfill(ctx context.Context, a *node.Allocation, nodeUUID string, fits func(a *node.Allocation, n *node.Node) error) error
 	DeleteAllocation(ctx context.Context, uuid, user string, removable func(a *node.Allocation, n *node.Node) error) error

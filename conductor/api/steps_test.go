@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
@@ -63,4 +64,31 @@ func TestSteps(t *testing.T) {
 		t.Errorf("the newest is %v", clean)
 	}
 	f.want(404, "GET", "/ingot/v1/nodes/nobody/steps", "")
+	f.want(400, "GET", "/ingot/v1/nodes/n/steps?full=perhaps", "")
+}
+
+// TestLargeResults: a result that is stored apart is in the answer when it is asked for, with its passwords masked; one of which only a reference is
+// left is shown as its size.
+func TestLargeResults(t *testing.T) {
+	omitted := json.RawMessage(`{"omitted_bytes":70000}`)
+	f := newFixture(t, Config{}, node.Node{Name: "n", Provision: node.Manageable, Past: map[node.Phase]*node.Job{
+		node.PhaseClean: {ID: "c", Phase: node.PhaseClean, Steps: []node.JobStep{{Name: "a", Result: omitted, ResultRef: "kept"}, {Name: "b", Result: omitted, ResultRef: "gone"}}},
+	}})
+	n, err := f.st.Node(t.Context(), "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.st.Change(t.Context(), n.UUID, func(_ *node.Node, also *node.Also) error {
+		also.Results = []node.LargeResult{{Ref: "kept", Doc: json.RawMessage(`{"text":"` + strings.Repeat("x", 70_000) + `","ipmi_password":"secret"}`)}}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for query, want := range map[string]bool{"": false, "?full=false": false, "?full=true": true} {
+		steps := f.want(200, "GET", "/ingot/v1/nodes/n/steps"+query, "")["past"].([]any)[0].(map[string]any)["steps"].([]any)
+		a, b := steps[0].(map[string]any)["result"].(map[string]any), steps[1].(map[string]any)["result"].(map[string]any)
+		if text, _ := a["text"].(string); (len(text) == 70_000) != want || want && a["ipmi_password"] != "******" || b["omitted_bytes"] != 70_000.0 {
+			t.Errorf("steps%s: %.100v and %v", query, a, b)
+		}
+	}
 }

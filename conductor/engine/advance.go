@@ -141,7 +141,8 @@ func (e *Engine) conductorStep(ctx context.Context, p *pass, s *node.JobStep) (t
 		p.edit(func(n *node.Node, also *node.Also) error {
 			j := n.Job
 			c := j.Current()
-			c.Status, c.StartedAt, c.Result = node.StepRunning, time.Now().UTC(), nil
+			c.Status, c.StartedAt = node.StepRunning, time.Now().UTC()
+			c.SetResult(nil)
 			j.Note, j.Attempt, j.BegunAt = "", 0, c.StartedAt
 			if j.Detail == pausedDetail {
 				j.Detail = ""
@@ -311,7 +312,9 @@ func (p *pass) fail(ctx context.Context, reason string) error {
 func (e *Engine) stepDone(n *node.Node, also *node.Also, result json.RawMessage) error {
 	j := n.Job
 	c := j.Current()
-	c.Status, c.EndedAt, c.Result = node.StepDone, time.Now().UTC(), result
+	c.Status, c.EndedAt = node.StepDone, time.Now().UTC()
+	c.SetResult(result)
+	record.Shorten(j, j.Index, also)
 	e.mark(n, also, node.MarkStepDone, c.Name)
 	detail := j.Detail
 	record.ToNext(j)

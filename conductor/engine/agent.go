@@ -282,13 +282,13 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 	e.planSent(n, also)
 	defer func() { // once it was used; steps that were inserted have moved it
 		if i < len(j.Steps) {
-			record.Shorten(&j.Steps[i])
+			record.Shorten(j, i, also)
 		}
 	}()
 	now := time.Now().UTC()
 	switch r.Outcome {
 	case node.OutcomeFailed:
-		s.Result = r.Result // a step may have found out something all the same
+		s.SetResult(r.Result) // a step may have found out something all the same
 		if j.Abort {
 			return nil // the end of the plan follows
 		}
@@ -302,7 +302,7 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 
 	case node.OutcomeRerun:
 		s.RunsAgain = now.Add(max(r.After, 0))
-		s.Result = r.Result
+		s.SetResult(r.Result)
 		j.Detail = fmt.Sprintf("step %s runs again after %s", r.Name, r.After)
 		return nil
 
@@ -311,14 +311,17 @@ func (e *Engine) stepResult(ctx context.Context, n *node.Node, also *node.Also, 
 		if s.Status == node.StepDone {
 			return nil
 		}
-		s.Status, s.EndedAt, s.Result, s.RunsAgain = node.StepDone, now, r.Result, time.Time{}
+		s.Status, s.EndedAt, s.RunsAgain = node.StepDone, now, time.Time{}
+		s.SetResult(r.Result)
 		j.Index = max(j.Index, i+1)
 		name := s.Name
 		switch r.Outcome {
 		case node.OutcomeDone:
 			return e.useResult(ctx, n, also, s)
 		case node.OutcomeRunNext:
-			record.Insert(j, e.cfg.AgentSteps, i+1, r.Next)
+			if err := record.Insert(j, e.cfg.AgentSteps, i+1, r.Next); err != nil {
+				return e.fail(n, also, fmt.Sprintf("step %s asks for too much: %v", name, err))
+			}
 		case node.OutcomeReboot:
 			return e.rebootThenGoOn(n, also, name)
 		case node.OutcomeHold:

@@ -7,12 +7,16 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/engine/findings"
 	"github.com/ingot-metal/ingot/conductor/engine/record"
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
 // useResult applies what a step found out.
 func (e *Engine) useResult(ctx context.Context, n *node.Node, also *node.Also, s *node.JobStep) error {
 	if record.MakesArrays(s) {
+		if len(s.Result) > limit.Attribute {
+			return e.fail(n, also, fmt.Sprintf("step %s tells of arrays in %d bytes, more than the %d that raid_config may have", s.Name, len(s.Result), limit.Attribute))
+		}
 		return record.UseRAID(n, s)
 	}
 	switch s.Name {

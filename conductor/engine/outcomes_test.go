@@ -295,3 +295,39 @@ func TestPlanEndsLate(t *testing.T) {
 		t.Errorf("the job is at %q of step %d of plan %q, want where it was", n.Job.Note, n.Job.Index, n.Job.PlanID)
 	}
 }
+
+// TestLargeResultStaysReadable: what a step found out that is too large for the node is stored apart, also that of a step that failed.
+func TestLargeResultStaysReadable(t *testing.T) {
+	large := json.RawMessage(`"` + strings.Repeat("x", 100<<10) + `"`)
+	w, m := outcomeWorld(t)
+	script(m, map[string][]node.StepResult{"a": {{Outcome: node.OutcomeDone, Result: large}}, "b": {{Outcome: node.OutcomeFailed, Error: "broken", Result: large}}})
+	if err := w.clean(m, "a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	n := w.untilState(m, node.Manageable, node.CleanFailed)
+	apart, err := w.store.Results(t.Context(), m.id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	for _, s := range n.Past[node.PhaseClean].Steps {
+		if s.ResultRef != "" && string(apart[s.ResultRef]) == string(large) && len(s.Result) < 100 {
+			found++
+		}
+	}
+	if found != 2 || n.Provision != node.CleanFailed {
+		t.Errorf("%s: %d of 2 results can be read", n.Provision, found)
+	}
+}
+
+// TestStepsWithoutEnd: a step that asks for steps that ask for steps fails the job when that is too large.
+func TestStepsWithoutEnd(t *testing.T) {
+	w, m := outcomeWorld(t)
+	script(m, map[string][]node.StepResult{"a": {{Outcome: node.OutcomeRunNext, Next: next(slices.Repeat([]string{"b"}, 600)...)}}})
+	if err := w.clean(m, "a"); err != nil {
+		t.Fatal(err)
+	}
+	if n := w.untilState(m, node.Manageable, node.CleanFailed); n.Provision != node.CleanFailed || !strings.Contains(n.LastError, "may have 512") {
+		t.Errorf("%s: %s", n.Provision, n.LastError)
+	}
+}

@@ -210,6 +210,7 @@ type JobStep struct {
 	Stall     time.Duration   `json:"stall,omitempty"`
 	Status    StepStatus      `json:"status"`
 	Result    json.RawMessage `json:"result,omitempty"`
+	ResultRef string          `json:"result_ref,omitempty"` // of a LargeResult, of which Result has the size only
 	StartedAt time.Time       `json:"started_at,omitzero"`
 	EndedAt   time.Time       `json:"ended_at,omitzero"`
 	// Under tells that the agent runs the step as part of the present plan's step before it, which asked for it: it has no place of its own
@@ -218,6 +219,9 @@ type JobStep struct {
 	// RunsAgain is when a step that asked to be run again will be; zero while it runs, and else.
 	RunsAgain time.Time `json:"runs_again,omitzero"`
 }
+
+// SetResult replaces what came out of the step.
+func (s *JobStep) SetResult(r json.RawMessage) { s.Result, s.ResultRef = r, "" }
 
 // StepStatus is how far one step is.
 type StepStatus string
@@ -301,6 +305,13 @@ type Also struct {
 	PortEdits []PortEdit
 	GonePorts []string // UUIDs of the node's ports that are removed
 	Inventory []byte   // JSON; nil: as it was
+	Results   []LargeResult
+}
+
+// LargeResult is the result of a step that is stored apart from its node.
+type LargeResult struct {
+	Ref string // unguessable, so that it is one of the node's alone
+	Doc json.RawMessage
 }
 
 // PortEdit is a change of a port of the node. What differs between Was and Is is stored, whatever has become of the rest of the port since it

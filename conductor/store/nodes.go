@@ -279,6 +279,11 @@ func (s *Store) putAlso(tx *txn, id string, also node.Also) error {
 	if err := s.editPorts(tx, id, also); err != nil {
 		return err
 	}
+	for _, r := range also.Results {
+		if err := s.addResult(tx, id, r); err != nil {
+			return err
+		}
+	}
 	if also.Inventory != nil {
 		return s.setInventory(tx, id, also.Inventory)
 	}

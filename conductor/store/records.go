@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -169,6 +170,50 @@ func (s *Store) Inventory(ctx context.Context, nodeUUID string) ([]byte, error) 
 		return nil, fmt.Errorf("inventory of node %s: %w", nodeUUID, notFound(err))
 	}
 	return doc, nil
+}
+
+// keptResults is how many results of steps are kept apart for each node.
+const keptResults = 8
+
+func (s *Store) addResult(tx *txn, id string, r node.LargeResult) error {
+	sealed, err := s.sealer.Seal("result "+r.Ref, r.Doc)
+	if err != nil {
+		return err
+	}
+	if _, err := tx.Exec(`INSERT INTO results (node_uuid, ref, sealed) VALUES (?, ?, ?)`, id, r.Ref, sealed); err != nil {
+		return fmt.Errorf("write the result of a step: %w", err)
+	}
+	// Unlike rows of other tables these are large: none is more than needed.
+	_, err = tx.Exec(`DELETE FROM results WHERE node_uuid = ? AND seq <=
+		(SELECT seq FROM results WHERE node_uuid = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)`, id, id, keptResults)
+	if err != nil {
+		return fmt.Errorf("trim results: %w", err)
+	}
+	return nil
+}
+
+// Results returns the results of steps that are stored apart from a node, by their references: the newest ones.
+func (s *Store) Results(ctx context.Context, nodeUUID string) (map[string]json.RawMessage, error) {
+	rows, err := s.r.QueryContext(ctx, `SELECT ref, sealed FROM results WHERE node_uuid = ?`, strings.ToLower(nodeUUID))
+	if err != nil {
+		return nil, fmt.Errorf("results of node %s: %w", nodeUUID, err)
+	}
+	all, err := collect(rows, func(scan func(...any) error) (r node.LargeResult, err error) {
+		var sealed []byte
+		if err := scan(&r.Ref, &sealed); err != nil {
+			return r, err
+		}
+		r.Doc, err = s.sealer.Open("result "+r.Ref, sealed)
+		return r, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("results of node %s: %w", nodeUUID, err)
+	}
+	out := make(map[string]json.RawMessage, len(all))
+	for _, r := range all {
+		out[r.Ref] = r.Doc
+	}
+	return out, nil
 }
 
 const leaseColumns = `SELECT mac, ip, node_uuid, expires_at FROM leases `

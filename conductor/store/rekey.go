@@ -94,6 +94,7 @@ func (s *Store) reseal(tx *txn, to *seal.Sealer) error {
 	for _, t := range []struct{ table, id, column, purpose string }{
 		{"nodes", "uuid", "sealed", "'node ' || uuid"},
 		{"config_drives", "node_uuid", "sealed", "'config drive ' || node_uuid"},
+		{"results", "seq", "sealed", "'result ' || ref"},
 		{"resources", "seq", "doc", "kind || ' ' || uuid"},
 		{"key_check", "id", "sealed", "'" + checkPurpose + "'"},
 	} {

@@ -22,6 +22,12 @@ func secretsIn(t *testing.T, o store.Options) {
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := s.Change(t.Context(), n.UUID, func(_ *node.Node, also *node.Also) error {
+		also.Results = []node.LargeResult{{Ref: "r", Doc: []byte(`"secret-result"`)}}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Runbooks().Create(t.Context(), &node.Runbook{Description: "secret-text"}); err != nil {
 		t.Fatal(err)
 	}
@@ -43,6 +49,9 @@ func readable(t *testing.T, o store.Options) {
 	n, err := s.Node(t.Context(), "n")
 	if err != nil || n.DriverInfo["p"] != "secret-p" || n.InstanceInfo["configdrive"] != "secret-drive" {
 		t.Errorf("the node: %+v, %v", n, err)
+	}
+	if results, err := s.Results(t.Context(), n.UUID); err != nil || string(results["r"]) != `"secret-result"` {
+		t.Errorf("results: %s, %v", results, err)
 	}
 	books, err := s.Runbooks().List(t.Context(), "")
 	if err != nil || len(books) != 1 || books[0].Description != "secret-text" {

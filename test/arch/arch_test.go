@@ -75,7 +75,7 @@ var may = map[string][]string{
 	"conductor/node":            {},
 	"conductor/redact":          {},
 	"conductor/clean":           {},
-	"conductor/engine":          {"conductor/engine/...", "conductor/guard", "conductor/hardware", "conductor/inspect", "conductor/inspect/hook", "conductor/node", "conductor/power", "conductor/redact", "conductor/signoflife", "conductor/workload"},
+	"conductor/engine":          {"conductor/engine/...", "conductor/guard", "conductor/hardware", "conductor/inspect", "conductor/inspect/hook", "conductor/limit", "conductor/node", "conductor/power", "conductor/redact", "conductor/signoflife", "conductor/workload"},
 	"conductor/engine/instance": {"conductor/node", "conductor/redact", "proto/rootdevice"},
 	"conductor/engine/catalog":  {"conductor/node", "proto/steparg"},
 	"conductor/engine/start":    {"conductor/engine/catalog", "conductor/engine/instance", "conductor/node", "conductor/power", "conductor/signoflife"},

@@ -4,6 +4,7 @@ package own
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/http"
 	"time"
@@ -25,6 +26,7 @@ type keeper interface {
 	Node(ctx context.Context, ident string) (*node.Node, error)
 	Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error)
 	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
+	Results(ctx context.Context, nodeUUID string) (map[string]json.RawMessage, error)
 	Erasures(ctx context.Context, nodeUUID string) ([]erasure.Kept, error)
 	Fault() error
 }

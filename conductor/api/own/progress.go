@@ -2,6 +2,7 @@ package own
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,8 +16,8 @@ import (
 )
 
 // showJob makes what /ingot/v1 shows of the work in progress; nil when it is not to be seen. Arguments of steps are left out: they hold what the
-// tenant sent.
-func showJob(j *node.Job, v call.View) *rest.Job {
+// tenant sent. Results that are stored apart from the node are shown if they are in apart.
+func showJob(j *node.Job, v call.View, apart map[string]json.RawMessage) *rest.Job {
 	if j == nil || !v.Sees(j.StartedAt) {
 		return nil
 	}
@@ -34,6 +35,9 @@ func showJob(j *node.Job, v call.View) *rest.Job {
 		}
 		if v.Insides {
 			js.Result = redact.JSON(st.Result)
+			if doc := apart[st.ResultRef]; doc != nil {
+				js.Result = redact.JSON(doc)
+			}
 		}
 		out.Steps[i] = js
 	}
@@ -48,7 +52,7 @@ func (s *Handlers) getProgress(ctx context.Context, c *call.Call) (*call.Reply, 
 	v := c.View(n)
 	out := rest.Progress{
 		NodeUUID: n.UUID, ProvisionState: string(n.Provision), TargetProvisionState: rest.Null(n.TargetProvision),
-		PowerState: rest.Null(n.Power), LastError: rest.Null(n.LastError), Job: showJob(n.Job, v),
+		PowerState: rest.Null(n.Power), LastError: rest.Null(n.LastError), Job: showJob(n.Job, v, nil),
 		AgentConnected: n.Boot != nil && n.Boot.Connected && !n.Boot.Ended,
 	}
 	if !v.Insides {

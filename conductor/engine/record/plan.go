@@ -1,6 +1,7 @@
 package record
 
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -92,8 +93,24 @@ func PlanStep(j *node.Job, r node.StepRef) (*node.JobStep, int) {
 	return nil, 0
 }
 
+// How large a job may get by what its steps ask for.
+const (
+	mostSteps = 512
+	mostArgs  = 2 << 20 // bytes of all arguments
+)
+
 // Insert puts the steps that a step asked for behind it: the agent runs them before it goes on with its plan.
-func Insert(j *node.Job, table catalog.Table, at int, next []node.PlanStep) {
+func Insert(j *node.Job, table catalog.Table, at int, next []node.PlanStep) error {
+	args := 0
+	for _, s := range j.Steps {
+		args += len(s.Args)
+	}
+	for _, a := range next {
+		args += len(a.Args)
+	}
+	if n := len(j.Steps) + len(next); n > mostSteps || args > mostArgs {
+		return fmt.Errorf("the job would have %d steps with %d bytes of arguments, and may have %d with %d", n, args, mostSteps, mostArgs)
+	}
 	var asked []node.JobStep
 	for _, a := range next {
 		s, _ := table.Find(a.Interface, a.Name) // the agent itself refuses what it has not
@@ -106,4 +123,5 @@ func Insert(j *node.Job, table catalog.Table, at int, next []node.PlanStep) {
 		asked = append(asked, st)
 	}
 	j.Steps = slices.Insert(j.Steps, at, asked...)
+	return nil
 }

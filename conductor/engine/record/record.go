@@ -6,7 +6,7 @@
 package record
 
 import (
-	"encoding/json"
+	"crypto/rand"
 	"fmt"
 	"maps"
 	"slices"
@@ -59,22 +59,30 @@ func Pausable(n *node.Node, s *node.JobStep) bool {
 // keptResult is how long the result of a step may be to be kept with the node, which everybody reads who looks at the node.
 const keptResult = 64 << 10
 
-// Shorten leaves out the result of a step that is too long to be kept. What follows from it has been taken out of it before.
-func Shorten(s *node.JobStep) {
-	if len(s.Result) > keptResult {
-		s.Result = json.RawMessage(fmt.Sprintf(`{"omitted_bytes":%d}`, len(s.Result)))
+// keptResults is how long all results of a job may be together.
+const keptResults = 4 * keptResult
+
+// Shorten stores the result of a job's step i apart from the node if it is too long to be kept with it, by itself or with those of the other steps.
+// What follows from it has been taken out of it before.
+func Shorten(j *node.Job, i int, also *node.Also) {
+	s, all := &j.Steps[i], 0
+	for i := range j.Steps {
+		all += len(j.Steps[i].Result)
+	}
+	if omitted := fmt.Appendf(nil, `{"omitted_bytes":%d}`, len(s.Result)); len(s.Result) > len(omitted) && (len(s.Result) > keptResult || all > keptResults) {
+		s.ResultRef = rand.Text()
+		also.Results = append(also.Results, node.LargeResult{Ref: s.ResultRef, Doc: s.Result})
+		s.Result = omitted
 	}
 }
 
-// Remember keeps what came out of a node's job, which is over.
+// Remember keeps what came out of a node's job, which is over. Results have been shortened before.
 func Remember(n *node.Node) {
 	j := *n.Job
 	j.EndedAt = time.Now().UTC()
 	j.Steps = slices.Clone(j.Steps)
 	for i := range j.Steps {
-		s := &j.Steps[i]
-		s.Args = nil // may hold secrets
-		Shorten(s)
+		j.Steps[i].Args = nil // may hold secrets
 	}
 	past := map[node.Phase]*node.Job{}
 	maps.Copy(past, n.Past)

@@ -70,7 +70,9 @@ func TestPlanAnew(t *testing.T) {
 func TestInsert(t *testing.T) {
 	j := job()
 	j.Steps[1].Priority = 70
-	Insert(j, nil, 2, []node.PlanStep{{Interface: "deploy", Name: "x", Stall: time.Minute}})
+	if err := Insert(j, nil, 2, []node.PlanStep{{Interface: "deploy", Name: "x", Stall: time.Minute}}); err != nil {
+		t.Fatal(err)
+	}
 	if s := j.Steps[2]; s.Name != "x" || !s.Under || !s.InBand || s.Priority != 70 || s.Stall != time.Minute || len(j.Steps) != 7 {
 		t.Errorf("inserted %+v in %s", s, list(j))
 	}
@@ -110,14 +112,13 @@ func TestHowFar(t *testing.T) {
 	}
 }
 
-// TestRemember: a job that is over is kept without arguments, which may hold secrets, and without results that are too long.
+// TestRemember: a job that is over is kept without arguments, which may hold secrets.
 func TestRemember(t *testing.T) {
 	n := &node.Node{Job: job()}
 	n.Job.Steps[1].Args, n.Job.Steps[1].Result = json.RawMessage(`{"secret":1}`), json.RawMessage(`{"a":1}`)
-	n.Job.Steps[2].Result = json.RawMessage(`"` + strings.Repeat("x", keptResult) + `"`)
 	Remember(n)
 	past := n.Past[node.PhaseDeploy]
-	if past == nil || past.Steps[1].Args != nil || string(past.Steps[1].Result) != `{"a":1}` || string(past.Steps[2].Result) != fmt.Sprintf(`{"omitted_bytes":%d}`, keptResult+2) {
+	if past == nil || past.Steps[1].Args != nil || string(past.Steps[1].Result) != `{"a":1}` {
 		t.Fatalf("remembered %+v", past)
 	}
 	if n.Job.Steps[1].Args == nil {
@@ -125,11 +126,42 @@ func TestRemember(t *testing.T) {
 	}
 }
 
-func TestLongResultsAreNotKept(t *testing.T) {
-	for size, kept := range map[int]bool{keptResult: true, keptResult + 1: false} {
-		s := &node.JobStep{Result: []byte(strings.Repeat(" ", size))}
-		if Shorten(s); (len(s.Result) == size) != kept {
-			t.Errorf("of %d bytes %d are kept, want all: %v", size, len(s.Result), kept)
+// TestLongResultsAreStoredApart: a result that is too long for the node, or too long beside those of other steps, is stored apart, whole.
+func TestLongResultsAreStoredApart(t *testing.T) {
+	for _, tt := range []struct {
+		size, others int
+		apart        bool
+	}{
+		{keptResult, 0, false}, {keptResult + 1, 0, true}, {keptResult, keptResults - keptResult, false}, {keptResult, keptResults - keptResult + 1, true},
+		{10, keptResults, false},
+	} {
+		doc := strings.Repeat(" ", tt.size)
+		j := &node.Job{Steps: []node.JobStep{{Result: []byte(strings.Repeat(" ", tt.others))}, {Result: []byte(doc)}}}
+		var also node.Also
+		Shorten(j, 1, &also)
+		s := j.Steps[1]
+		switch {
+		case !tt.apart && (string(s.Result) != doc || s.ResultRef != "" || also.Results != nil):
+			t.Errorf("%d beside %d bytes: %d are kept, %d apart", tt.size, tt.others, len(s.Result), len(also.Results))
+		case tt.apart && (string(s.Result) != fmt.Sprintf(`{"omitted_bytes":%d}`, tt.size) || len(also.Results) != 1 || also.Results[0].Ref != s.ResultRef ||
+			s.ResultRef == "" || string(also.Results[0].Doc) != doc):
+			t.Errorf("%d beside %d bytes: kept %.40s, ref %q, %d apart", tt.size, tt.others, s.Result, s.ResultRef, len(also.Results))
 		}
+	}
+}
+
+// TestJobsAreBounded: steps can't ask for other steps without end.
+func TestJobsAreBounded(t *testing.T) {
+	j := job()
+	var err error
+	for i := 0; err == nil && i < mostSteps; i++ {
+		err = Insert(j, nil, 1, []node.PlanStep{{Interface: "deploy", Name: "x"}})
+	}
+	if err == nil || len(j.Steps) != mostSteps {
+		t.Errorf("%d steps, %v", len(j.Steps), err)
+	}
+	j = job()
+	if err := Insert(j, nil, 1, []node.PlanStep{{Args: make([]byte, mostArgs+1)}}); err == nil || len(j.Steps) != len(job().Steps) {
+		t.Errorf("large arguments = %v, %d steps", err, len(j.Steps))
 	}
 }

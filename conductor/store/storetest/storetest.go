@@ -39,6 +39,7 @@ func Run(t *testing.T, open func(t *testing.T) *store.Store) {
 		{"History", history},
 		{"Marks", marks},
 		{"Inventory", inventory},
+		{"Results", results},
 		{"Leases", leases},
 		{"DeleteNode", deleteNode},
 		{"Resources", resources},
@@ -513,6 +514,25 @@ func inventory(t *testing.T, ctx context.Context, s *store.Store) {
 		if got, err := s.Inventory(ctx, n.UUID); err != nil || string(got) != doc {
 			t.Errorf("Inventory = %s, %v, want %s", got, err, doc)
 		}
+	}
+}
+
+func results(t *testing.T, ctx context.Context, s *store.Store) {
+	n, other := create(t, s, &node.Node{}), create(t, s, &node.Node{})
+	for i := range 10 {
+		if _, err := s.Change(ctx, n.UUID, func(_ *node.Node, also *node.Also) error {
+			also.Results = []node.LargeResult{{Ref: fmt.Sprint("r", i), Doc: fmt.Appendf(nil, `{"i":%d}`, i)}}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := s.Results(ctx, strings.ToUpper(n.UUID))
+	if err != nil || len(got) != 8 || string(got["r9"]) != `{"i":9}` || got["r1"] != nil {
+		t.Errorf("Results after 10 = %s, %v, want the newest 8", got, err)
+	}
+	if got, err := s.Results(ctx, other.UUID); err != nil || len(got) != 0 {
+		t.Errorf("Results of another node = %s, %v", got, err)
 	}
 }
 
