@@ -44,6 +44,8 @@ func (r refusal) Error() string { return string(r) }
 
 // Enroll trades a boot token for a client certificate.
 func (s *Server) Enroll(ctx context.Context, req *agentv1.EnrollRequest) (*agentv1.EnrollResponse, error) {
+	meter := meterOf(ctx)
+	defer func() { meter.Free(meter.Message()) }()
 	from := remote(ctx)
 	nodeUUID, csr, err := checkEnroll(req)
 	if err != nil {

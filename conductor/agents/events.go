@@ -27,7 +27,7 @@ import (
 
 // work tells the engine that the agent is there, then takes its events in order until the session ends. Results go through a queue
 // of their own, so that progress and log lines behind a result don't wait for the disk.
-func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan *agentv1.AgentMessage) {
+func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan message) {
 	if err := s.engine.AgentUp(ss.ctx, agentState(ss.id, hello, address(ss.ctx))); err != nil {
 		if _, stale := s.check(ss.ctx, ss); stale != nil {
 			ss.end(stale)
@@ -37,14 +37,14 @@ func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan *agentv
 		ss.end(status.Error(codes.Unavailable, "the conductor can't take this agent now, try again"))
 		return
 	}
-	results := make(chan *agentv1.Event, 64)
+	results := make(chan message, 64)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for e := range results {
-			if !s.result(ss, e) {
-				return
-			}
+		on := true
+		for m := range results {
+			on = on && s.result(ss, m.GetEvent())
+			ss.meter.Free(m.size)
 		}
 	}()
 	defer func() {
@@ -59,16 +59,19 @@ func (s *Server) work(ss *session, hello *agentv1.Hello, received <-chan *agentv
 			e := m.GetEvent()
 			switch {
 			case e == nil:
+				ss.meter.Free(m.size)
 				ss.end(status.Error(codes.InvalidArgument, "only events may follow hello"))
 				return
 			case e.Seq > 0:
 				select {
-				case results <- e:
+				case results <- m:
 				case <-ss.ctx.Done():
+					ss.meter.Free(m.size)
 					return
 				}
 			default:
 				s.notice(ss, e)
+				ss.meter.Free(m.size)
 			}
 		}
 	}

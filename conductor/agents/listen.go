@@ -34,7 +34,7 @@ const idleTime = 2 * time.Minute
 
 func (s *Server) newServers(alive time.Duration) {
 	common := []grpc.ServerOption{
-		grpc.Creds(shaken{}),
+		grpc.Creds(shaken{s.cfg.Bodies}),
 		grpc.ConnectionTimeout(limit.HeaderTime),
 		grpc.MaxHeaderListSize(16 << 10),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
@@ -42,7 +42,7 @@ func (s *Server) newServers(alive time.Duration) {
 	}
 	s.grpc = grpc.NewServer(append(common,
 		grpc.MaxRecvMsgSize(maxMessage),
-		grpc.MaxConcurrentStreams(16), // an agent has one; the rest is for reconnects that overlap
+		grpc.MaxConcurrentStreams(4), // an agent has one, and a second to renew its certificate; the rest is for reconnects that overlap
 	)...)
 	s.strange = grpc.NewServer(append(common,
 		grpc.MaxRecvMsgSize(limit.EnrollMessage),
@@ -165,10 +165,16 @@ func (q *queue) Close() error {
 
 func (q *queue) Addr() net.Addr { return q.addr }
 
-// shaken is the credentials of connections whose TLS handshake is done.
-type shaken struct{}
+// shaken is the credentials of connections whose TLS handshake is done. What comes over them counts as bodies of requests do.
+type shaken struct{ bodies *limit.Budget }
 
-func (shaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+// met is what is known of a connection.
+type met struct {
+	credentials.TLSInfo
+	meter *limit.Metered
+}
+
+func (s shaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	t, ok := c.(*tls.Conn)
 	if !ok {
 		return nil, nil, errors.New("a connection without TLS")
@@ -177,7 +183,8 @@ func (shaken) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error
 	if state.NegotiatedProtocol != "h2" {
 		return nil, nil, errors.New("the agent does not speak HTTP/2")
 	}
-	return c, credentials.TLSInfo{State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, nil
+	m := s.bodies.Meter(c, len(state.VerifiedChains) > 0)
+	return m, met{credentials.TLSInfo{State: state, CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: credentials.PrivacyAndIntegrity}}, m}, nil
 }
 
 func (shaken) ClientHandshake(context.Context, string, net.Conn) (net.Conn, credentials.AuthInfo, error) {

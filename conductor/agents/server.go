@@ -21,6 +21,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/swarm"
 	"github.com/ingot-metal/ingot/proto/agentv1"
@@ -69,6 +70,8 @@ type Config struct {
 	// Erased, unless nil, is handed the result of every step, failed ones too, before the engine is: it keeps the reports of erased disks.
 	// It is called again when a result comes again.
 	Erased func(ctx context.Context, nodeUUID string, result []byte) error
+	// Bodies is what the messages of agents count in; nil bounds nothing.
+	Bodies *limit.Budget
 	// Discovery, unless nil, makes nodes of machines that nobody told of.
 	Discovery *Discovery
 	// Swarm, unless nil, introduces agents that write the same image to each other.

@@ -23,6 +23,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/agents"
 	"github.com/ingot-metal/ingot/conductor/agents/agentstest"
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/store"
 	"github.com/ingot-metal/ingot/conductor/store/storetest"
@@ -124,7 +125,7 @@ func newRig(t *testing.T) *rig {
 func (r *rig) serve(addr string) {
 	r.t.Helper()
 	var err error
-	r.srv, err = agents.New(r.st, r.brain, r.ca, agents.Config{Dir: r.dir, Names: []string{"127.0.0.1"}, Hostname: "test",
+	r.srv, err = agents.New(r.st, r.brain, r.ca, agents.Config{Dir: r.dir, Names: []string{"127.0.0.1"}, Hostname: "test", Bodies: limit.NewBudget(256<<20, 224<<20),
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 		Now:      func() time.Time { return time.Now().Add(time.Duration(r.clock.Load())) }}, nil)
 	if err != nil {
@@ -725,5 +726,63 @@ func TestKexec(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestMessagesCountUntilTheyAreWorkedOff: an agent can't have more waiting than agents may hold in all: its connection ends. What was worked off, or
+// lost with a connection, does not count any more.
+func TestMessagesCountUntilTheyAreWorkedOff(t *testing.T) {
+	r := newRig(t)
+	_, a := r.boot("one")
+	if err := a.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	result := func(seq uint64) *agentv1.AgentMessage {
+		return &agentv1.AgentMessage{Body: &agentv1.AgentMessage_Event{Event: &agentv1.Event{Seq: seq, Body: &agentv1.Event_StepFinished{
+			StepFinished: &agentv1.StepFinished{Name: "x", Result: make([]byte, 14<<20)}}}}}
+	}
+	open := func() (agentv1.Agents_SessionClient, func() error) {
+		t.Helper()
+		stream, _, closeConn, err := a.Open(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream, closeConn
+	}
+	stream, closeConn := open()
+	wait(t, "the agent is up", func() bool { return r.brain.get(func() bool { return len(r.brain.ups) == 1 }) })
+	r.brain.mu.Lock() // nothing is worked off
+	ended := make(chan error, 1)
+	go func() {
+		_, err := stream.Recv()
+		ended <- err
+	}()
+	for seq := uint64(1); seq <= 3 && stream.Send(result(seq)) == nil; seq++ {
+	}
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("three results of 14 MiB wait together")
+	}
+	r.brain.mu.Unlock()
+	closeConn()
+
+	seq := uint64(2) // of which the conductor may have had the first before the end
+	for range 4 {
+		stream, closeConn := open()
+		seq++
+		if err := stream.Send(result(seq)); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				t.Fatalf("result %d: %v", seq, err)
+			}
+			if m.GetAck().GetSeq() == seq {
+				break
+			}
+		}
+		closeConn()
 	}
 }

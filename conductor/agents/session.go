@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/agentv1"
 )
@@ -39,6 +39,7 @@ const cleanup = 10 * time.Second
 type session struct {
 	id     identity
 	stream agentv1.Agents_SessionServer
+	meter  *limit.Metered
 	log    *slog.Logger
 
 	ctx  context.Context // ends with the session; its cause is the status that the agent gets
@@ -70,7 +71,7 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	ctx, end := context.WithCancelCause(stream.Context())
 	defer end(nil)
 	ss := &session{
-		id: id, stream: stream, ctx: ctx, end: end, gone: make(chan struct{}),
+		id: id, stream: stream, meter: meterOf(ctx), ctx: ctx, end: end, gone: make(chan struct{}),
 		log: s.log.With("node", id.node),
 		out: make(chan outgoing, 16), ackNews: make(chan struct{}, 1), bundled: make(chan struct{}, 1),
 		logs: budget{size: 500, every: 10 * time.Second}, swarm: swarming{news: make(chan struct{}, 1)},
@@ -78,7 +79,7 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 	defer close(ss.gone)
 
 	// Everything that is received goes through one goroutine; this one sends. gRPC ends the receiver when this function returns.
-	received := make(chan *agentv1.AgentMessage)
+	received := make(chan message)
 	go ss.receive(received)
 
 	hello, err := ss.hello(received)
@@ -123,7 +124,7 @@ func (s *Server) authenticate(ctx context.Context) (identity, error) {
 	if !ok {
 		return identity{}, status.Error(codes.Unauthenticated, "no connection")
 	}
-	info, ok := p.AuthInfo.(credentials.TLSInfo)
+	info, ok := p.AuthInfo.(met)
 	if !ok || len(info.State.VerifiedChains) == 0 {
 		return identity{}, status.Error(codes.Unauthenticated, "a session needs the client certificate from enrolment")
 	}
@@ -134,27 +135,46 @@ func (s *Server) authenticate(ctx context.Context) (identity, error) {
 	return id, nil
 }
 
+// meterOf gives the meter of the connection that a call came over.
+func meterOf(ctx context.Context) *limit.Metered {
+	if p, ok := peer.FromContext(ctx); ok {
+		if m, ok := p.AuthInfo.(met); ok {
+			return m.meter
+		}
+	}
+	return (*limit.Budget)(nil).Meter(nil, false)
+}
+
+// message is one from the agent. It has size bytes of the budget for bodies, which whoever is done with it gives back.
+type message struct {
+	*agentv1.AgentMessage
+	size int64
+}
+
 // receive hands on what the agent sends until the stream ends.
-func (ss *session) receive(to chan<- *agentv1.AgentMessage) {
+func (ss *session) receive(to chan<- message) {
 	for {
 		m, err := ss.stream.Recv()
 		if err != nil {
 			ss.end(err)
 			return
 		}
+		size := ss.meter.Message()
 		select {
-		case to <- m:
+		case to <- message{m, size}:
 		case <-ss.ctx.Done():
+			ss.meter.Free(size)
 			return
 		}
 	}
 }
 
-func (ss *session) hello(received <-chan *agentv1.AgentMessage) (*agentv1.Hello, error) {
+func (ss *session) hello(received <-chan message) (*agentv1.Hello, error) {
 	timer := time.NewTimer(helloWait)
 	defer timer.Stop()
 	select {
 	case m := <-received:
+		defer ss.meter.Free(m.size)
 		h := m.GetHello()
 		switch {
 		case h == nil:

@@ -168,8 +168,9 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err != nil {
 		return fmt.Errorf("agents.advertise: %w", err)
 	}
+	bodies := limit.NewBudget(int64(cfg.Limits.BodyBytes), int64(cfg.Limits.BodyBytesAuthenticated))
 	ag, err := agents.New(st, en, ca, agents.Config{
-		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Discovery: discoveries, Names: []string{reachHost, cfg.Name()}, Hostname: cfg.Name(), Erased: erased(book, st),
+		Dir: cfg.DataDir, Swarm: swarmOf(cfg, st), Discovery: discoveries, Names: []string{reachHost, cfg.Name()}, Hostname: cfg.Name(), Erased: erased(book, st), Bodies: bodies,
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 	}, log)
 	if err != nil {
@@ -205,7 +206,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 	handler, err := api.New(st, en, api.Config{
 		Warmth: en, PoolPace: poolPace(cfg), Hostname: cfg.Name(), LockWait: lockWait,
-		Bodies: limit.NewBudget(int64(cfg.Limits.BodyBytes), int64(cfg.Limits.BodyBytesAuthenticated)), Drivers: types,
+		Bodies: bodies, Drivers: types,
 		Events: hub, Progresses: en.Progresses, MaskRules: inspections.Mask, ErasureKey: string(book.Key.PEM()),
 		Certificates: certificates(cfg),
 		Authenticate: who, NoRamdisk: !cfg.API.Ramdisk, PublicURL: strings.TrimSuffix(cfg.API.PublicURL, "/"),

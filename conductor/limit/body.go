@@ -28,43 +28,52 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("The body is larger than the %d bytes allowed here.", e.Limit)
 }
 
-// Budget bounds the bytes of all bodies that are in memory at one time. Callers that nobody authenticated share what is not reserved.
-// Nil bounds nothing. Safe for concurrent use.
+// Budget bounds the bytes of all bodies that are in memory at one time, and of messages of agents. Callers that nobody authenticated share what is
+// not reserved; agents have as much again, so that one that was broken into can't keep people out. Nil bounds nothing. Safe for concurrent use.
 type Budget struct {
 	total, reserved int64
 
-	mu        sync.Mutex
-	used      int64
-	anonymous int64 // of used
+	mu   sync.Mutex
+	used [callers]int64
 }
+
+// caller is whose bytes are counted.
+type caller int
+
+// leastAgents is what agents need: two messages of the largest kind.
+const leastAgents = 32 << 20
+
+const (
+	anonymous caller = iota
+	agent            // with a certificate
+	known            // authenticated
+	callers
+)
 
 // NewBudget makes a budget of total bytes, of which reserved are for authenticated callers alone.
 func NewBudget(total, reserved int64) *Budget { return &Budget{total: total, reserved: reserved} }
 
-func (b *Budget) take(n int64, known bool) bool {
+func (b *Budget) take(n int64, who caller) bool {
 	if b == nil {
 		return true
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.used+n > b.total || !known && b.anonymous+n > b.total-b.reserved {
+	most := [callers]int64{anonymous: b.total - b.reserved, agent: max(b.total-b.reserved, leastAgents), known: b.total}[who]
+	if b.used[who]+n > most || b.used[anonymous]+b.used[agent]+b.used[known]+n > b.total {
 		return false
 	}
-	if b.used += n; !known {
-		b.anonymous += n
-	}
+	b.used[who] += n
 	return true
 }
 
-func (b *Budget) give(n int64, known bool) {
+func (b *Budget) give(n int64, who caller) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.used -= n; !known {
-		b.anonymous -= n
-	}
+	b.used[who] -= n
 }
 
 // Body reads the body of one request. Close gives back what it has of the budget.
@@ -72,29 +81,29 @@ type Body struct {
 	r      io.Reader
 	w      http.ResponseWriter
 	budget *Budget
-	known  bool
+	who    caller
 	limit  int64
 	read   int64
 	taken  int64
 	begin  time.Time
 }
 
-// Open begins to read the body of a request, of at most limit bytes. known tells that the caller is authenticated; who is not gets no
+// Open begins to read the body of a request, of at most limit bytes. Who is not authenticated gets no
 // more than AnonymousBody.
-func (b *Budget) Open(w http.ResponseWriter, r *http.Request, limit int64, known bool) *Body {
-	if !known {
-		limit = min(limit, AnonymousBody)
+func (b *Budget) Open(w http.ResponseWriter, r *http.Request, limit int64, authenticated bool) *Body {
+	if !authenticated {
+		return b.open(w, r, min(limit, AnonymousBody), anonymous)
 	}
 	return b.open(w, r, limit, known)
 }
 
 // OpenStream is Open for a body that is not kept in memory: it has a limit, but takes nothing from the budget.
 func OpenStream(w http.ResponseWriter, r *http.Request, limit int64) *Body {
-	return (*Budget)(nil).open(w, r, limit, false)
+	return (*Budget)(nil).open(w, r, limit, anonymous)
 }
 
-func (b *Budget) open(w http.ResponseWriter, r *http.Request, limit int64, known bool) *Body {
-	return &Body{r: http.MaxBytesReader(w, r.Body, limit), w: w, budget: b, known: known, limit: limit, begin: time.Now()}
+func (b *Budget) open(w http.ResponseWriter, r *http.Request, limit int64, who caller) *Body {
+	return &Body{r: http.MaxBytesReader(w, r.Body, limit), w: w, budget: b, who: who, limit: limit, begin: time.Now()}
 }
 
 // Read implements io.Reader. Its errors are ErrBusy, ErrSlow, a *TooLargeError, or those of the connection.
@@ -119,7 +128,7 @@ func (b *Body) Read(p []byte) (int, error) {
 
 // Charge takes n more bytes of the budget, for what is made of the body, and tells whether there were any.
 func (b *Body) Charge(n int64) bool {
-	if !b.budget.take(n, b.known) {
+	if !b.budget.take(n, b.who) {
 		return false
 	}
 	b.taken += n
@@ -128,6 +137,6 @@ func (b *Body) Charge(n int64) bool {
 
 // Close gives back what the body has of the budget. It does not close the request's body.
 func (b *Body) Close() {
-	b.budget.give(b.taken, b.known)
+	b.budget.give(b.taken, b.who)
 	b.taken = 0
 }

@@ -176,8 +176,8 @@ func TestBudgetKeepsAPartForThoseWhoAreKnown(t *testing.T) {
 	}
 	first.Close()
 	known.Close()
-	if b.used != 0 || b.anonymous != 0 {
-		t.Errorf("%d bytes, %d of them strangers', are taken by nobody", b.used, b.anonymous)
+	if b.used != [callers]int64{} {
+		t.Errorf("%v bytes are taken by nobody", b.used)
 	}
 	var tooLarge *TooLargeError
 	for _, known := range []bool{false, true} {
@@ -190,5 +190,68 @@ func TestBudgetKeepsAPartForThoseWhoAreKnown(t *testing.T) {
 	body := (*Budget)(nil).Open(httptest.NewRecorder(), httptest.NewRequest("POST", "/", strings.NewReader(strings.Repeat("x", AnonymousBody+1))), 1<<20, false)
 	if _, err := io.ReadAll(body); !errors.As(err, &tooLarge) || tooLarge.Limit != AnonymousBody {
 		t.Errorf("one byte more than a stranger may send: %v", err)
+	}
+}
+
+// TestMeteredConnection: what has arrived of a message counts until it is freed, and what is no data does not; half a message counts until its
+// connection is closed. What agents hold is not people's.
+func TestMeteredConnection(t *testing.T) {
+	const most = leastAgents
+	b := NewBudget(100<<20, 99<<20)
+	frame := func(kind byte, n int) []byte {
+		return append([]byte{byte(n >> 16), byte(n >> 8), byte(n), kind, 0, 0, 0, 0, 1}, make([]byte, n)...)
+	}
+	open := func() (*Metered, net.Conn) {
+		server, client := net.Pipe()
+		t.Cleanup(func() { client.Close() })
+		m := b.Meter(server, true)
+		go io.WriteString(client, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+		if _, err := io.ReadFull(m, make([]byte, prefaceSize)); err != nil {
+			t.Fatal(err)
+		}
+		return m, client
+	}
+	// send writes p in odd pieces, and reads what arrives.
+	send := func(m *Metered, c net.Conn, p []byte) error {
+		go func() {
+			for len(p) > 0 {
+				n, err := c.Write(p[:min(len(p), 7001)])
+				if p = p[n:]; err != nil {
+					return
+				}
+			}
+		}()
+		_, err := io.ReadFull(m, make([]byte, len(p)))
+		return err
+	}
+	m, c := open()
+	for range 3 {
+		if err := errors.Join(send(m, c, frame(6, 8)), send(m, c, frame(0, 10<<20)), send(m, c, frame(4, 6))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := m.Message(); n != 30<<20 {
+		t.Errorf("a message of 30 MiB counts as %d bytes", n)
+	}
+	half, hc := open()
+	if err := send(half, hc, frame(0, 2<<20)); err != nil {
+		t.Errorf("up to the limit: %v", err)
+	}
+	other, oc := open()
+	if err := send(other, oc, frame(0, 1)); !errors.Is(err, ErrBusy) {
+		t.Errorf("beyond %d bytes: %v", most, err)
+	}
+	if !b.take(99<<20-most, known) {
+		t.Error("agents keep people out")
+	}
+	half.Close()
+	if err := send(m, c, frame(0, 2<<20)); err != nil {
+		t.Errorf("after half a message has gone: %v", err)
+	}
+	m.Free(30 << 20)
+	m.Close()
+	other.Close()
+	if b.used != [callers]int64{known: 99<<20 - most} {
+		t.Errorf("in the end %v bytes are used", b.used)
 	}
 }

@@ -1,0 +1,99 @@
+package limit
+
+import (
+	"net"
+	"sync"
+)
+
+// Metered is an HTTP/2 connection, inside of TLS, over which messages come instead of bodies. What of a message has arrived is taken from the budget
+// before it is known how long the message is; when there is nothing left, Read fails with ErrBusy, which ends the connection.
+type Metered struct {
+	net.Conn
+	budget *Budget
+	who    caller
+
+	mu     sync.Mutex
+	held   int64
+	closed bool
+
+	// Only what frames of data hold counts, or pings would add up over months. Used by Read alone.
+	left   int // bytes of the frame, or of the preface, that are still to come
+	data   bool
+	header []byte // of the next frame, as far as it is here
+}
+
+// Lengths of HTTP/2 (RFC 9113): the client's preface, and the header of a frame.
+const (
+	prefaceSize = 24
+	headerSize  = 9
+)
+
+// Meter counts what comes over c. known tells whether it is an agent with a certificate.
+func (b *Budget) Meter(c net.Conn, known bool) *Metered {
+	who := anonymous
+	if known {
+		who = agent
+	}
+	return &Metered{Conn: c, budget: b, who: who, left: prefaceSize}
+}
+
+// Read implements net.Conn.
+func (m *Metered) Read(p []byte) (int, error) {
+	n, err := m.Conn.Read(p)
+	if c := m.count(p[:n]); c > 0 {
+		if !m.budget.take(c, m.who) {
+			return 0, ErrBusy
+		}
+		m.mu.Lock()
+		m.held += c
+		closed := m.closed
+		m.mu.Unlock()
+		if closed { // nobody else gives it back
+			m.Free(m.Message())
+		}
+	}
+	return n, err
+}
+
+// count gives how many bytes of p are in frames of data.
+func (m *Metered) count(p []byte) (n int64) {
+	for len(p) > 0 {
+		if m.left > 0 {
+			k := min(m.left, len(p))
+			if m.data {
+				n += int64(k)
+			}
+			m.left -= k
+			p = p[k:]
+			continue
+		}
+		k := min(headerSize-len(m.header), len(p))
+		m.header = append(m.header, p[:k]...)
+		p = p[k:]
+		if h := m.header; len(h) == headerSize {
+			m.left, m.data, m.header = int(h[0])<<16|int(h[1])<<8|int(h[2]), h[3] == 0, h[:0]
+		}
+	}
+	return n
+}
+
+// Message tells that a message has come whole. It returns how many bytes of the budget the caller has from now on, until Free.
+func (m *Metered) Message() int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.held
+	m.held = 0
+	return n
+}
+
+// Free gives back n bytes of Message.
+func (m *Metered) Free(n int64) { m.budget.give(n, m.who) }
+
+// Close gives back what of no message has come whole.
+func (m *Metered) Close() error {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	defer func() { m.Free(m.Message()) }()
+	return m.Conn.Close()
+}
