@@ -236,7 +236,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	if err := guarded(cfg, apiListener.Addr()); err != nil {
 		return errors.Join(err, apiListener.Close())
 	}
-	apiListener = limit.Listen(short.Listener(apiListener), "api", cfg.Limits.API(), clients, log)
+	limited := limit.ListenHTTP
+	if cfg.API.TLSCert != "" {
+		limited = limit.Listen
+	}
+	apiListener = limited(short.Listener(apiListener), "api", cfg.Limits.API(), clients, log)
 	if apiListener, err = encrypted(cfg, apiListener, log); err != nil {
 		return errors.Join(err, apiListener.Close())
 	}

@@ -1,12 +1,16 @@
 package limit
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -15,6 +19,13 @@ import (
 type Connections struct {
 	Total      int
 	PerAddress int // trusted proxies are exempt
+}
+
+// ListenHTTP is Listen for a server of HTTP without TLS: a connection too many is answered with 503 and Retry-After, as long as there are few such.
+func ListenHTTP(l net.Listener, name string, c Connections, clients *Clients, log *slog.Logger) net.Listener {
+	limited := Listen(l, name, c, clients, log).(*listener)
+	limited.answering = make(chan struct{}, answers)
+	return limited
 }
 
 // Listen puts the limits in front of l. A connection too many is closed as soon as it is accepted, which costs the peer as much as us.
@@ -33,6 +44,8 @@ type listener struct {
 	clients *Clients
 	log     *slog.Logger
 	now     func() time.Time
+	// answering has room for each connection that is being told that there are too many; nil if none is told.
+	answering chan struct{}
 
 	mu      sync.Mutex
 	total   int
@@ -54,10 +67,46 @@ func (l *listener) Accept() (net.Conn, error) {
 		if l.enter(at) {
 			return &conn{Conn: c, leave: sync.OnceFunc(func() { l.leave(at) })}, nil
 		}
+		select {
+		case l.answering <- struct{}{}:
+			go func() { // ends by itself, soon
+				defer func() { <-l.answering }()
+				refuse(c)
+			}()
+			continue
+		default: // no room, or no answers
+		}
 		if t, ok := c.(*net.TCPConn); ok {
 			t.SetLinger(0) // else each leaves a record behind in the kernel; it is closed either way
 		}
 		c.Close() // nothing was sent that could be lost
+	}
+}
+
+// How many connections are refused with an answer at one time, and how long that may take: clients take an answer for one only after they have sent
+// their request.
+const (
+	answers    = 64
+	answerTime = time.Second
+)
+
+func refuse(c net.Conn) {
+	defer c.Close()
+	if c.SetDeadline(time.Now().Add(answerTime)) != nil {
+		return
+	}
+	r, err := http.ReadRequest(bufio.NewReader(io.LimitReader(c, maxHeader)))
+	if err != nil {
+		return
+	}
+	const text = "Too many connections are open: try again in a moment.\n"
+	resp := &http.Response{StatusCode: http.StatusServiceUnavailable, ProtoMajor: 1, ProtoMinor: 1, Request: r, Close: true, ContentLength: int64(len(text)),
+		Header: http.Header{"Retry-After": {strconv.Itoa(int(RetryAfter.Seconds()))}, "Content-Type": {"text/plain"}}, Body: io.NopCloser(strings.NewReader(text))}
+	if resp.Write(c) != nil {
+		return
+	}
+	if t, ok := c.(*net.TCPConn); ok && t.CloseWrite() == nil {
+		_, _ = io.CopyN(io.Discard, c, AnonymousBody) // what is not read makes the kernel take the answer back
 	}
 }
 

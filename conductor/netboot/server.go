@@ -220,7 +220,7 @@ func (s *Server) listen() (err error) {
 		return fmt.Errorf("listen for HTTP boot: %w", err)
 	}
 	if s.cfg.Connections.Total > 0 {
-		s.http = limit.Listen(s.http, "boot", s.cfg.Connections, nil, s.log)
+		s.http = limit.ListenHTTP(s.http, "boot", s.cfg.Connections, nil, s.log)
 	}
 	if s.cfg.TFTP {
 		if s.tftp, err = net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69))); err != nil {

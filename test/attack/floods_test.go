@@ -129,6 +129,18 @@ func TestConnectionsPerAddress(t *testing.T) {
 			t.Errorf("%s: connection 17 of an address is open", addr)
 		}
 	}
+	// Whoever sends a request hears why, where TLS is not in the way.
+	c, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 2)}}).Dial("tcp", strings.TrimPrefix(w.d.URL, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n"+strings.Repeat("x", 60_000)); err != nil {
+		t.Fatal(err)
+	}
+	if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != 503 || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("a request beyond the connections = %v, %v, want 503 with Retry-After", resp, err)
+	}
 	w.want(200, olga, "GET", "/v1/nodes", "")
 }
 
