@@ -196,7 +196,7 @@ func newSerial() (*big.Int, error) {
 
 // Fingerprint is the SHA-256, in hex, of the CA certificate's DER: what boot scripts carry as ingot.ca.
 func (c *CA) Fingerprint() string {
-	sum := sha256.Sum256(c.cert.Raw)
+	sum := sha256.Sum256(c.present().cert.Raw)
 	return hex.EncodeToString(sum[:])
 }
 
@@ -206,8 +206,27 @@ func (c *CA) PEM() []byte {
 }
 
 // ServerTLS makes the server side's configuration with a fresh certificate for names (DNS names or IP addresses). The chain that is
-// sent ends in the CA's own certificate, because the agent knows no more of it than its fingerprint. While the CA is rotated it leads to both.
+// sent ends in the CA's own certificate, because the agent knows no more of it than its fingerprint. While the CA is rotated it leads to both; from
+// the end of the overlap on a connection gets the configuration of the next CA alone.
 func (c *CA) ServerTLS(names []string) (*tls.Config, error) {
+	conf, err := c.serverTLS(names)
+	if err != nil || c.next == nil {
+		return conf, err
+	}
+	after, err := c.next.serverTLS(names)
+	if err != nil {
+		return nil, err
+	}
+	conf.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+		if c.over() {
+			return after, nil
+		}
+		return nil, nil
+	}
+	return conf, nil
+}
+
+func (c *CA) serverTLS(names []string) (*tls.Config, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("make the server's key: %w", err)
@@ -249,6 +268,7 @@ func (c *CA) ServerTLS(names []string) (*tls.Config, error) {
 	}
 	return &tls.Config{
 		MinVersion:   tls.VersionTLS13,
+		NextProtos:   []string{"h2"},
 		Certificates: []tls.Certificate{{Certificate: chain, PrivateKey: key}},
 		ClientAuth:   tls.VerifyClientCertIfGiven,
 		ClientCAs:    pool,

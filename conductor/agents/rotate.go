@@ -30,9 +30,21 @@ type pending struct {
 	takingOver bool // its key is in place already: it was cut short at its end
 }
 
+// over tells whether a rotation's overlap has ended. The files follow with the next start: until then the key of the CA before makes the tokens that
+// are on their way.
+func (c *CA) over() bool { return c.next != nil && !c.now().Before(c.until) }
+
+// present is the CA that agents are to know.
+func (c *CA) present() *CA {
+	if c.over() {
+		return c.next
+	}
+	return c
+}
+
 // NextFingerprint is that of the CA which follows this one; "" when none does.
 func (c *CA) NextFingerprint() string {
-	if c.next == nil {
+	if c.next == nil || c.over() {
 		return ""
 	}
 	return c.next.Fingerprint()

@@ -5,6 +5,7 @@ import (
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/sha256"
+	"crypto/tls"
 	"crypto/x509"
 	"encoding/hex"
 	"os"
@@ -17,10 +18,7 @@ import (
 // trusts tells whether somebody who knows one CA, by its fingerprint or because it is built in, takes a conductor for the right one.
 func trusts(t *testing.T, server *CA, known *x509.Certificate) bool {
 	t.Helper()
-	conf, err := server.ServerTLS([]string{"c"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	conf := serving(t, server)
 	roots, between := x509.NewCertPool(), x509.NewCertPool()
 	roots.AddCert(known)
 	shown := false
@@ -36,8 +34,27 @@ func trusts(t *testing.T, server *CA, known *x509.Certificate) bool {
 		shown = shown || c.Equal(known)
 		between.AddCert(c)
 	}
-	_, err = leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
+	_, err := leaf.Verify(x509.VerifyOptions{Roots: roots, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}})
 	return shown && err == nil
+}
+
+// serving is the configuration that a connection gets now.
+func serving(t *testing.T, server *CA) *tls.Config {
+	t.Helper()
+	conf, err := server.ServerTLS([]string{"c"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if conf.GetConfigForClient != nil {
+		now, err := conf.GetConfigForClient(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now != nil {
+			return now
+		}
+	}
+	return conf
 }
 
 // issued is a certificate of an agent.
@@ -61,11 +78,7 @@ func issued(t *testing.T, ca *CA) *x509.Certificate {
 // admits tells whether a conductor lets an agent with this certificate in.
 func admits(t *testing.T, server *CA, cert *x509.Certificate) bool {
 	t.Helper()
-	conf, err := server.ServerTLS([]string{"c"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = cert.Verify(x509.VerifyOptions{Roots: conf.ClientCAs, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	_, err := cert.Verify(x509.VerifyOptions{Roots: serving(t, server).ClientCAs, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	return err == nil
 }
 
@@ -109,6 +122,36 @@ func TestRotationWithOverlap(t *testing.T) {
 	again, err := RotateCA(dir, time.Now(), time.Hour)
 	if err != nil || !trusts(t, again, again.next.cert) || !trusts(t, again, next) {
 		t.Errorf("a second rotation, of a CA that followed another: %v", err)
+	}
+}
+
+// TestOverlapEndsWhileServing: from its end on the old CA is neither shown nor accepted, by a conductor that was started before.
+func TestOverlapEndsWhileServing(t *testing.T) {
+	dir := t.TempDir()
+	old, err := OpenCA(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := issued(t, old)
+	both, err := RotateCA(dir, time.Now(), time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ahead time.Duration
+	both.now = func() time.Time { return time.Now().Add(ahead) }
+	next, during := both.NextFingerprint(), issued(t, both)
+	if !trusts(t, both, old.cert) || !admits(t, both, before) || both.Fingerprint() == next {
+		t.Error("the old CA does not count in the overlap")
+	}
+	ahead = 2 * time.Hour
+	if trusts(t, both, old.cert) || admits(t, both, before) || !trusts(t, both, both.next.cert) || !admits(t, both, during) || !admits(t, both, issued(t, both)) {
+		t.Error("after the overlap the next CA is not the only one")
+	}
+	if both.Fingerprint() != next || both.NextFingerprint() != "" {
+		t.Errorf("fingerprints %s and %q, want %s alone", both.Fingerprint(), both.NextFingerprint(), next)
+	}
+	if conf := serving(t, both); len(conf.NextProtos) != 1 || conf.MinVersion != tls.VersionTLS13 || conf.ClientAuth != tls.VerifyClientCertIfGiven {
+		t.Errorf("agents are served with %+v", conf)
 	}
 }
 

@@ -137,8 +137,7 @@ func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Se
 	if alive == 0 {
 		alive = 10 * time.Second
 	}
-	s.tls = tlsConf.Clone()
-	s.tls.NextProtos = []string{"h2"}
+	s.tls = tlsConf
 	s.newServers(alive)
 	return s, nil
 }

@@ -122,7 +122,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 		return err
 	}
 	if next := ca.NextFingerprint(); next != "" {
-		log.Info("the CA is being rotated: both are accepted, and the next takes over with the first start after the end", "next", next, "end", ca.Until())
+		log.Info("the CA is being rotated: both are accepted, and from the end on the next one alone", "next", next, "end", ca.Until())
 	}
 	book, err := erasureBook(cfg, st)
 	if err != nil {
@@ -399,6 +399,7 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 		Mode: netboot.Mode(n.DHCP), Interface: n.Interface, Address: addr, LeaseTime: n.LeaseTime,
 		HTTPPort: n.HTTPPort, Connections: cfg.Limits.Boot(), TFTP: n.TFTP, LoaderDir: n.LoaderDir, RamdiskDir: n.RamdiskDir, ImagesDir: n.ImagesDir,
 		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), NextCA: ca.NextFingerprint(), Hostname: cfg.Name(),
+		Trust:         func() (string, string) { return ca.Fingerprint(), ca.NextFingerprint() },
 		NotFound:      func(err error) bool { return errors.Is(err, store.ErrNotFound) },
 		HasPorts:      st.HasPorts,
 		Groups:        groupsOf(st),

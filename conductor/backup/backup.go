@@ -34,6 +34,12 @@ const (
 	caKey        = "ca.key"
 	sealedCAKey  = "ca.key.sealed"
 
+	// The CA that follows, while it is rotated.
+	nextCert      = "ca.next.crt"
+	nextKey       = "ca.next.key"
+	nextFrom      = "ca.next.from"
+	sealedNextKey = "ca.next.key.sealed"
+
 	erasureKey    = "erasure.key"
 	sealedErasure = "erasure.key.sealed"
 	format        = 1
@@ -99,6 +105,25 @@ func Write(ctx context.Context, dir, file string, key []byte, withKey bool) (err
 		parts = append(parts, part{name: caCert, data: cert}, part{name: sealedCAKey, data: sealed})
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the CA's certificate: %w", err)
+	}
+	switch cert, err := os.ReadFile(filepath.Join(dir, nextCert)); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("read the next CA's certificate: %w", err)
+	default:
+		private, err := os.ReadFile(filepath.Join(dir, nextKey))
+		if err != nil {
+			return fmt.Errorf("read the next CA's key: %w", err)
+		}
+		from, err := os.ReadFile(filepath.Join(dir, nextFrom))
+		if err != nil {
+			return fmt.Errorf("read when the next CA takes over: %w", err)
+		}
+		sealed, err := store.Seal(key, nextKey, private)
+		if err != nil {
+			return fmt.Errorf("seal the next CA's key: %w", err)
+		}
+		parts = append(parts, part{name: nextCert, data: cert}, part{name: nextFrom, data: from}, part{name: sealedNextKey, data: sealed})
 	}
 	if private, err := os.ReadFile(filepath.Join(dir, erasureKey)); err == nil {
 		sealed, err := store.Seal(key, erasureKey, private)
@@ -244,6 +269,13 @@ func Restore(ctx context.Context, file string, to Target) (aside string, err err
 		}
 		put[caKey], put[caCert] = private, parts[caCert]
 	}
+	if sealed := parts[sealedNextKey]; sealed != nil {
+		private, err := store.Unseal(key, nextKey, sealed)
+		if err != nil {
+			return "", fmt.Errorf("backup %s: the next CA's key: %w", file, err)
+		}
+		put[nextKey], put[nextFrom], put[nextCert] = private, parts[nextFrom], parts[nextCert]
+	}
 	if sealed := parts[sealedErasure]; sealed != nil {
 		if put[erasureKey], err = store.Unseal(key, erasureKey, sealed); err != nil {
 			return "", fmt.Errorf("backup %s: the key of erasures: %w", file, err)
@@ -268,7 +300,7 @@ func Restore(ctx context.Context, file string, to Target) (aside string, err err
 		}
 	}
 	// The database comes last: a directory without one can be restored into again.
-	for _, name := range []string{store.KeyFile, caKey, caCert, erasureKey} {
+	for _, name := range []string{store.KeyFile, caKey, caCert, nextKey, nextFrom, nextCert, erasureKey} {
 		if data, ok := put[name]; ok {
 			if err := keyfile.Write(filepath.Join(dir, name), data, 0o600); err != nil {
 				return aside, fmt.Errorf("put %s in place: %w", name, err)
@@ -328,7 +360,7 @@ func extract(file, dir string) (m manifest, parts map[string][]byte, err error) 
 			return m, nil, fmt.Errorf("it is not a whole backup: %w", err)
 		}
 		switch h.Name {
-		case manifestName, caCert, sealedCAKey, sealedErasure, store.KeyFile:
+		case manifestName, caCert, sealedCAKey, nextCert, nextFrom, sealedNextKey, sealedErasure, store.KeyFile:
 			if parts[h.Name], err = io.ReadAll(io.LimitReader(r, small)); err != nil {
 				return m, nil, fmt.Errorf("it is not a whole backup: %w", err)
 			}

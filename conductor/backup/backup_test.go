@@ -28,6 +28,10 @@ func open(t *testing.T, dir string) *store.Store {
 	return s
 }
 
+// files are those that belong to a data directory beside its database.
+var files = map[string]string{"ca.crt": "certificate", "ca.key": "private-key-of-the-CA", "erasure.key": "private-key-of-erasures",
+	"ca.next.crt": "next certificate", "ca.next.key": "private-key-of-the-next-CA", "ca.next.from": "2030-01-01T00:00:00Z"}
+
 // source is a data directory with a node, a secret and a CA.
 func source(t *testing.T) (string, *store.Store) {
 	t.Helper()
@@ -37,7 +41,7 @@ func source(t *testing.T) (string, *store.Store) {
 	if err := s.CreateNode(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	for name, data := range map[string]string{"ca.crt": "certificate", "ca.key": "private-key-of-the-CA", "erasure.key": "private-key-of-erasures"} {
+	for name, data := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -136,7 +140,7 @@ func TestRestoreIsTheSame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, secret := range [][]byte{[]byte("hunter2"), []byte("private-key-of-the-CA"), []byte("private-key-of-erasures"), bytes.TrimSpace(key)} {
+	for _, secret := range [][]byte{[]byte("hunter2"), []byte("private-key-of-the-CA"), []byte("private-key-of-the-next-CA"), []byte("private-key-of-erasures"), bytes.TrimSpace(key)} {
 		if bytes.Contains(content, secret) {
 			t.Errorf("a backup without key gives %q away", secret)
 		}
@@ -160,7 +164,7 @@ func TestRestoreIsTheSame(t *testing.T) {
 		if d := cmp.Diff(want, got); err != nil || d != "" {
 			t.Errorf("restored: %v\n%s", err, d)
 		}
-		for name, data := range map[string]string{"ca.crt": "certificate", "ca.key": "private-key-of-the-CA", "erasure.key": "private-key-of-erasures"} {
+		for name, data := range files {
 			if b, err := os.ReadFile(filepath.Join(to, name)); err != nil || string(b) != data {
 				t.Errorf("restored %s = %q, %v", name, b, err)
 			}

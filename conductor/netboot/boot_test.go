@@ -509,6 +509,11 @@ func TestKernelParams(t *testing.T) {
 	if line, err := commandLine(rotating, "t", "", ""); err != nil || !strings.Contains(line, " ingot.ca="+rotating.CA+" ") || !strings.Contains(line+" ", " ingot.ca.next="+rotating.NextCA+" ") {
 		t.Errorf("commandLine while the CA is rotated = %q, %v", line, err)
 	}
+	ended := &Server{cfg: rotating}
+	ended.cfg.Trust = func() (string, string) { return rotating.NextCA, "" }
+	if line, err := commandLine(ended.told(), "t", "", ""); err != nil || !strings.Contains(line, " ingot.ca="+rotating.NextCA+" ") || strings.Contains(line, "ingot.ca.next") {
+		t.Errorf("commandLine after a rotation = %q, %v", line, err)
+	}
 	if _, err := commandLine(conf(Leases), "t", "", strings.Repeat("a=b ", 600)); err == nil {
 		t.Error("a command line longer than the kernel's buffer was accepted")
 	}

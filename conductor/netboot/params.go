@@ -90,6 +90,15 @@ func bondParams(groups []Group) []string {
 	return out
 }
 
+// told is the configuration with what is to be told of the CA now.
+func (s *Server) told() Config {
+	c := s.cfg
+	if c.Trust != nil {
+		c.CA, c.NextCA = c.Trust()
+	}
+	return c
+}
+
 // commandLine puts the ramdisk's command line together. own are the node's parameters; %default% in them stands for the configured ones,
 // and without own parameters the configured ones hold, as clients of Ironic know it.
 func commandLine(c Config, token, mac, own string, bonds ...string) (string, error) {

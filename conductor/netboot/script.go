@@ -86,7 +86,7 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 			return "", err
 		}
 	}
-	line, err := commandLine(s.cfg, token, mac, own, bondParams(groups)...)
+	line, err := commandLine(s.told(), token, mac, own, bondParams(groups)...)
 	if err != nil {
 		return "", s.tellNode(ctx, a.node, "no boot script", err)
 	}
@@ -136,7 +136,7 @@ func (s *Server) inviteScript(rd *ramdisk, mac string, from netip.Addr) (string,
 	if err != nil {
 		return "", err
 	}
-	line, err := commandLine(s.cfg, token, mac, "")
+	line, err := commandLine(s.told(), token, mac, "")
 	if err != nil {
 		return "", fmt.Errorf("no boot script: %w", err)
 	}

@@ -90,7 +90,9 @@ type Config struct {
 	Conductor string // HOST:PORT as agents reach it
 	CA        string // SHA-256 of its CA's certificate, hex
 	NextCA    string // of the CA that follows it, while it is rotated; else empty
-	Hostname  string // of this conductor, for histories
+	// Trust, unless nil, says what CA and NextCA are now: a rotation ends while the server runs.
+	Trust    func() (ca, next string)
+	Hostname string // of this conductor, for histories
 
 	// Invite makes the boot token of a machine that nobody told of; nil: such machines are not answered. InviteLimit is how many of them may
 	// boot in an hour.
