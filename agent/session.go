@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -172,7 +173,16 @@ func (a *Agent) attempt(ctx context.Context, address string) (opened bool, err e
 	defer conn.Close()
 	during, end := context.WithCancel(ctx)
 	var renewing sync.WaitGroup
-	renewing.Go(func() { a.renew(during, conn, address, cert) })
+	renewing.Go(func() {
+		renew(during, cert, func(ctx context.Context) ([]byte, error) {
+			if err := a.enrolOver(ctx, conn, address); err != nil {
+				return nil, err
+			}
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.st.Certificate, nil
+		}, a.log)
+	})
 	defer renewing.Wait()
 	defer end()
 	return a.session(ctx, agentv1.NewAgentsClient(conn))
@@ -182,25 +192,24 @@ func (a *Agent) attempt(ctx context.Context, address string) (opened bool, err e
 const leastRenewal = time.Hour
 
 // renew has the conductor make another certificate before the present one ends, for a session that lasts for months: what has ended is of no use to
-// come back with. It ends with ctx.
-func (a *Agent) renew(ctx context.Context, conn *grpc.ClientConn, address string, cert []byte) {
+// come back with. again enrols anew and gives the certificate that came of it. It ends with ctx.
+func renew(ctx context.Context, cert []byte, again func(context.Context) ([]byte, error), log *slog.Logger) {
 	for {
 		c, err := x509.ParseCertificate(cert)
 		if err != nil {
-			a.log.Error("the certificate can't be read, and won't be renewed", "err", err)
+			log.Error("the certificate can't be read, and won't be renewed", "err", err)
 			return
 		}
 		sleep(ctx, max(time.Until(c.NotAfter)*2/3, leastRenewal)) // the conductor has set the clock
 		if ctx.Err() != nil {
 			return
 		}
-		if err := a.enrolOver(ctx, conn, address); err != nil {
-			a.log.Warn("the certificate was not renewed, trying again in an hour or more", "ends", c.NotAfter, "err", err)
+		renewed, err := again(ctx)
+		if err != nil {
+			log.Warn("the certificate was not renewed, trying again in an hour or more", "ends", c.NotAfter, "err", err)
 			continue
 		}
-		a.mu.Lock()
-		cert = a.st.Certificate
-		a.mu.Unlock()
+		cert = renewed
 	}
 }
 
