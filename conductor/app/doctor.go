@@ -77,12 +77,14 @@ func examine(ctx context.Context, args, environ []string, stdout, stderr io.Writ
 	return nil
 }
 
-// inUse tells whether a process has the lock on a data directory. It makes no file.
+// inUse tells whether a process has the lock on a data directory. It makes no file, and takes no lock: an ingotd that starts meanwhile would find it.
 func inUse(dir string) bool {
-	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR, 0)
+	f, err := os.Open(filepath.Join(dir, "lock"))
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	return errors.Is(unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
+	other := wholeFile()
+	err = unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, other)
+	return err == nil && other.Type != unix.F_UNLCK
 }

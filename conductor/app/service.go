@@ -3,6 +3,7 @@ package app
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -62,5 +63,13 @@ func lockDir(dir string) (release func() error, err error) {
 		}
 		return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
 	}
+	// The same once more in the kind of lock that inUse can look at. It can't be held elsewhere.
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, wholeFile()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("lock data directory %s: %w", dir, err)
+	}
 	return f.Close, nil
 }
+
+// wholeFile is a lock for writing on all of a file.
+func wholeFile() *unix.Flock_t { return &unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart} }

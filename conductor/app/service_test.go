@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -65,4 +66,44 @@ func TestLockDir(t *testing.T) {
 	} else {
 		again()
 	}
+}
+
+// TestLookingForAConductorStopsNone: doctor's look at the lock sees who has it, and is in nobody's way.
+func TestLookingForAConductorStopsNone(t *testing.T) {
+	dir := t.TempDir()
+	if inUse(dir) {
+		t.Error("a directory without a lock file is in use")
+	}
+	stop := make(chan struct{})
+	var looking sync.WaitGroup
+	for range 2 {
+		looking.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					inUse(dir)
+				}
+			}
+		})
+	}
+	for range 2000 {
+		release, err := lockDir(dir)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if !inUse(dir) {
+			t.Error("a directory that is locked is not in use")
+		}
+		if err := release(); err != nil {
+			t.Error(err)
+		}
+		if inUse(dir) {
+			t.Error("a directory that was released is in use")
+		}
+	}
+	close(stop)
+	looking.Wait()
 }
