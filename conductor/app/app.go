@@ -190,6 +190,11 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	var nb *netboot.Server
 	if boot != nil {
 		boot.SystemSeen, boot.PhoneHome = en.DHCPSeen, en.PhoneHome
+		boot.Short = func(err error) {
+			if shortage.OutOfFiles(err) {
+				short.Note(shortage.Files, "listener", "network boot")
+			}
+		}
 		if nb, err = netboot.New(st, *boot, log); err != nil {
 			return err
 		}

@@ -26,6 +26,7 @@ func (s *Server) serveDHCP(ctx context.Context, c *net.UDPConn) error {
 		}
 		if err != nil {
 			// The interface went down, most likely; it may come back.
+			s.short(err)
 			s.log.Error("receive DHCP", "port", port, "err", err)
 			select {
 			case <-time.After(time.Second):
@@ -43,6 +44,7 @@ func (s *Server) serveDHCP(ctx context.Context, c *net.UDPConn) error {
 			continue
 		}
 		if _, err := c.WriteToUDP(reply.ToBytes(), to); err != nil {
+			s.short(err)
 			s.log.Error("send DHCP reply", "mac", m.ClientHWAddr, "to", to, "err", err)
 		}
 	}

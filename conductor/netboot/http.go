@@ -11,9 +11,12 @@ import (
 	"os"
 	"path"
 	"regexp"
+	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -105,6 +108,7 @@ func (s *Server) getLoader(w http.ResponseWriter, r *http.Request) {
 func (s *Server) getRamdisk(w http.ResponseWriter, r *http.Request) {
 	rd, err := s.files.currentRamdisk()
 	if err != nil {
+		s.short(err)
 		s.log.Error("serve ramdisk", "err", err)
 		http.Error(w, "there is no ramdisk; the conductor's log says why", http.StatusServiceUnavailable)
 		return
@@ -150,6 +154,12 @@ func (s *Server) getImage(w http.ResponseWriter, r *http.Request) {
 func (s *Server) absent(w http.ResponseWriter, r *http.Request, err error) bool {
 	if err == nil {
 		return false
+	}
+	s.short(err)
+	if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) { // it may well be there
+		w.Header().Set("Retry-After", strconv.Itoa(int(limit.RetryAfter.Seconds())))
+		http.Error(w, "the conductor is short of file descriptors, try again", http.StatusServiceUnavailable)
+		return true
 	}
 	if !errors.Is(err, fs.ErrNotExist) {
 		// A name that leads out of its root is one of these, and no more than absent to whoever tries it.

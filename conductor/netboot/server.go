@@ -90,6 +90,8 @@ type Config struct {
 	Conductor string // HOST:PORT as agents reach it
 	CA        string // SHA-256 of its CA's certificate, hex
 	NextCA    string // of the CA that follows it, while it is rotated; else empty
+	// Short, unless nil, hears of what could not be opened, received or sent: there may be too few file descriptors for it.
+	Short func(err error)
 	// Trust, unless nil, says what CA and NextCA are now: a rotation ends while the server runs.
 	Trust    func() (ca, next string)
 	Hostname string // of this conductor, for histories
@@ -221,6 +223,7 @@ func (s *Server) listen() (err error) {
 	if s.http, err = net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPPort))); err != nil {
 		return fmt.Errorf("listen for HTTP boot: %w", err)
 	}
+	s.http = noted{s.http, s.short}
 	if s.cfg.Connections.Total > 0 {
 		s.http = limit.ListenHTTP(s.http, "boot", s.cfg.Connections, nil, s.log)
 	}
@@ -246,6 +249,24 @@ func (s *Server) listen() (err error) {
 		s.log.Warn("router solicitations are not answered, so iPXE will boot slowly", "err", err)
 	}
 	return nil
+}
+
+func (s *Server) short(err error) {
+	if s.cfg.Short != nil && err != nil {
+		s.cfg.Short(err)
+	}
+}
+
+// noted is a listener that tells of connections that it could not take.
+type noted struct {
+	net.Listener
+	short func(error)
+}
+
+func (n noted) Accept() (net.Conn, error) {
+	c, err := n.Listener.Accept()
+	n.short(err)
+	return c, err
 }
 
 func listenDHCP(ifname string, port int) (*net.UDPConn, error) {

@@ -23,6 +23,7 @@ func (s *Server) serveTFTP(ctx context.Context, c *net.UDPConn) error {
 	srv.SetBlockSize(1468)
 	srv.SetTimeout(2 * time.Second)
 	srv.SetRetries(5)
+	srv.SetHook(failures(s.short))
 	ended := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
 		defer close(ended)
@@ -40,6 +41,13 @@ func (s *Server) serveTFTP(ctx context.Context, c *net.UDPConn) error {
 	}
 	return nil
 }
+
+// failures hears of transfers that failed, also of those for which there was no socket, of which the library tells nobody else.
+type failures func(error)
+
+func (failures) OnSuccess(tftp.TransferStats) {}
+
+func (f failures) OnFailure(_ tftp.TransferStats, err error) { f(err) }
 
 // loaderName makes a file name out of what firmware asks for: some puts a slash before it, and some PXE ROMs take the byte that ends
 // DHCP's options for part of the name.
@@ -85,6 +93,7 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 	answered := true // a refusal is no longer than what it answers
 	defer func() { end(answered) }()
 	f, err := s.files.loader(name)
+	s.short(err)
 	if err != nil {
 		if s.refused.speak("tftp "+from.String()+name, s.now()) {
 			s.log.Warn("TFTP file that is not served", "file", asked, "from", from)
