@@ -1,8 +1,12 @@
 package store
 
 import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 )
@@ -38,4 +42,59 @@ func reserveJournal(database string) (err error) {
 		}
 	}
 	return nil
+}
+
+// lostBehindDamage looks at the journal that a process left which was killed: SQLite takes from it what stands before the first frame with a wrong
+// checksum, and says nothing of what stands after that. It returns how many transactions those are; one may be of a loss of power in the middle of
+// a write, which nobody was told was done. The numbers are those of sqlite.org/fileformat2.html, section 4. Nobody may write to the database.
+func lostBehindDamage(database string) (lost int, err error) {
+	f, err := os.Open(database + "-wal")
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("open the journal: %w", err)
+	}
+	defer f.Close()
+	r := bufio.NewReaderSize(f, 1<<20)
+	header := make([]byte, 32)
+	if _, err := io.ReadFull(r, header); err != nil || bytes.Count(header, []byte{0}) == len(header) {
+		return 0, nil // nothing was written yet
+	}
+	number := binary.BigEndian.Uint32
+	var order binary.ByteOrder = binary.LittleEndian
+	if number(header)&1 != 0 {
+		order = binary.BigEndian
+	}
+	var sum [2]uint32
+	add := func(b []byte) {
+		for ; len(b) >= 8; b = b[8:] {
+			sum[0] += order.Uint32(b) + sum[1]
+			sum[1] += order.Uint32(b[4:]) + sum[0]
+		}
+	}
+	matches := func(b []byte) bool { return sum == [2]uint32{number(b), number(b[4:])} }
+	add(header[:24])
+	broken := !matches(header[24:])
+	salts := header[16:24]
+	frame := make([]byte, 24+4096)
+	for first := true; ; first = false {
+		if _, err := io.ReadFull(r, frame); err != nil {
+			return lost, nil // the end, or half a frame
+		}
+		if first && broken { // the header, so that SQLite takes nothing
+			copy(salts, frame[8:16])
+		}
+		if !bytes.Equal(frame[8:16], salts) {
+			return lost, nil // of an earlier round
+		}
+		if !broken {
+			add(frame[:8])
+			add(frame[24:])
+			broken = !matches(frame[16:])
+		}
+		if broken && number(frame[4:]) != 0 { // the last frame of a transaction
+			lost++
+		}
+	}
 }

@@ -3,8 +3,11 @@ package store_test
 import (
 	"bufio"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -91,6 +94,50 @@ func kill(t *testing.T, alone bool) {
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// TestDamagedJournalIsTold: what SQLite leaves out of a damaged journal without a word is in the log, and a whole one is not.
+func TestDamagedJournalIsTold(t *testing.T) {
+	o := store.Options{Dir: t.TempDir(), Alone: true}
+	s, err := store.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		if err := s.CreateNode(t.Context(), &node.Node{Name: fmt.Sprint("n", i), Driver: "x"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := t.TempDir() // as a kill would leave it
+	for _, name := range []string{"ingot.db", "ingot.db-wal", "key", "installation"} {
+		copyFile(t, o.Dir, left, name)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct {
+		name string
+		at   int64 // what is overwritten
+		told bool
+	}{
+		{"whole", -1, false}, {"header", 16, true}, {"first page", 32 + 24 + 100, true}, {"a page in the middle", 32 + 40*(24+4096) + 1000, true}, {"behind the end", 12 << 20, false},
+	} {
+		dir := t.TempDir()
+		for _, name := range []string{"ingot.db", "ingot.db-wal", "key", "installation"} {
+			copyFile(t, left, dir, name)
+		}
+		if tt.at >= 0 {
+			overwrite(t, filepath.Join(dir, "ingot.db-wal"), tt.at, tt.at+4)
+		}
+		var log strings.Builder
+		s, err := store.Open(t.Context(), store.Options{Dir: dir, Alone: true, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		if err == nil {
+			err = s.Close()
+		}
+		if told := strings.Contains(log.String(), "journal is damaged"); told != tt.told {
+			t.Errorf("%s: told: %v, want %v (%v)\n%s", tt.name, told, tt.told, err, log.String())
 		}
 	}
 }

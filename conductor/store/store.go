@@ -143,6 +143,15 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 			return nil, err
 		}
 	}
+	if o.Alone {
+		switch lost, err := lostBehindDamage(path); {
+		case err != nil:
+			return nil, err
+		case lost > 0:
+			log.Error("the database's journal is damaged: changes at its end are lost. If it was no loss of power, look at the disk, and compare with the last backup and with the machines",
+				"file", path+"-wal", "changes", lost)
+		}
+	}
 	// The file is made here so that it is never readable by others, whatever the umask; SQLite gives its WAL the same mode.
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
