@@ -60,7 +60,7 @@ func Pausable(n *node.Node, s *node.JobStep) bool {
 const keptResult = 64 << 10
 
 // keptResults is how long all results of a job may be together.
-const keptResults = 4 * keptResult
+const keptResults = 256 << 10
 
 // Shorten stores the result of a job's step i apart from the node if it is too long to be kept with it, by itself or with those of the other steps.
 // What follows from it has been taken out of it before.
