@@ -87,7 +87,7 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 		return true
 	}
 	if e.Seq != acked+1 {
-		ss.log.Warn("agent skipped results", "have", acked, "next", e.Seq)
+		ss.odd("agent skipped results", "have", acked, "next", e.Seq)
 	}
 	if e.GetStepFinished().GetOutcome() == agentv1.Outcome_OUTCOME_FAILED {
 		s.collect(ss)
@@ -112,7 +112,7 @@ func (s *Server) result(ss *session, e *agentv1.Event) bool {
 	if b := e.GetLogBundle(); b != nil {
 		s.keepBundle(ss, b)
 	} else if ev, ok := agentEvent(ss.id, e); !ok {
-		ss.log.Warn("result of an unknown kind", "seq", e.Seq)
+		ss.odd("result of an unknown kind", "seq", e.Seq)
 	} else if err := s.engine.AgentEvent(ss.ctx, ev); err != nil {
 		return stop("store an agent's result", err)
 	}
@@ -159,7 +159,7 @@ func (s *Server) notice(ss *session, e *agentv1.Event) {
 	case *agentv1.Event_SwarmState:
 		s.swarmState(ss, b.SwarmState)
 	default:
-		ss.log.Warn("event of an unknown kind")
+		ss.odd("event of an unknown kind")
 	}
 }
 

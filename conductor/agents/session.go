@@ -54,6 +54,16 @@ type session struct {
 	skipped uint64        // lines over that budget
 	bundled chan struct{} // a log bundle has come
 	swarm   swarming      // used by the session's worker, apart from news
+	odds    sync.Map      // what odd has told
+}
+
+// odd tells what no agent of ours does, once in a session: who has a machine must not fill the conductor's log.
+func (ss *session) odd(what string, args ...any) {
+	level := slog.LevelWarn
+	if _, told := ss.odds.LoadOrStore(what, true); told {
+		level = slog.LevelDebug
+	}
+	ss.log.Log(ss.ctx, level, what, args...)
 }
 
 // outgoing is a message on its way; sent hears how that ended.

@@ -300,11 +300,17 @@ func TestRescuedMachine(t *testing.T) {
 	for range 300 { // each is a line of the history, which is trimmed now and then
 		say(&agentv1.Event{Body: &agentv1.Event_WorkerRestarted{WorkerRestarted: &agentv1.WorkerRestarted{Reason: "\x1b[2J" + strings.Repeat("x", 1000), Count: 1 << 31}}})
 	}
+	for range 20 { // which is no result
+		say(&agentv1.Event{Body: &agentv1.Event_Progress{Progress: &agentv1.Progress{PlanId: plan.Id}}})
+	}
 	say(&agentv1.Event{Body: &agentv1.Event_PlanFinished{PlanFinished: &agentv1.PlanFinished{PlanId: "another plan"}}})
 	for m := new(agentv1.ConductorMessage); m.GetAck().GetSeq() < seq; { // then all before was heard
 		if m, err = stream.Recv(); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if n := strings.Count(w.d.Log.String(), "result of an unknown kind"); n != 1 {
+		t.Errorf("%d lines of the log tell of results that are none, want 1", n)
 	}
 	if got := requests(); got != asked {
 		t.Errorf("%d requests are in the history, %d before the machine talked", got, asked)

@@ -45,18 +45,15 @@ func (m mutation) source() ([]byte, error) {
 // TestMutations: each entry of the list fits the code as it is now, and each of kinds has one. With INGOT_FULL the product is built without each of
 // the guards: the guard's row has to fail then, and to pass with all guards.
 func TestMutations(t *testing.T) {
-	missing := slices.Clone(kinds)
+	missing, rows := slices.Clone(kinds), proofs{}
 	for _, m := range mutations {
-		pkg, test, _ := strings.Cut(m.row, ":")
 		if _, err := m.source(); err != nil {
 			t.Error(err)
 		}
 		if !slices.Contains(kinds, m.kind) || m.says == "" {
 			t.Errorf("%s, %q: kind %q, says %q", m.file, m.guard, m.kind, m.says)
 		}
-		if !hasTest(t, pkg, test) {
-			t.Errorf("there is no row %s", m.row)
-		}
+		rows.check(t, m.file, []string{strings.Replace(m.row, ":", ".", 1)})
 		missing = slices.DeleteFunc(missing, func(k string) bool { return k == m.kind })
 	}
 	if len(missing) > 0 {
@@ -80,24 +77,6 @@ func TestMutations(t *testing.T) {
 			}
 		})
 	}
-}
-
-// hasTest tells whether a package has a test.
-func hasTest(t *testing.T, pkg, test string) bool {
-	files, err := filepath.Glob(filepath.Join("../..", pkg, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if bytes.Contains(text, []byte("\nfunc "+test+"(t *testing.T)")) {
-			return true
-		}
-	}
-	return false
 }
 
 // overlay makes the file that has go build take the mutated text in place of the product's.
