@@ -113,9 +113,10 @@ const (
 
 // tftpLimits counts transfers.
 type tftpLimits struct {
-	mu   sync.Mutex
-	open int
-	by   map[netip.Addr]*tftpPeer
+	mu    sync.Mutex
+	open  int
+	by    map[netip.Addr]*tftpPeer
+	swept time.Time
 }
 
 type tftpPeer struct {
@@ -138,7 +139,8 @@ func (l *tftpLimits) begin(from netip.Addr, now time.Time) (end func(answered bo
 	}
 	p := l.by[from]
 	if p == nil {
-		if len(l.by) >= maxCounted {
+		if len(l.by) >= maxCounted && now.Sub(l.swept) >= tftpForgive/10 { // made-up addresses must not cost a look at all others each
+			l.swept = now
 			for a, old := range l.by {
 				if old.refresh(now); old.open == 0 && old.silent == 0 {
 					delete(l.by, a)

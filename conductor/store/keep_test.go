@@ -120,3 +120,32 @@ func TestOlderLinesOfPeopleAreRequests(t *testing.T) {
 		t.Errorf("requests of before = %q, %v", asked, err)
 	}
 }
+
+// The newest time on record may be that of a request, a report or an event.
+func TestNewest(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	n := &node.Node{Driver: "x", Name: "n"}
+	for _, c := range []struct {
+		name string
+		note func() error
+	}{
+		{"event", func() error { return s.CreateNode(t.Context(), n) }},
+		{"report", func() error { return s.AddHistory(t.Context(), node.HistoryEntry{NodeUUID: n.UUID, Event: "seen"}) }},
+		{"request", func() error {
+			return s.AddHistory(node.WithRequester(t.Context(), node.Requester{User: "ann"}), node.HistoryEntry{NodeUUID: n.UUID, Event: "asked"})
+		}},
+	} {
+		now = now.Add(time.Hour)
+		if err := c.note(); err != nil {
+			t.Fatal(err)
+		}
+		if at, err := s.Newest(t.Context()); err != nil || !at.Equal(now) {
+			t.Errorf("after a %s the newest time is %v, %v, want %v", c.name, at, err, now)
+		}
+	}
+}

@@ -56,9 +56,6 @@ func TestDebian(t *testing.T) {
 // debianDisk writes an image onto a larger disk as a user does.
 func debianDisk(t *testing.T, r *build.Result, sector int) string {
 	t.Helper()
-	dir := t.TempDir()
-	kit.Run(t, "qemu-img", "convert", "-O", "qcow2", "-c", "-W", "-o", "compression_type=zstd", r.Raw, filepath.Join(dir, "image.qcow2"))
-	sum, _, _ := strings.Cut(kit.Run(t, "sha256sum", filepath.Join(dir, "image.qcow2")), " ")
 	drive, err := json.Marshal(map[string]any{
 		"meta_data": map[string]any{"uuid": "0b0e1f3c-52a5-4a55-9f44-8a4f2a2f6a11", "hostname": "debian-one", "name": "debian",
 			"public_keys": map[string]string{"a": "ssh-ed25519 AAAAC3Nz one", "b": "ssh-rsa AAAAB3Nz two"}},
@@ -72,11 +69,11 @@ func debianDisk(t *testing.T, r *build.Result, sector int) string {
 	if err := os.WriteFile(config, drive, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	web := httptest.NewServer(http.FileServer(http.Dir(dir)))
+	web := httptest.NewServer(http.FileServer(http.Dir(filepath.Dir(r.Zst))))
 	defer web.Close()
 	disk := kit.TempDisk(t, r.VirtualSize+1<<30)
 	loop := kit.Loop(t, disk, "--direct-io=on", "--sector-size", fmt.Sprint(sector))
-	kit.Run(t, made.Program(t, "ingot-agent"), "write", "--image", web.URL+"/image.qcow2", "--sha256", sum, "--disk", loop, "--yes", "--quiet", "--configdrive", config)
+	kit.Run(t, made.Program(t, "ingot-agent"), "write", "--image", web.URL+"/"+filepath.Base(r.Zst), "--sha256", r.File(r.Zst).SHA256, "--disk", loop, "--yes", "--quiet", "--configdrive", config)
 	if out := kit.Run(t, "sgdisk", "-v", loop); !strings.Contains(out, "No problems found") {
 		t.Errorf("sgdisk: %s", out)
 	}
