@@ -37,6 +37,8 @@ func (s *Server) newServers(alive time.Duration) {
 		grpc.Creds(shaken{s.cfg.Bodies}),
 		grpc.ConnectionTimeout(limit.HeaderTime),
 		grpc.MaxHeaderListSize(16 << 10),
+		// What comes before it is asked for: more would be freed with the message before it. A message that is read has all the room it needs.
+		grpc.InitialWindowSize(64 << 10), grpc.InitialConnWindowSize(256 << 10),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: alive, Timeout: alive, MaxConnectionIdle: idleTime}),
 	}

@@ -164,6 +164,7 @@ type message struct {
 // receive hands on what the agent sends until the stream ends.
 func (ss *session) receive(to chan<- message) {
 	for {
+		ss.meter.Expect()
 		m, err := ss.stream.Recv()
 		if err != nil {
 			ss.end(err)

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/test/kit"
+	"testing/synctest"
 )
 
 func TestClientBehindProxies(t *testing.T) {
@@ -253,5 +254,64 @@ func TestMeteredConnection(t *testing.T) {
 	other.Close()
 	if b.used != [callers]int64{known: 99<<20 - most} {
 		t.Errorf("in the end %v bytes are used", b.used)
+	}
+}
+
+// A message that somebody waits for has to arrive; what waits for the conductor has all the time it takes, and so has a connection without messages.
+func TestHalfSentMessages(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		wanted bool
+		sent   int // of a message of 1 MiB
+		every  time.Duration
+		ends   bool
+	}{
+		{"half of it, and no more", true, 100 << 10, 0, true},
+		{"a little now and then", true, 1 << 20, 2 * time.Second, true},
+		{"slow enough", true, 1 << 20, time.Second / 2, false},
+		{"nobody waits for it", false, 100 << 10, 0, false},
+		{"nothing", true, 0, 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				server, client := net.Pipe()
+				m := NewBudget(100<<20, 50<<20).Meter(server, true)
+				ended := make(chan error, 1)
+				go func() {
+					_, err := io.Copy(io.Discard, m)
+					ended <- err
+				}()
+				if c.wanted {
+					m.Expect()
+				}
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					io.WriteString(client, "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"+"\x10\x00\x00\x00\x00\x00\x00\x00\x01") // an error ends the test
+					for range c.sent / (16 << 10) {
+						time.Sleep(c.every)
+						if _, err := client.Write(make([]byte, 16<<10)); err != nil {
+							return
+						}
+					}
+					if c.sent == 1<<20 {
+						m.Free(m.Message())
+					}
+				}()
+				select {
+				case err := <-ended:
+					if !c.ends || !errors.Is(err, os.ErrDeadlineExceeded) {
+						t.Errorf("the connection ended: %v", err)
+					}
+				case <-time.After(time.Hour):
+					if c.ends {
+						t.Error("the connection is open after an hour")
+					}
+				}
+				m.Close()
+				client.Close()
+				<-sent
+			})
+		})
 	}
 }

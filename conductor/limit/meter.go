@@ -3,6 +3,7 @@ package limit
 import (
 	"net"
 	"sync"
+	"time"
 )
 
 // Metered is an HTTP/2 connection, inside of TLS, over which messages come instead of bodies. What of a message has arrived is taken from the budget
@@ -15,6 +16,8 @@ type Metered struct {
 	mu     sync.Mutex
 	held   int64
 	closed bool
+	wanted bool      // somebody waits for a message; see Expect
+	since  time.Time // since when a message comes that is waited for
 
 	// Only what frames of data hold counts, or pings would add up over months. Used by Read alone.
 	left   int // bytes of the frame, or of the preface, that are still to come
@@ -46,6 +49,7 @@ func (m *Metered) Read(p []byte) (int, error) {
 		}
 		m.mu.Lock()
 		m.held += c
+		m.hurry()
 		closed := m.closed
 		m.mu.Unlock()
 		if closed { // nobody else gives it back
@@ -77,12 +81,37 @@ func (m *Metered) count(p []byte) (n int64) {
 	return n
 }
 
+// Expect tells that from now on somebody waits for the next message. Once it has begun to come it has as much time as a body has; then the connection
+// ends. What came before waits for the conductor, which may take its time.
+func (m *Metered) Expect() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wanted = true
+	m.hurry()
+}
+
+// hurry sets the end of the message that is coming. A connection that is closed has none.
+func (m *Metered) hurry() {
+	if !m.wanted || m.held == 0 {
+		return
+	}
+	if m.since.IsZero() {
+		m.since = time.Now()
+	}
+	_ = m.Conn.SetReadDeadline(m.since.Add(BodyTime + time.Duration(m.held)*time.Second/BodyRate))
+}
+
 // Message tells that a message has come whole. It returns how many bytes of the budget the caller has from now on, until Free.
 func (m *Metered) Message() int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := m.held
 	m.held = 0
+	if !m.since.IsZero() {
+		m.since = time.Time{}
+		_ = m.Conn.SetReadDeadline(time.Time{})
+	}
+	m.wanted = false
 	return n
 }
 

@@ -40,7 +40,7 @@ var attacks = []struct {
 	{"traversal, CRLF, NUL, invalid UTF-8, 100,000 brackets, large headers and bodies", []string{owner, stranger},
 		"test/attack.TestTricks test/attack.TestManyValues conductor/api.FuzzBodies conductor/api.FuzzHeaders"},
 	{"two tokens; many event streams", []string{reader, stranger}, "test/attack.TestTricks"},
-	{"slow heads and bodies, many connections", []string{stranger, owner}, "test/attack.TestHalfSentRequests test/attack.TestConnectionsPerAddress conductor/limit.TestConnectionsAreCounted"},
+	{"slow heads and bodies, many connections", []string{stranger, owner, otherAgent}, "test/attack.TestHalfSentRequests test/attack.TestHalfSentMessage test/attack.TestConnectionsPerAddress conductor/limit.TestConnectionsAreCounted"},
 	{"basic authentication: names found out by time, NUL, long passwords, guesses", []string{stranger},
 		"conductor/access.TestUnknownUsersCostAsMuch conductor/access.TestBasicLogin conductor/access.FuzzHeaders test/attack.TestGuessedPasswords"},
 	{"enrolment: a guess, another node's token, MAC, key, boot; again", []string{otherAgent, stranger},

@@ -9,7 +9,9 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"math/big"
 	"net/http"
 	"os"
@@ -19,6 +21,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -235,6 +239,61 @@ func TestAgentOfAnotherNode(t *testing.T) {
 	})
 	if _, _, _, err := other.Open(t.Context()); err == nil {
 		t.Error("a session of a deleted node is open")
+	}
+}
+
+// TestHalfSentMessage: an agent can't hold memory by messages that it does not end.
+func TestHalfSentMessage(t *testing.T) {
+	t.Parallel() // it waits
+	w := newBootWorld(t)
+	const mac = "52:54:00:00:0a:01"
+	w.machine("slow", mac, `"inspect_interface":"agent"`)
+	w.state("slow", "inspect", "inspect wait")
+	a := w.agent(mac)
+	_, cert, err := w.enroll(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf := a.TLS()
+	conf.Certificates, conf.NextProtos = []tls.Certificate{*cert}, []string{"h2"}
+	c, err := tls.Dial("tcp", a.Addr, conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, http2.ClientPreface); err != nil {
+		t.Fatal(err)
+	}
+	var head bytes.Buffer
+	h := hpack.NewEncoder(&head)
+	for _, kv := range [][2]string{{":method", "POST"}, {":scheme", "https"}, {":path", agentv1.Agents_Session_FullMethodName}, {":authority", a.Addr},
+		{"content-type", "application/grpc"}, {"te", "trailers"}} {
+		if err := h.WriteField(hpack.HeaderField{Name: kv[0], Value: kv[1]}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := http2.NewFramer(c, c)
+	err = errors.Join(f.WriteSettings(), f.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: head.Bytes(), EndHeaders: true}),
+		f.WriteData(1, false, []byte{0, 0, 16, 0, 0, 1, 2, 3})) // a message of 1 MiB begins
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		frame, err := f.ReadFrame()
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Fatal("a connection on which a message does not end is open after a minute")
+		}
+		if err != nil {
+			return
+		}
+		if p, ok := frame.(*http2.PingFrame); ok && !p.IsAck() { // it is alive
+			if f.WritePing(true, p.Data) != nil {
+				return
+			}
+		}
 	}
 }
 

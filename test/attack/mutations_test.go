@@ -61,6 +61,8 @@ var mutations = []mutation{
 		"test/attack:TestManyValues", "want 413"},
 	{"bodies and connections", "conductor/limit/body.go", `if b.used[who]+n > most || b.used`, `_ = most; if b.used`,
 		"conductor/limit:TestBudgetKeepsAPartForThoseWhoAreKnown", "a stranger's body beyond the strangers' part"},
+	{"bodies and connections", "conductor/agents/session.go", `ss.meter.Expect()`, ``,
+		"test/attack:TestHalfSentMessage", "is open after a minute"},
 	{"growing nodes", "conductor/limit/size.go", `if size(doc[name], most) > most {`, `if false {`,
 		"test/attack:TestNodesStaySmall", "want 413"},
 	{"growing nodes", "conductor/agents/events.go", `if most := maxResult(f.Name); len(f.Result) > most {`, `if most := maxResult(f.Name); false {`,
