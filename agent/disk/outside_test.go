@@ -14,11 +14,8 @@ import (
 // tail, or in the backup table's sectors at the disk's end, and never in a partition that was reserved or in the body of the image.
 func TestPartitioningStaysInItsPlan(t *testing.T) {
 	count := 800 // ten thousand with INGOT_FULL
-	switch {
-	case os.Getenv("INGOT_FULL") != "":
+	if os.Getenv("INGOT_FULL") != "" {
 		count = 10_000
-	case raceEnabled:
-		count = 60
 	}
 	rng := rand.New(rand.NewPCG(7, 2026))
 	const mib = 1 << 20

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
-	"os"
 	"strings"
 	"testing"
 
@@ -17,11 +16,8 @@ func TestCheckRoom(t *testing.T) {
 	const mib = 1 << 20
 	r := rand.New(rand.NewPCG(3, 14))
 	seen := map[string]int{}
-	count := 3000
-	if raceEnabled && os.Getenv("INGOT_FULL") == "" {
-		count = 300
-	}
 	head := make([]byte, HeadSize)
+	const count = 3000
 	for range count {
 		sector := []int{512, 512, 4096}[r.IntN(3)]
 		align := uint64(mib / sector)

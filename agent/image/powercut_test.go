@@ -1,55 +1,28 @@
+//go:build !race
+
 package image
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
-	"hash/crc32"
-	"io"
+	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/fat"
+	"github.com/ingot-metal/ingot/images/index"
+	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// gptImage makes a whole-disk image with a GPT that begins at 1 MiB, or inside the first MiB when early.
-func gptImage(size int, early bool) []byte { return gptImageFor(size, 512, early) }
-
-func gptImageFor(size, sector int, early bool) []byte {
-	b := mbrImage(size)
-	le := binary.LittleEndian
-	b[446+4] = 0xee
-	le.PutUint32(b[446+8:], 1)
-	table := (16384 + sector - 1) / sector // sectors of the entries
-	clear(b[512 : (2+table)*sector])
-	sectors := uint64(size / sector)
-	first := uint64(mib / sector)
-	if early {
-		first = uint64(2 + table)
-	}
-	entries := b[2*sector : 2*sector+16384]
-	copy(entries, "\xa2\xa0\xd0\xeb\xe5\xb9\x33\x44\x87\xc0\x68\xb6\xb7\x26\x99\xc7unique guid 0001")
-	le.PutUint64(entries[32:], first)
-	le.PutUint64(entries[40:], sectors-uint64(table)-3)
-	header := func(at []byte, mine, other, entriesLBA uint64) {
-		clear(at[:sector])
-		copy(at, "EFI PART\x00\x00\x01\x00\x5c")
-		le.PutUint64(at[24:], mine)
-		le.PutUint64(at[32:], other)
-		le.PutUint64(at[40:], uint64(2+table))
-		le.PutUint64(at[48:], sectors-uint64(table)-2)
-		copy(at[56:], "the disk's guid.")
-		le.PutUint64(at[72:], entriesLBA)
-		le.PutUint32(at[80:], 128)
-		le.PutUint32(at[84:], 128)
-		le.PutUint32(at[88:], crc32.ChecksumIEEE(entries))
-		le.PutUint32(at[16:], crc32.ChecksumIEEE(at[:92]))
-	}
-	header(b[sector:], 1, sectors-1, 2)
-	copy(b[size-(table+1)*sector:], entries)
-	header(b[size-sector:], sectors-1, 1, sectors-uint64(table)-1)
-	return b
-}
+// What reaches the disk, and in which order, when it ends in the middle: the race detector, under which the same pipeline runs in
+// other tests, adds nothing to that.
 
 // TestPowerCutAtAnyMomentOfADeployment is the promise that a machine never boots half a system: the whole way from a disk with an old
 // system to the committed one, on a disk that may lose whatever was not flushed, in any combination.
@@ -148,18 +121,304 @@ func TestPowerCutAtAnyMomentOfADeployment(t *testing.T) {
 	}
 }
 
-func soundBackupOn(disk io.ReaderAt, size int64) bool {
-	le := binary.LittleEndian
-	h := make([]byte, 512)
-	if _, err := disk.ReadAt(h, size-512); err != nil || !bytes.HasPrefix(h, []byte("EFI PART")) {
-		return false
+// deployPartition does what the steps of a deployment do with a partition image.
+func (b *bench) deployPartition(t *testing.T, img []byte, loader string, preserve bool) *disk.Committed {
+	t.Helper()
+	file := packed(t, img)
+	s := serve(t, file)
+	if _, err := b.write(t.Context(), map[string]any{"image_source": s.URL, "image_os_hash_value": sha(file), "image_type": "partition",
+		"swap_mb": 8, "ephemeral_gb": 1, "preserve_ephemeral": preserve}); err != nil {
+		t.Fatal(err)
 	}
-	crc := le.Uint32(h[16:])
-	clear(h[16:20])
-	from := int64(le.Uint64(h[72:])) * 512
-	entries := make([]byte, 16384)
-	if _, err := disk.ReadAt(entries, max(0, from)); err != nil {
-		return false
+	p, err := disk.PendingOf(b.facts)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return crc32.ChecksumIEEE(h[:92]) == crc && crc32.ChecksumIEEE(entries) == le.Uint32(h[88:])
+	drive, err := p.Reserve("config-2", mib, mib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, err := p.Open(t.Context(), b.m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := dev.WriteAt(bytes.Repeat([]byte("cfg "+loader), mib/8)[:mib], drive.Start); err != nil {
+		t.Fatal(err)
+	}
+	files := []fat.File{{Path: "EFI/BOOT/BOOTX64.EFI", Data: bytes.Repeat([]byte(loader), 10_000)}}
+	if err := p.Division().PutESP(t.Context(), dev, files, "ESP", 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(dev.Sync(), dev.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var done *disk.Committed
+	for range 2 { // the step may be run twice
+		if done, err = disk.Commit(t.Context(), b.facts, b.m, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return done
+}
+
+type extent struct{ from, to int64 }
+
+// touched is what operations changed, in order and without overlaps. A disk of GiB is compared in no other place.
+func touched(ops []fake.Op) []extent {
+	var all []extent
+	for _, op := range ops {
+		if op.Len > 0 {
+			all = append(all, extent{op.Off, op.Off + op.Len})
+		}
+	}
+	slices.SortFunc(all, func(a, b extent) int { return int(a.from - b.from) })
+	var out []extent
+	for _, e := range all {
+		if n := len(out); n > 0 && e.from <= out[n-1].to {
+			out[n-1].to = max(out[n-1].to, e.to)
+			continue
+		}
+		out = append(out, e)
+	}
+	return out
+}
+
+// same tells whether two disks hold the same in extents, between from and to.
+func same(a, b *fake.Disk, where []extent, from, to int64) bool {
+	return !slices.ContainsFunc(where, func(e extent) bool { return !a.Same(b, max(e.from, from), min(e.to, to)) })
+}
+
+// TestPowerCutWithAPartitionImage: at any moment of two deployments, one behind the other, a disk with a table is the system from before,
+// with all of its data, or the new one with everything in place: boot loader, swap, ephemeral partition, config drive and root. What is in the
+// ephemeral partition outlives the second at every moment of it.
+func TestPowerCutWithAPartitionImage(t *testing.T) {
+	const size = (1 + 550 + 1024 + 8 + 64 + 24 + 1) * mib // in the order of disk.Division
+	_, first := fsImage(t, 16*mib)
+	_, second := fsImage(t, 20*mib)
+	for _, s := range []fake.DiskSpec{{}, {NoPunch: true}} {
+		t.Run(fmt.Sprintf("zeros written %v", s.NoPunch), func(t *testing.T) {
+			s.Size, s.Record = size, true
+			b := newUEFIBench(t, s)
+			done := b.deployPartition(t, first, "first", false)
+			i := slices.IndexFunc(done.Partitions, func(p disk.Partition) bool { return p.Name == disk.RoleEphemeral })
+			if i < 0 || len(done.Partitions) != 5 {
+				t.Fatalf("partitions: %+v", done.Partitions)
+			}
+			kept := done.Partitions[i]
+			deployed := len(b.disk.History())
+			dev, err := b.m.OpenExclusive(t.Context(), "/dev/vda")
+			if err != nil {
+				t.Fatal(err)
+			}
+			mine := []extent{{kept.Start, kept.Start + mib}} // its file system, and data of the first system's time
+			for _, off := range []int64{200 * mib, 512 * mib, 1023 * mib} {
+				if _, err := dev.WriteAt(bytes.Repeat([]byte("mine"), mib/4), kept.Start+off); err != nil {
+					t.Fatal(err)
+				}
+				mine = append(mine, extent{kept.Start + off, kept.Start + off + mib})
+			}
+			if err := errors.Join(dev.Sync(), dev.Close()); err != nil {
+				t.Fatal(err)
+			}
+			used := len(b.disk.History())
+			b.deployPartition(t, second, "second", true)
+
+			history := b.disk.History()
+			fresh, old, where := b.disk.Replay(history[:deployed]), b.disk.Replay(history[:used]), touched(history)
+			if !same(b.disk, old, where, kept.Start, kept.Start+kept.Size) {
+				t.Error("the second deployment changed the ephemeral partition")
+			}
+			states, firsts, olds, news := 0, 0, 0, 0
+			head := make([]byte, mib)
+			for what, cut := range b.disk.PowerCuts(7) {
+				if states++; !allCases && states%4 != 0 {
+					continue
+				}
+				var n int
+				if _, err := fmt.Sscanf(what, "power cut after operation %d", &n); err != nil {
+					t.Fatal(err)
+				}
+				if n >= used && !same(cut, old, mine, 0, size) {
+					t.Fatalf("%s: the ephemeral partition is not as it was", what)
+				}
+				if _, err := cut.ReadAt(head, 0); err != nil {
+					t.Fatal(err)
+				}
+				if !disk.HasTable(head, 512) && !soundBackupOn(cut, size) {
+					continue
+				}
+				skip := int64(1024) // the sectors of the table itself
+				if head[510] == 0x55 && head[511] == 0xaa {
+					skip = 0
+				}
+				switch {
+				case n > deployed && n < used: // the first system is at work
+				case n <= deployed && same(cut, fresh, where, skip, size):
+					firsts++
+				case n >= used && same(cut, b.disk, where, skip, size):
+					news++
+				case n >= used && same(cut, old, where, mib, size-mib):
+					olds++
+				default:
+					t.Fatalf("%s: the disk has a partition table (first bytes %x) and half a system", what, head[440:450])
+				}
+			}
+			if firsts == 0 || olds == 0 || news == 0 || states < 100 {
+				t.Errorf("%d states, %d with the first system, %d with it before the second came, %d with the second: the test proved nothing", states, firsts, olds, news)
+			}
+			t.Logf("%d states of %d operations, %d with the first system, %d with it before the second came, %d with the second", states, len(history), firsts, olds, news)
+		})
+	}
+}
+
+// TestPowerCutWhileRebuilding: whenever the power goes, the disk has its old system, untouched, or none; and what is there then is made use
+// of by the next attempt.
+func TestPowerCutWhileRebuilding(t *testing.T) {
+	const size = 14 * mib
+	img := gptImage(size, false)
+	newer, _ := change(img, 0.2, 4)
+	for _, spec := range []fake.DiskSpec{{Size: size, Record: true}, {Size: size, Record: true, NoPunch: true}} {
+		b := newBench(t, spec)
+		dev, err := b.m.OpenExclusive(t.Context(), "/dev/vda")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := dev.WriteAt(img, 0); err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(dev.Sync(), dev.Close()); err != nil {
+			t.Fatal(err)
+		}
+		first := len(b.disk.History())
+		p := publishImage(t, newer)
+		args := func() map[string]any { return map[string]any{"image_source": p.url, "image_checksum": p.sum} }
+		if _, err := b.write(t.Context(), args()); err != nil {
+			t.Fatal(err)
+		}
+		b.commit(t)
+		final, installed := b.contents(t), b.disk.Replay(b.disk.History()[:first])
+		states, olds, news, retries := 0, 0, 0, 0
+		rng := mathrand.New(mathrand.NewPCG(1, 1))
+		head := make([]byte, mib)
+		seldom := 12
+		if !allCases {
+			seldom = 40
+		}
+		for what, cut := range b.disk.PowerCuts(7) {
+			if states++; states <= 5*first {
+				continue
+			}
+			if _, err := cut.ReadAt(head, 0); err != nil {
+				t.Fatal(err)
+			}
+			if disk.HasTable(head, 512) || soundBackupOn(cut, size) {
+				skip := int64(1024)
+				if head[510] == 0x55 && head[511] == 0xaa {
+					skip = 0
+				}
+				switch {
+				case cut.Same(b.disk, skip, size):
+					news++
+				case cut.Same(installed, mib, size-mib):
+					olds++
+				default:
+					t.Fatalf("%s: the disk has a partition table and half a system", what)
+				}
+			}
+			if rng.IntN(seldom) != 0 {
+				continue
+			}
+			retries++
+			got := make([]byte, size)
+			if _, err := cut.ReadAt(got, 0); err != nil {
+				t.Fatal(err)
+			}
+			again := newBench(t, fake.DiskSpec{Size: size})
+			again.disk.Lay(got, 0)
+			if _, err := again.write(t.Context(), args()); err != nil {
+				t.Fatalf("%s: the next attempt: %v", what, err)
+			}
+			again.commit(t)
+			again.mustHold(t, final)
+		}
+		if olds == 0 || news == 0 || retries < 5 {
+			t.Errorf("%d states, %d with the old system, %d with the new one, %d tried again: the test proved nothing", states, olds, news, retries)
+		}
+		t.Logf("%d states, %d with the old system, %d with the new one, %d tried again", states, olds, news, retries)
+	}
+}
+
+// TestWriterKilled kills the process that writes, at several moments, and has another go on: what was on the disk is not fetched again, and
+// nobody told it how far the first one was.
+func TestWriterKilled(t *testing.T) {
+	chunks, moments := 80, []int64{3, 30, 50, 79}
+	if !allCases {
+		chunks, moments = 36, []int64{3, 30}
+	}
+	size := int64(chunks) * index.ChunkSize
+	if url := os.Getenv("INGOT_TEST_PUBLISHED_URL"); url != "" { // the process that is killed
+		m := newRealMachine(t, os.Getenv("INGOT_TEST_DISK"), size)
+		_, err := deploy(t, m, map[string]any{"image_source": url, "allow_unverified": true})
+		t.Fatalf("came to its end: %v", err)
+	}
+	img := make([]byte, size)
+	r := mathrand.NewChaCha8([32]byte{6})
+	for i := range chunks {
+		for _, b := range []int{0, 20, 21, 63} {
+			r.Read(img[i*index.ChunkSize+b*index.BlockSize:][:index.BlockSize])
+		}
+	}
+	putMBR(img, len(img))
+	p := publishImage(t, img)
+	var objects atomic.Int64
+	for _, at := range moments {
+		path := kit.TempDisk(t, size)
+		if err := dirty(path, size); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWriterKilled$", "-test.v")
+		cmd.Env = append(os.Environ(), "INGOT_TEST_PUBLISHED_URL="+p.url, "INGOT_TEST_DISK="+path, "TMPDIR="+t.TempDir())
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		objects.Store(0)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		kill := func() {
+			if objects.Add(1) >= at {
+				cmd.Process.Kill()
+			}
+		}
+		p.object.Store(&kill)
+		if err := cmd.Wait(); err == nil || !strings.Contains(err.Error(), "killed") {
+			t.Fatalf("the process was not killed: %v\n%s", err, &out)
+		}
+		head := make([]byte, mib)
+		f, err := os.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.ReadAt(head, 0); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		if at > 10 && disk.HasTable(head, 512) {
+			t.Error("the disk looks bootable")
+		}
+		count := func() { objects.Add(1) }
+		p.object.Store(&count)
+		objects.Store(0)
+		res, err := deploy(t, newRealMachine(t, path, size), map[string]any{"image_source": p.url, "image_checksum": p.sum})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// What was fetched but not written yet: 8 on their way, 4 in other hands, and the list and chunk 0 were asked for first. First chunk, last chunk and block list come again.
+		if limit := int64(chunks) - max(0, at-16) + 3; objects.Load() > limit {
+			t.Errorf("killed at object %d: %d objects were fetched the second time, want at most %d", at, objects.Load(), limit)
+		}
+		if off := fileDiffers(t, path, img, 0); off >= 0 {
+			t.Errorf("killed at object %d: the disk is not the image, from byte %d on", at, off)
+		}
+		t.Logf("killed at object %d of %d: %d objects fetched the second time, %d bytes kept", at, chunks, objects.Load(), res.BytesKept)
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"log"
 	"log/slog"
@@ -57,6 +58,61 @@ func mbrImage(size int) []byte {
 	}
 	putMBR(b, size)
 	return b
+}
+
+// gptImage makes a whole-disk image with a GPT that begins at 1 MiB, or inside the first MiB when early.
+func gptImage(size int, early bool) []byte { return gptImageFor(size, 512, early) }
+
+func gptImageFor(size, sector int, early bool) []byte {
+	b := mbrImage(size)
+	le := binary.LittleEndian
+	b[446+4] = 0xee
+	le.PutUint32(b[446+8:], 1)
+	table := (16384 + sector - 1) / sector // sectors of the entries
+	clear(b[512 : (2+table)*sector])
+	sectors := uint64(size / sector)
+	first := uint64(mib / sector)
+	if early {
+		first = uint64(2 + table)
+	}
+	entries := b[2*sector : 2*sector+16384]
+	copy(entries, "\xa2\xa0\xd0\xeb\xe5\xb9\x33\x44\x87\xc0\x68\xb6\xb7\x26\x99\xc7unique guid 0001")
+	le.PutUint64(entries[32:], first)
+	le.PutUint64(entries[40:], sectors-uint64(table)-3)
+	header := func(at []byte, mine, other, entriesLBA uint64) {
+		clear(at[:sector])
+		copy(at, "EFI PART\x00\x00\x01\x00\x5c")
+		le.PutUint64(at[24:], mine)
+		le.PutUint64(at[32:], other)
+		le.PutUint64(at[40:], uint64(2+table))
+		le.PutUint64(at[48:], sectors-uint64(table)-2)
+		copy(at[56:], "the disk's guid.")
+		le.PutUint64(at[72:], entriesLBA)
+		le.PutUint32(at[80:], 128)
+		le.PutUint32(at[84:], 128)
+		le.PutUint32(at[88:], crc32.ChecksumIEEE(entries))
+		le.PutUint32(at[16:], crc32.ChecksumIEEE(at[:92]))
+	}
+	header(b[sector:], 1, sectors-1, 2)
+	copy(b[size-(table+1)*sector:], entries)
+	header(b[size-sector:], sectors-1, 1, sectors-uint64(table)-1)
+	return b
+}
+
+func soundBackupOn(disk io.ReaderAt, size int64) bool {
+	le := binary.LittleEndian
+	h := make([]byte, 512)
+	if _, err := disk.ReadAt(h, size-512); err != nil || !bytes.HasPrefix(h, []byte("EFI PART")) {
+		return false
+	}
+	crc := le.Uint32(h[16:])
+	clear(h[16:20])
+	from := int64(le.Uint64(h[72:])) * 512
+	entries := make([]byte, 16384)
+	if _, err := disk.ReadAt(entries, max(0, from)); err != nil {
+		return false
+	}
+	return crc32.ChecksumIEEE(h[:92]) == crc && crc32.ChecksumIEEE(entries) == le.Uint32(h[88:])
 }
 
 // putMBR puts a partition table with one partition at the head of an image of size bytes.

@@ -21,7 +21,8 @@ import (
 type zeroReboot struct {
 	name   string
 	node   lab.NodeSpec
-	debian bool     // Debian and the ramdisk for servers, instead of the tiny system and the ramdisk for the lab
+	server bool     // the ramdisk and the kernel for servers, instead of those for the lab
+	debian bool     // with Debian instead of the tiny system
 	info   []any    // more of instance_info: keys and values
 	steps  []object // more deploy steps
 }
@@ -35,18 +36,17 @@ func TestZeroReboot(t *testing.T) {
 	t.Run("bios", func(t *testing.T) { zeroReboot{name: "bios", node: lab.NodeSpec{Disks: disk6()}}.run(t) })
 }
 
-// TestZeroRebootServer is TestZeroReboot on a server: a network card and a disk that are not virtual, and Debian with
-// the kernel for real hardware; with INGOT_FULL by BIOS too.
+// TestZeroRebootServer is TestZeroReboot on a server: a network card and a disk that are not virtual, and the kernel for
+// real hardware. With INGOT_FULL it is that with Debian around the kernel, by BIOS too.
 func TestZeroRebootServer(t *testing.T) {
 	t.Parallel()
 	disks := []lab.DiskSpec{{SizeBytes: 8 << 30, Bus: "sata"}}
-	t.Run("server-uefi", func(t *testing.T) {
-		zeroReboot{name: "server-uefi", debian: true, node: lab.NodeSpec{Firmware: lab.UEFI, MemoryMiB: 1536,
-			NICs: []lab.NICSpec{{Model: "e1000e"}}, Disks: disks}}.run(t)
-	})
+	node := lab.NodeSpec{Firmware: lab.UEFI, MemoryMiB: 1536, NICs: []lab.NICSpec{{Model: "e1000e"}}, Disks: disks}
+	t.Run("server-uefi", func(t *testing.T) { zeroReboot{name: "server-uefi", server: true, node: node}.run(t) })
 	if os.Getenv("INGOT_FULL") != "" {
-		t.Run("server-bios", func(t *testing.T) {
-			zeroReboot{name: "server-bios", debian: true, node: lab.NodeSpec{MemoryMiB: 1024,
+		t.Run("debian-uefi", func(t *testing.T) { zeroReboot{name: "debian-uefi", server: true, debian: true, node: node}.run(t) })
+		t.Run("debian-bios", func(t *testing.T) {
+			zeroReboot{name: "debian-bios", server: true, debian: true, node: lab.NodeSpec{MemoryMiB: 1024,
 				NICs: []lab.NICSpec{{Model: "e1000"}}, Disks: disks}}.run(t)
 		})
 	}
@@ -94,16 +94,20 @@ func TestUEFI(t *testing.T) {
 func (c zeroReboot) run(t *testing.T) (r *rig, m *lab.Machine, hotFrom, coldFrom int64) {
 	c.node.Name = "zero-" + c.name
 	opts := []option{set("deploy.fast_track", true), set("deploy.sign_of_life", []string{"dhcp"})}
-	if c.debian {
+	if c.server {
 		opts = append(opts, set("netboot.ramdisk_dir", made.Ramdisk(t, made.RamdiskServer)))
 	}
 	r = newRig(t, []lab.NodeSpec{c.node}, opts...)
 	img, limit := r.art.tiny, bootLimit
-	if c.debian {
-		deb := made.Image(t, made.DebianFull)
-		zst := deb.File(deb.Zst)
-		img, limit, c.steps = image{file: zst.File, sha256: zst.SHA256, size: zst.Size}, 3*bootLimit, bareDebian()
-		r.add(deb.Zst, img.file)
+	if c.server {
+		limit = 3 * bootLimit
+		system := made.Image(t, made.TinyFull)
+		if c.debian {
+			system, c.steps = made.Image(t, made.DebianFull), bareDebian()
+		}
+		zst := system.File(system.Zst)
+		img = image{file: "server.raw.zst", sha256: zst.SHA256, size: zst.Size}
+		r.add(system.Zst, img.file)
 	}
 	m = r.lab.Node(c.node.Name)
 	name := m.Spec.Name

@@ -43,9 +43,10 @@ var suites = []suite{
 	{pkg: "initramfs/build", apart: true},
 
 	{pkg: "agent/btrfs"}, {pkg: "agent/ext4"}, {pkg: "agent/fat"}, {pkg: "agent/xfs"},
-	{pkg: "agent/inject"}, {pkg: "agent/kexec"},
+	{pkg: "agent/boot"}, {pkg: "agent/configdrive"}, {pkg: "agent/disk"}, {pkg: "agent/inject"}, {pkg: "agent/kexec"},
 	{pkg: "images/qcow2/inflate"}, {pkg: "images/vhd"}, {pkg: "proto/drive"},
-	{pkg: "agent/configdrive", also: true}, {pkg: "agent/disk", also: true}, {pkg: "agent/erase", also: true},
+	{pkg: "conductor/doctor"}, {pkg: "test/affected"}, {pkg: "test/arch"},
+	{pkg: "agent/erase", also: true},
 	{pkg: "agent/image", also: true, apart: true},
 	{pkg: "conductor/app", also: true, needs: []string{made.Programs}},
 	{pkg: "conductor/engine", also: true, apart: true},
@@ -56,7 +57,7 @@ var suites = []suite{
 // more is what single tests need beyond their suite.
 var more = map[string][]string{
 	"test/e2e:TestServerProfile":           {made.RamdiskServer},
-	"test/e2e:TestZeroRebootServer":        {made.RamdiskServer, made.DebianFull},
+	"test/e2e:TestZeroRebootServer":        {made.RamdiskServer, made.TinyFull}, // and with INGOT_FULL made.DebianFull
 	"test/e2e:TestLife":                    {made.RamdiskShell},
 	"test/machine:TestAgentOnServer":       {made.RamdiskServer},
 	"test/machine:TestEveryBusInAMachine":  {made.RamdiskFull},

@@ -31,6 +31,7 @@ const (
 	RamdiskFull   = "ramdisk-full"   // the lab's with the distribution kernel, bonding and VLANs
 	Tiny          = "tiny"           // the tiny system, with a qcow2
 	Tiny4096      = "tiny-4096"      // for disks with sectors of 4096 bytes
+	TinyFull      = "tiny-full"      // with the kernel for real hardware
 	Debian        = "debian"         // Debian 12 for virtual machines, as `make demo` makes it
 	DebianFull    = "debian-full"    // with the kernel for real hardware
 	Debian4096    = "debian-4096"    // for disks with sectors of 4096 bytes
@@ -38,7 +39,7 @@ const (
 
 // Names lists all things, those that others are made of first.
 func Names() []string {
-	return []string{Programs, RamdiskLab, RamdiskShell, RamdiskServer, RamdiskFull, Tiny, Tiny4096, Debian, DebianFull, Debian4096}
+	return []string{Programs, RamdiskLab, RamdiskShell, RamdiskServer, RamdiskFull, Tiny, Tiny4096, TinyFull, Debian, DebianFull, Debian4096}
 }
 
 // Program returns the path of ingot, ingotd or ingot-agent. With INGOT_PROGRAMS in the environment it is one of that folder, and nothing is made.
@@ -143,8 +144,9 @@ func fill(ctx context.Context, name, source, dir string) error {
 	switch name {
 	case Programs:
 		return programs(ctx, source, dir)
-	case Tiny, Tiny4096:
-		_, err := build.Tiny(ctx, build.Options{Out: dir, Qcow2: name == Tiny, Sector: map[string]int{Tiny4096: 4096}[name]})
+	case Tiny, Tiny4096, TinyFull:
+		_, err := build.Tiny(ctx, build.Options{Out: dir, Kernel: map[string]string{TinyFull: kernel.Full}[name], Qcow2: name == Tiny,
+			Sector: map[string]int{Tiny4096: 4096}[name]})
 		return err
 	case Debian, DebianFull, Debian4096:
 		_, err := build.Debian(ctx, build.Options{Out: dir, Kernel: map[string]string{DebianFull: kernel.Full}[name], Sector: map[string]int{Debian4096: 4096}[name]})
