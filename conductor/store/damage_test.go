@@ -25,7 +25,7 @@ func filled(t *testing.T, o store.Options) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i := range 50 {
+	for i := range 12 {
 		n := &node.Node{Name: fmt.Sprint("n", i), Driver: "x", DriverInfo: map[string]any{"p": "secret"}, Extra: map[string]any{"filler": strings.Repeat("x", 60000)}}
 		if err := s.CreateNode(t.Context(), n); err != nil {
 			t.Fatal(err)
@@ -215,7 +215,7 @@ func TestDamageWhileServing(t *testing.T) {
 	}
 	overwrite(t, filepath.Join(dir, "ingot.db"), 20*4096, 700*4096)
 	var failed error
-	for i := range 50 {
+	for i := range 12 {
 		if _, err := s.Node(context.WithoutCancel(t.Context()), fmt.Sprint("n", i)); err != nil {
 			failed = err
 		}

@@ -84,7 +84,7 @@ func tinyRoot(tree *kernel.Tree, root string) error {
 	}
 	cfg := fmt.Sprintf(`serial --unit=0 --speed=115200
 terminal_output serial
-linux /boot/vmlinuz root=UUID=%s console=tty0 console=ttyS0,115200n8 quiet no_timer_check panic=10
+linux /boot/vmlinuz root=UUID=%s console=tty0 console=ttyS0,115200n8 quiet no_timer_check mitigations=off cryptomgr.notests panic=10
 initrd /boot/initrd
 boot
 `, tinyLayout(root).rootUUID())

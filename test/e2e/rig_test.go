@@ -30,7 +30,7 @@ const (
 
 // labParams are parameters for kernels in the rack. Where the emulator does not get a processor for long, a kernel would
 // take its timer for broken, and panic.
-const labParams = "quiet no_timer_check console=ttyS0,115200n8"
+const labParams = "quiet no_timer_check mitigations=off cryptomgr.notests console=ttyS0,115200n8"
 
 // artifacts are made once in a run of all tests.
 type artifacts struct {
