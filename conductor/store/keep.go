@@ -53,8 +53,16 @@ func (s *Store) trimLog(tx *txn, count bool) error {
 		if !count || k.Total == 0 {
 			continue
 		}
-		_, err := tx.Exec(`DELETE FROM history WHERE asked = ? AND at < (SELECT at FROM history WHERE asked = ? ORDER BY at DESC LIMIT 1 OFFSET ?)`,
-			bit(asked), bit(asked), k.Total-1)
+		var have int
+		if err := tx.QueryRow(`SELECT COUNT(*) FROM history WHERE asked = ?`, bit(asked)).Scan(&have); err != nil {
+			return fmt.Errorf("trim log: %w", err)
+		}
+		if have <= k.Total {
+			continue
+		}
+		// The oldest are those that were written first: by their times they would be the newest ones if the clock was set back. The + has the
+		// index of times read, in which seq is too, and not the whole table.
+		_, err := tx.Exec(`DELETE FROM history WHERE seq IN (SELECT seq FROM history WHERE asked = ? ORDER BY +seq LIMIT ?)`, bit(asked), have-k.Total)
 		if err != nil {
 			return fmt.Errorf("trim log: %w", err)
 		}

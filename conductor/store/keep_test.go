@@ -89,9 +89,8 @@ func TestRequestsOutliveReports(t *testing.T) {
 	before, _ := lines()
 	report(31)
 	trim(true)
-	// Lines of the same moment go together or stay together.
-	if requests, reports := lines(); requests != before || reports > 31 {
-		t.Errorf("%d requests of %d and %d reports after they were counted, 31 were to stay at most", requests, before, reports)
+	if requests, reports := lines(); requests != before || reports != 30 {
+		t.Errorf("%d requests of %d and %d reports after they were counted, 30 were to stay", requests, before, reports)
 	}
 	now = now.Add(20 * time.Hour)
 	trim(false)
@@ -147,5 +146,45 @@ func TestNewest(t *testing.T) {
 		if at, err := s.Newest(t.Context()); err != nil || !at.Equal(now) {
 			t.Errorf("after a %s the newest time is %v, %v, want %v", c.name, at, err, now)
 		}
+	}
+}
+
+// Of too many lines those go that were written first, also when the clock was set back since.
+func TestLogIsTrimmedInOrder(t *testing.T) {
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	s, err := Open(t.Context(), Options{Dir: t.TempDir(), Now: func() time.Time { return now }, Keep: Keep{Reports: Kept{Total: 3}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	n := &node.Node{Driver: "x", Name: "n"}
+	if err := s.CreateNode(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	asked := node.WithRequester(t.Context(), node.Requester{User: "ann"})
+	for i := range 5 {
+		if i == 3 {
+			now = now.Add(-365 * 24 * time.Hour)
+		}
+		if err := s.AddHistory(t.Context(), node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("report ", i)}); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.AddHistory(asked, node.HistoryEntry{NodeUUID: n.UUID, Event: fmt.Sprint("asked ", i), User: "ann"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.write(t.Context(), func(tx *txn) error { return s.trimLog(tx, true) }); err != nil {
+		t.Fatal(err)
+	}
+	lines, err := s.History(t.Context(), n.UUID, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	for _, l := range lines {
+		left = append(left, l.Event)
+	}
+	if got, want := strings.Join(left, ", "), "asked 4, report 4, asked 3, report 3, asked 2, report 2, asked 1, asked 0"; got != want {
+		t.Errorf("left are %s, want %s", got, want)
 	}
 }

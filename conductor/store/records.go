@@ -123,13 +123,13 @@ func (s *Store) addMark(tx *txn, m node.Mark) error {
 	return trim(tx, "marks", id, keptMarks)
 }
 
-// Marks returns a node's time line, oldest first: of one job, or all that is kept if jobID is empty.
+// Marks returns a node's time line in the order in which it was recorded, whatever the clock showed: of one job, or all that is kept if jobID is empty.
 func (s *Store) Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error) {
 	q, args := `SELECT node_uuid, job_id, name, at, detail FROM marks WHERE node_uuid = ?`, []any{strings.ToLower(nodeUUID)}
 	if jobID != "" {
 		q, args = q+` AND job_id = ?`, append(args, jobID)
 	}
-	rows, err := s.r.QueryContext(ctx, q+` ORDER BY at, seq`, args...)
+	rows, err := s.r.QueryContext(ctx, q+` ORDER BY seq`, args...)
 	if err != nil {
 		return nil, fmt.Errorf("marks of node %s: %w", nodeUUID, err)
 	}

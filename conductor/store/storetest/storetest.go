@@ -494,8 +494,8 @@ func marks(t *testing.T, ctx context.Context, s *store.Store) {
 		}
 	}
 	got, err := s.Marks(ctx, n.UUID, "j")
-	if err != nil || len(got) != 2 || got[0].Name != "early" || !got[0].At.Equal(at) {
-		t.Errorf("Marks(j) = %+v, %v", got, err)
+	if err != nil || len(got) != 2 || got[0].Name != "late" || got[1].Name != "early" || !got[1].At.Equal(at) {
+		t.Errorf("Marks(j) = %+v, %v, want them as they were recorded, although the clock was set back meanwhile", got, err)
 	}
 	if all, err := s.Marks(ctx, n.UUID, ""); err != nil || len(all) != 3 {
 		t.Errorf("Marks() = %+v, %v", all, err)
