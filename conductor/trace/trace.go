@@ -5,7 +5,7 @@
 // is on" and then a DHCP request leave nothing but firmware in between. Where the marks don't tell, the stretch is a leaf of kind Unknown;
 // the share of all the others is the trace's Attributed. Marks of one job may be of several conductors, with clocks that differ, or known
 // only later (the kernel's start, from the agent's uptime): they are taken in the order of their times, and none leads back to a stage that
-// the machine has left.
+// the machine has left. Where the clock was set back, which the order shows in which they were recorded, those before are moved back with it.
 //
 // All functions are pure. Waterfall draws a trace for a terminal, OTLP writes it for OpenTelemetry.
 package trace
@@ -37,7 +37,11 @@ const (
 	Group     = "group"
 )
 
-// Of makes the traces of a node's jobs, oldest first. jobs are those whose steps' results are known; the one that is under way at now has
+// clockSlack is how far the clocks of conductors may be apart. A mark that is earlier by more than one that was recorded before it shows that the clock
+// was set back.
+const clockSlack = 5 * time.Minute
+
+// Of makes the traces of a node's jobs, oldest first, of marks in the order in which they were recorded. jobs are those whose steps' results are known; the one that is under way at now has
 // no EndedAt.
 func Of(marks []node.Mark, jobs []*node.Job, now time.Time) []rest.Trace {
 	byJob := map[string][]node.Mark{}
@@ -59,7 +63,6 @@ func Of(marks []node.Mark, jobs []*node.Job, now time.Time) []rest.Trace {
 		}
 		out = append(out, one(id, byJob[id], job, now))
 	}
-	slices.SortStableFunc(out, func(a, b rest.Trace) int { return a.Begin.Compare(b.Begin) })
 	return out
 }
 
@@ -117,6 +120,7 @@ func total(t *rest.Trace) {
 // one makes the trace of one job.
 func one(id string, marks []node.Mark, job *node.Job, now time.Time) rest.Trace {
 	marks = slices.Clone(marks)
+	setBack(marks)
 	begin := slices.MinFunc(marks, func(a, b node.Mark) int { return a.At.Compare(b.At) }).At
 	for _, m := range marks {
 		if m.Name == node.MarkRequested {
@@ -124,10 +128,8 @@ func one(id string, marks []node.Mark, job *node.Job, now time.Time) rest.Trace 
 			break
 		}
 	}
-	// These are worked out from another clock. Nothing that is asked for now began before.
-	marks = slices.DeleteFunc(marks, func(m node.Mark) bool {
-		return m.At.Before(begin) && (m.Name == node.MarkKernelStart || m.Name == node.MarkAgentStart)
-	})
+	// Nothing that is asked for now began before.
+	marks = slices.DeleteFunc(marks, func(m node.Mark) bool { return m.At.Before(begin) && fromUptime(m) })
 	for i := range marks { // of other conductors, whose clocks differ
 		if marks[i].At.Before(begin) {
 			marks[i].At = begin
@@ -164,6 +166,29 @@ func one(id string, marks []node.Mark, job *node.Job, now time.Time) rest.Trace 
 	out.Spans = tree(w.leaves, 0)
 	total(&out)
 	return out
+}
+
+// setBack moves marks back that were recorded before the clock was set back: each time the newest of them to where the clock was set.
+func setBack(marks []node.Mark) {
+	var newest time.Time
+	for i, m := range marks {
+		if fromUptime(m) {
+			continue
+		}
+		if back := newest.Sub(m.At); back >= clockSlack {
+			for j := range marks[:i] {
+				marks[j].At = marks[j].At.Add(-back)
+			}
+			newest = m.At
+		} else if back < 0 {
+			newest = m.At
+		}
+	}
+}
+
+// fromUptime tells whether a mark's time was worked out from a machine's clock, after the fact.
+func fromUptime(m node.Mark) bool {
+	return m.Name == node.MarkKernelStart || m.Name == node.MarkAgentStart
 }
 
 // first puts the request before whatever has the same time.

@@ -406,6 +406,17 @@ func TestRecorded(t *testing.T) {
 		want:    []string{"hold [step] 0.00", "held [wait] 100.00", "conductor [conductor] 1.00", "paused for maintenance [wait] 60.00", "erase [step] 1.00"},
 		outcome: "available",
 	}, {
+		name: "the clock is set back by an hour in the middle of a step",
+		marks: `3600 requested | clean
+			3601 step started | erase
+			3611 agent disconnected
+			5 step done | erase
+			6 step started | inspect
+			9 step done | inspect
+			9 provision state | available`,
+		want:    []string{"conductor [conductor] 1.00", "erase [step] 10.00", "conductor [conductor] 1.00", "inspect [step] 3.00"},
+		outcome: "available",
+	}, {
 		name: "a machine that stays on",
 		marks: `0 requested | deploy
 			0 step started | tear_down_agent
@@ -450,7 +461,8 @@ func TestThen(t *testing.T) {
 
 // TestSeveralJobs keeps the jobs of a node apart, and marks of none out.
 func TestSeveralJobs(t *testing.T) {
-	marks := append(line(t, "b", "10 requested | clean\n12 provision state | available"), line(t, "a", "0 requested | inspect\n5 provision state | manageable")...)
+	// Before the second the clock was set back.
+	marks := append(line(t, "a", "10 requested | inspect\n12 provision state | manageable"), line(t, "b", "0 requested | clean\n5 provision state | available")...)
 	marks = append(marks, line(t, "", "7 agent disconnected")...)
 	all := Of(marks, nil, at(100))
 	if len(all) != 2 || all[0].JobID != "a" || all[1].Phase != "clean" {
