@@ -3,12 +3,14 @@ package agents
 import (
 	"bytes"
 	"crypto/rand"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -40,6 +42,15 @@ func (c *CA) present() *CA {
 		return c.next
 	}
 	return c
+}
+
+// expires is when the CA that verified a connection's certificate ceases to count; false if it does not.
+func (c *CA) expires(state tls.ConnectionState) (time.Time, bool) {
+	if c.next == nil {
+		return time.Time{}, false
+	}
+	byNext := slices.ContainsFunc(state.VerifiedChains, func(chain []*x509.Certificate) bool { return chain[len(chain)-1].Equal(c.next.cert) })
+	return c.until, !byNext
 }
 
 // NextFingerprint is that of the CA which follows this one; "" when none does.

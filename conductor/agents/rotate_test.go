@@ -138,7 +138,7 @@ func TestOverlapEndsWhileServing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var ahead time.Duration
-	both.now = func() time.Time { return time.Now().Add(ahead) }
+	both.goBy(func() time.Time { return time.Now().Add(ahead) })
 	next, during := both.NextFingerprint(), issued(t, both)
 	if !trusts(t, both, old.cert) || !admits(t, both, before) || both.Fingerprint() == next {
 		t.Error("the old CA does not count in the overlap")

@@ -63,7 +63,7 @@ type Config struct {
 	Hostname string
 	// NotFound tells whether an error of the store means that there is no such node or port.
 	NotFound func(error) bool
-	// Now is the clock; nil is time.Now.
+	// Now is the clock, of the CA as well; nil is time.Now.
 	Now func() time.Time
 	// Keepalive is how long a connection may be silent before it is probed, and then how long the answer may take; zero is 10 s.
 	Keepalive time.Duration
@@ -119,6 +119,8 @@ func New(store records, engine brain, ca *CA, cfg Config, log *slog.Logger) (*Se
 		strangers: limiter{b: budget{size: 10, every: time.Minute}}}
 	if s.now == nil {
 		s.now = time.Now
+	} else {
+		ca.goBy(s.now)
 	}
 	if s.cfg.NotFound == nil {
 		s.cfg.NotFound = func(error) bool { return false }

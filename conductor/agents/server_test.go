@@ -100,11 +100,13 @@ type rig struct {
 	dir   string
 	addr  string
 	clock atomic.Int64 // added to the real time, nanoseconds
+	now   func() time.Time
 }
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{t: t, dir: storetest.Fresh(t), brain: &brain{}}
+	r.now = func() time.Time { return time.Now().Add(time.Duration(r.clock.Load())) }
 	var err error
 	if r.st, err = store.Open(t.Context(), store.Options{Dir: r.dir}); err != nil {
 		t.Fatal(err)
@@ -127,7 +129,7 @@ func (r *rig) serve(addr string) {
 	var err error
 	r.srv, err = agents.New(r.st, r.brain, r.ca, agents.Config{Dir: r.dir, Names: []string{"127.0.0.1"}, Hostname: "test", Bodies: limit.NewBudget(256<<20, 224<<20),
 		NotFound: func(err error) bool { return errors.Is(err, store.ErrNotFound) },
-		Now:      func() time.Time { return time.Now().Add(time.Duration(r.clock.Load())) }}, nil)
+		Now:      r.now}, nil)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -574,6 +576,72 @@ func TestResultsSurvive(t *testing.T) {
 	})
 	stop()
 	<-done
+}
+
+// TestSessionEndsWithItsCA: with the overlap of a rotation the sessions end whose certificates are of the CA before, and their connections are of no use
+// any more. Those of the next CA go on.
+func TestSessionEndsWithItsCA(t *testing.T) {
+	r := newRig(t)
+	_, old := r.boot("old")
+	if err := old.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	var err error
+	if r.ca, err = agents.RotateCA(r.dir, begin, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	var clock atomic.Int64 // it stands still: only the timer of a session ends it
+	clock.Store(int64(time.Minute))
+	r.now = func() time.Time { return begin.Add(time.Duration(clock.Load())) }
+	r.serve("127.0.0.1:0")
+	n, young := r.boot("young")
+	old.Addr = r.addr
+	if err := young.Enroll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, _, closeYoung, err := young.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeYoung()
+
+	conn, err := old.Dial()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	open := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		stream, err := agentv1.NewAgentsClient(conn).Session(ctx)
+		if err != nil {
+			return err
+		}
+		stream.Send(&agentv1.AgentMessage{Body: &agentv1.AgentMessage_Hello{Hello: &agentv1.Hello{BootId: old.BootID, Generation: old.Gen}}}) // Recv says why, if not
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		return err
+	}
+	clock.Store(int64(r.ca.Until().Sub(begin) - 100*time.Millisecond))
+	if err := open(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "CA has been replaced") {
+		t.Errorf("a session of the CA before ended with %v", err)
+	}
+	clock.Store(int64(2 * time.Hour))
+	if err := open(); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "CA has been replaced") {
+		t.Errorf("a session over the old connection ended with %v", err)
+	}
+	req, err := old.Request()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := agentv1.NewAgentsClient(conn).Enroll(t.Context(), req); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a renewal over the old connection = %v", err)
+	}
+	if !r.srv.Connected(n.UUID) {
+		t.Error("the session of the next CA has ended, too")
+	}
 }
 
 func TestNewerStreamReplacesOlder(t *testing.T) {

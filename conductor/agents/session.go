@@ -2,6 +2,7 @@ package agents
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -27,6 +28,7 @@ var (
 	errStopping = status.Error(codes.Unavailable, "the conductor is stopping, connect again")
 	errClosed   = status.Error(codes.Unavailable, "the conductor closed the session")
 	errOldBoot  = status.Error(codes.PermissionDenied, "this boot of the machine is over")
+	errOldCA    = status.Error(codes.Unavailable, "the certificate's CA has been replaced, and no longer counts")
 )
 
 // helloWait is how long an agent may take to say hello.
@@ -87,6 +89,9 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 		logs: budget{size: 500, every: 10 * time.Second}, swarm: swarming{news: make(chan struct{}, 1)},
 	}
 	defer close(ss.gone)
+	if ends, ok := s.ca.expires(peerState(stream.Context())); ok {
+		defer time.AfterFunc(ends.Sub(s.now()), func() { end(errOldCA) }).Stop()
+	}
 
 	// Everything that is received goes through one goroutine; this one sends. gRPC ends the receiver when this function returns.
 	received := make(chan message)
@@ -130,19 +135,28 @@ func (s *Server) Session(stream agentv1.Agents_SessionServer) error {
 
 // authenticate reads the identity from the certificate that TLS has verified.
 func (s *Server) authenticate(ctx context.Context) (identity, error) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return identity{}, status.Error(codes.Unauthenticated, "no connection")
-	}
-	info, ok := p.AuthInfo.(met)
-	if !ok || len(info.State.VerifiedChains) == 0 {
+	state := peerState(ctx)
+	if len(state.VerifiedChains) == 0 {
 		return identity{}, status.Error(codes.Unauthenticated, "a session needs the client certificate from enrolment")
 	}
-	id, err := identify(info.State.PeerCertificates[0])
+	if ends, ok := s.ca.expires(state); ok && !s.now().Before(ends) {
+		return identity{}, errOldCA // the connection is older than that
+	}
+	id, err := identify(state.PeerCertificates[0])
 	if err != nil {
 		return identity{}, status.Error(codes.Unauthenticated, "the client certificate is not one from enrolment")
 	}
 	return id, nil
+}
+
+// peerState is the TLS state of the connection that a call came over.
+func peerState(ctx context.Context) tls.ConnectionState {
+	if p, ok := peer.FromContext(ctx); ok {
+		if m, ok := p.AuthInfo.(met); ok {
+			return m.State
+		}
+	}
+	return tls.ConnectionState{}
 }
 
 // meterOf gives the meter of the connection that a call came over.
