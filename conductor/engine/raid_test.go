@@ -2,10 +2,13 @@ package engine
 
 import (
 	"encoding/json"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/ingot-metal/ingot/conductor/limit"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -60,5 +63,21 @@ func TestRAIDResult(t *testing.T) {
 	}
 	if d := cmp.Diff(map[string]any{"target_raid_config": n.TargetRAID, "delete_existing": true}, got); d != "" {
 		t.Errorf("arguments (-want +got):\n%s", d)
+	}
+}
+
+// TestRAIDConfigIsBounded: what an agent says of arrays becomes a field of the node, and may be as long as any.
+func TestRAIDConfigIsBounded(t *testing.T) {
+	for _, over := range []int{0, 1} {
+		head, tail := `{"raid_config":{"logical_disks":[{"name":"`, `"}]}}`
+		s := node.JobStep{Interface: "raid", Name: "create_configuration", Status: node.StepRunning,
+			Result: json.RawMessage(head + strings.Repeat("x", limit.Attribute+over-len(head)-len(tail)) + tail)}
+		n := &node.Node{Provision: node.Cleaning, TargetProvision: node.Manageable, Job: &node.Job{Phase: node.PhaseClean, Steps: []node.JobStep{s}}}
+		if err := (&Engine{log: slog.New(slog.DiscardHandler)}).useResult(t.Context(), n, &node.Also{}, &n.Job.Steps[0]); err != nil {
+			t.Fatal(err)
+		}
+		if refused := strings.Contains(n.LastError, "65537 bytes, more than the 65536"); refused != (over > 0) || (n.RAIDConfig == nil) != refused {
+			t.Errorf("%d bytes too many: %q, raid_config of %d disks", over, n.LastError, len(n.RAIDConfig))
+		}
 	}
 }
