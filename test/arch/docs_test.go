@@ -27,8 +27,7 @@ var testName = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)\\w+)(\\*?)`")
 // that promises something must name one, and there are at least some such lines.
 func namesTests(t *testing.T, page string, promises func(line string) bool, least int) {
 	t.Helper()
-	root := filepath.Join("..", "..")
-	text, err := os.ReadFile(filepath.Join(root, "docs", page))
+	text, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,21 +40,11 @@ func namesTests(t *testing.T, page string, promises func(line string) bool, leas
 			}
 		}
 		for _, m := range named {
-			files, err := filepath.Glob(filepath.Join(root, m[1], "*_test.go"))
-			if err != nil {
-				t.Fatal(err)
-			}
 			end := "("
 			if m[3] != "" {
 				end = ""
 			}
-			if !slices.ContainsFunc(files, func(f string) bool {
-				src, err := os.ReadFile(f)
-				if err != nil {
-					t.Fatal(err)
-				}
-				return strings.Contains(string(src), "\nfunc "+m[2]+end)
-			}) {
+			if !isTest(t, m[1], m[2]+end) {
 				t.Errorf("there is no test %s in %s, which is named here: %s", m[2], m[1], line)
 			}
 		}
@@ -63,4 +52,20 @@ func namesTests(t *testing.T, page string, promises func(line string) bool, leas
 	if found < least {
 		t.Errorf("docs/%s has %d lines that promise something, want %d or more; is its shape still as this test reads it?", page, found, least)
 	}
+}
+
+// isTest tells whether a package has a test whose name, and what follows it, begins so.
+func isTest(t *testing.T, pkg, begin string) bool {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join("..", "..", pkg, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(files, func(f string) bool {
+		src, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(string(src), "\nfunc "+begin)
+	})
 }

@@ -72,7 +72,7 @@ var attacks = []struct {
 	{"errors that print values; secrets in lists", []string{reader, member, owner}, "test/attack.TestPatchErrorsHoldNoValues test/attack.TestCanaries conductor/redact.TestSecretsAreHiddenHoweverDeep"},
 	{"lookup", []string{stranger}, "test/attack.TestLookupShowsNoInstance"},
 	{"the config drive of a known MAC", []string{stranger}, "test/attack.TestConfigDriveOfAKnownMAC"},
-	{"what one view hides and another shows", []string{lessee, nextLessee}, "test/attack.TestTenancyHidesWhatWasBefore test/attack.TestLease"},
+	{"what one view hides and another shows", []string{lessee, nextLessee}, "test/attack.TestTenancyHidesWhatWasBefore test/attack.TestResultsStoredApart test/attack.TestLease"},
 	{"a stored password sent to a new address", []string{member, owner, lessee}, "test/attack.TestPasswordsDoNotFollowAnAddress"},
 	{"the header Host in links", []string{stranger}, "test/attack.TestLinksDoNotCopyTheHost"},
 	{"requests that the conductor makes", []string{owner}, "test/attack.TestUsersReachNothingThroughTheConductor conductor/guard.TestCheck conductor/signoflife.TestAddresses"},

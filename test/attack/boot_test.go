@@ -46,6 +46,7 @@ func newBootWorld(t *testing.T, set ...string) *bootWorld {
 	}
 	b, err := json.Marshal(map[string]any{"format": 1, "kernel": file("vmlinuz"), "initramfs": file("initramfs"), "steps_digest": "simulated",
 		"steps": json.RawMessage(`[{"interface":"inspect","step":"inspect","priority":{"inspect":100}},
+			{"interface":"deploy","step":"measure","abortable":true}, {"interface":"deploy","step":"count","abortable":true},
 			{"interface":"rescue","step":"rescue","priority":{"rescue":100},"args":[{"name":"password_hash","type":"string"},{"name":"ssh_keys","type":"any"}]},
 			{"interface":"deploy","step":"load_ramdisk","args":[{"name":"kernel","type":"string"},{"name":"configdrive","type":"any"},{"name":"instance","type":"string"}]}]`)})
 	if err == nil {

@@ -285,7 +285,9 @@ func TestNodesStaySmall(t *testing.T) {
 	w.want(413, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware","extra":{"a":"`+large+`"}}`)
 	w.want(413, olga, "POST", "/v1/ports", `{"node_uuid":"`+w.id("n")+`","address":"52:54:00:00:00:02","extra":{"a":"`+large+`"}}`)
 	w.want(413, olga, "POST", "/v1/allocations", `{"resource_class":"x","extra":{"a":"`+large+`"}}`)
-	w.want(413, olga, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":"MAX","raid_level":"1","volume_name":"`+large+`"}]}`, newest...)
+	if out := w.want(413, olga, "PUT", "/v1/nodes/n/states/raid", `{"logical_disks":[{"size_gb":"MAX","raid_level":"1","volume_name":"`+large+`"}]}`, newest...); !strings.Contains(out, "65536 bytes") {
+		t.Errorf("a target RAID configuration of 70 KiB: %s", out)
+	}
 	// Fields that are small enough each are not too many together.
 	wide := strings.Repeat("x", 900<<10)
 	w.want(200, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/instance_info/a","value":"`+wide+`"}]`, newest...)

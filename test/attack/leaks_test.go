@@ -1,19 +1,27 @@
 package attack
 
 import (
+	"archive/tar"
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/agents/agentstest"
+	"github.com/ingot-metal/ingot/proto/agentv1"
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
+	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
 // TestPatchErrorsHoldNoValues: a patch that fails names the path and the reason, never what the document holds.
@@ -60,7 +68,7 @@ func (w *world) canaries() []string {
 // newest is the newest version of the API, as a header.
 var newest = []string{"X-OpenStack-Ironic-API-Version", "latest"}
 
-// TestCanaries: secrets planted in all that can hold one are in no answer, no error, no log, no event and no trace.
+// TestCanaries: secrets planted in all that can hold one are in no answer, no error, no log, no event, no trace and no backup.
 func TestCanaries(t *testing.T) {
 	w := newWorld(t)
 	patched := w.canaries()
@@ -92,7 +100,54 @@ func TestCanaries(t *testing.T) {
 	w.fuzzPatches(patched)
 	w.all(root)
 	w.all(olga)
+	w.backups()
 	w.absent("the log", w.d.Log.String(), "canary-")
+}
+
+// backups looks for canaries in what making, refusing and restoring a backup prints, in the list of what is in it, and in the file itself, whose secrets
+// are encrypted also when it has the key.
+func (w *world) backups() {
+	w.Helper()
+	dir := w.TempDir()
+	run := func(ok bool, args ...string) {
+		w.Helper()
+		cmd := exec.Command(made.Program(w, "ingotd"), args...)
+		cmd.Env = append(os.Environ(), "INGOT_LOG_LEVEL=debug")
+		out, err := cmd.CombinedOutput()
+		if (err == nil) != ok || len(out) == 0 {
+			w.Errorf("ingotd %s = %v\n%s", args, err, out)
+		}
+		w.absent("the output of ingotd "+strings.Join(args, " "), string(out), "canary-")
+	}
+	for _, key := range []string{"--with-key=false", "--with-key"} {
+		file := filepath.Join(dir, "backup"+key)
+		run(true, "backup", "--data-dir", w.d.Dir, key, file)
+		run(false, "backup", "--data-dir", w.d.Dir, key, file)                    // it is there already
+		run(false, "restore", "--data-dir", filepath.Join(dir, key), "/dev/null") // no backup
+		run(key == "--with-key", "restore", "--data-dir", filepath.Join(dir, key), file)
+		b, err := os.ReadFile(file)
+		if err != nil {
+			w.Fatal(err)
+		}
+		w.absent("a backup "+key, string(b), "canary-")
+		var list strings.Builder
+		r := tar.NewReader(bytes.NewReader(b))
+		for {
+			h, err := r.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				w.Fatal(err)
+			}
+			fmt.Fprintf(&list, "%+v\n", h)
+		}
+		w.absent("the list of a backup", list.String(), "canary-")
+		if strings.Count(list.String(), "\n") < 4 || !bytes.Contains(b, []byte("CUSTOM_T")) {
+			w.Errorf("a backup holds %s: that shows nothing", list.String())
+		}
+	}
+	run(false, "restore", "--data-dir", filepath.Join(dir, "--with-key"), filepath.Join(dir, "backup--with-key")) // a whole database is there
 }
 
 // all reads what one of the people can read, as far as canaries has made it, and looks for canaries.
@@ -231,6 +286,48 @@ func TestTenancyHidesWhatWasBefore(t *testing.T) {
 		w.absent(view+" as the next lessee", w.want(200, nina, "GET", view, ""), "canary-error", "leo", w.projects["shop"])
 	}
 	w.absent("the next lessee's time line", w.want(200, nina, "GET", "/ingot/v1/nodes/n/timeline", ""), `"job_id":"`)
+}
+
+// TestResultsStoredApart: what steps found out is for those who see a node's insides, also where a result is stored apart and asked for in full. Who leases
+// the node sees which steps there were, and of a time before the lease not even that.
+func TestResultsStoredApart(t *testing.T) {
+	t.Parallel() // it waits until the machine is off
+	w := newBootWorld(t)
+	const mac = "52:54:00:00:0b:01"
+	w.machine("n", mac, `"deploy_interface":"direct"`)
+	w.lease("n", "shop")
+	w.want(202, root, "PUT", "/v1/nodes/n/states/provision", `{"target":"clean","clean_steps":[{"interface":"deploy","step":"measure"},{"interface":"deploy","step":"count"}]}`)
+	line := `"` + strings.Repeat("x", 40<<10) + `"`
+	result := func(text string) agentstest.StepFunc {
+		return func(context.Context, *agentv1.Step, func(*agentv1.Progress)) ([]byte, error) {
+			return []byte(text), nil
+		}
+	}
+	w.boot(mac, map[string]agentstest.StepFunc{
+		"measure": result(`{"found":"canary-large","ipmi_password":"canary-secret","lines":[` + line + `,` + line + `]}`), "count": result(`{"found":"canary-small"}`)})
+	ingotd.Wait(t, "the cleaning is over", func() bool {
+		return strings.Contains(w.want(200, root, "GET", "/v1/nodes/n/states", ""), `"provision_state":"manageable","target_power_state"`)
+	})
+	const steps = "/ingot/v1/nodes/n/steps"
+	own := w.want(200, olga, "GET", steps+"?full=true", "")
+	if short := w.want(200, olga, "GET", steps, ""); !strings.Contains(own, "canary-large") || !strings.Contains(own, line) || !strings.Contains(own, "canary-small") ||
+		strings.Contains(short, line) || !strings.Contains(short, "omitted_bytes") {
+		t.Errorf("the owner sees %.300s in full and %.300s else: nothing is stored apart", own, short)
+	}
+	w.absent("the steps in full", own, "canary-secret")
+	for _, path := range []string{steps, steps + "?full=true"} {
+		out := w.want(200, leo, "GET", path, "")
+		w.absent(path+" as the lessee", out, "canary", line, "omitted_bytes")
+		if !strings.Contains(out, `"measure"`) {
+			t.Errorf("%s as the lessee: %s, want the steps' names", path, out)
+		}
+		w.want(404, eve, "GET", path, "")
+	}
+	w.lease("n", "next")
+	for _, path := range []string{steps, steps + "?full=true"} {
+		w.absent(path+" as the next lessee", w.want(200, nina, "GET", path, ""), "canary", line, "omitted_bytes", "measure")
+		w.want(404, leo, "GET", path, "")
+	}
 }
 
 // TestLinksDoNotCopyTheHost: what a client writes into its header Host is not what links in the answer lead to.

@@ -1,14 +1,10 @@
 package attack
 
 import (
-	"bytes"
 	"go/ast"
 	"go/parser"
-	"go/printer"
 	"go/token"
-	"io/fs"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 )
@@ -51,108 +47,5 @@ func (p proofs) check(t *testing.T, what string, names []string) {
 		if !p[pkg][function] {
 			t.Errorf("%s: %s does not exist", what, name)
 		}
-	}
-}
-
-// listeners are all places at which a program that is shipped opens a socket for others to reach, as PACKAGE: CALL, with the tests that attack what
-// listens there.
-var listeners = map[string][]string{
-	`conductor/app: net.Listen("tcp", cfg.API.Listen)`:    {"test/attack.TestEveryRoute", "test/attack.TestHalfSentRequests", "test/attack.TestConnectionsPerAddress"},
-	`conductor/app: net.FileListener(f)`:                  {"conductor/app.TestSocketsThatAreHandedOverAreGuarded", "conductor/app.TestInheritedOnlyWhenMeantForUs"},
-	`conductor/app: net.Listen("tcp", cfg.Agents.Listen)`: {"test/attack.TestStrangersToAgentsListener", "test/attack.TestConnectionsPerAddress", "test/attack.TestAgentOfAnotherNode"},
-	`conductor/netboot: net.Listen("tcp4", net.JoinHostPort(addr, strconv.Itoa(s.cfg.HTTPPort)))`: {"test/attack.TestConfigDriveOfAKnownMAC",
-		"test/attack.TestBootHTTP"},
-	`conductor/netboot: net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69)))`: {"conductor/netboot.TestTransfersAreBounded",
-		"conductor/netboot.TestEveryFileOfferedIsServed"},
-	`conductor/netboot: server4.NewIPv4UDPConn(ifname, &net.UDPAddr{IP: net.IPv4zero, Port: port})`: {"conductor/netboot.FuzzAnswer", "conductor/netboot.TestRepliesAreBounded",
-		"conductor/netboot.TestReadRefuses"},
-	`conductor/netboot: icmp.ListenPacket("ip6:ipv6-icmp", "::")`: {"conductor/netboot.TestSolicitor"},
-	`conductor/app: nb.Listen()`:                                  {"test/attack.TestBootHTTP"}, // the three before
-	// Opened and closed at once, to find out whether they are free.
-	`conductor/doctor: lc.ListenPacket(ctx, network, address)`: {"test/attack.TestDoctor"},
-	`conductor/doctor: lc.Listen(ctx, network, address)`:       {"test/attack.TestDoctor"},
-	// A conductor for trying things out; it is guarded as any other.
-	`conductor/app: net.Listen("tcp", *listen)`: {"conductor/app.TestDev", "conductor/app.TestDevBasic", "conductor/config.TestListenBeyondLoopbackNeedsConsent"},
-
-	// Of machines: the swarm, the console of a rescued machine, a measurement of the network, and an image for the machine itself.
-	`agent/swarm: net.Listen("tcp", netip.AddrPortFrom(local, 0).String())`:                                                {"agent/swarm.TestStrangers", "agent/swarm.TestListener", "agent/swarm.FuzzRequest"},
-	`agent/rescue: net.Listen("tcp", h.listen)`:                                                                            {"agent/rescue.TestWhoGetsIn", "agent/rescue.TestGuessing", "agent/rescue.TestTooMany", "agent/rescue.TestNothingElse"},
-	`agent/burnin: new(net.ListenConfig).Listen(ctx, "tcp", netip.AddrPortFrom(n.local, port).String())`:                   {"agent/burnin.TestNetworkStranger", "agent/burnin.FuzzGreeting"},
-	`agent/standalone: net.Listen("tcp", "127.0.0.1:0")`:                                                                   {"agent/standalone.TestLocalImages"},
-	`agent/netup: icmp.ListenPacket("ip6:ipv6-icmp", "::")`:                                                                {"agent/netup.FuzzParseRA"},
-	`agent/linux: unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: i.Index})`: {"proto/lldp.FuzzParse"},
-	// The kernel's own messages, which no other process can send.
-	`initramfs/init: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})`: {"initramfs/init.TestParseUevent"},
-	`initramfs/init: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})`:            {"initramfs/init.TestPowerButton"},
-}
-
-// opens are the functions that open a socket for others. A method of that name is taken for one, too, for what it belongs to is not known here.
-var opens = []string{"Listen", "ListenPacket", "ListenTCP", "ListenUDP", "ListenMulticastUDP", "ListenIP", "ListenUnix", "ListenUnixgram", "ListenAndServe", "ListenAndServeTLS",
-	"FileListener", "FilePacketConn", "NewIPv4UDPConn", "NewIPv6UDPConn", "Bind"}
-
-// TestEveryListenerIsAttacked: a place that opens a socket for others has tests that attack it.
-func TestEveryListenerIsAttacked(t *testing.T) {
-	found := map[string]int{}
-	root := filepath.Join("..", "..")
-	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		path, err = filepath.Rel(root, path)
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			// What is not shipped: tests, what makes the ramdisk, and a rack on this host with controllers that are made up.
-			if name := d.Name(); slices.Contains([]string{"test", "build", "tools/lab", "tools/demo"}, path) || name == "testdata" || strings.HasSuffix(name, "test") || name != "." && strings.HasPrefix(name, ".") && path != "." {
-				return filepath.SkipDir
-			}
-			return nil
-		}
-		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
-			return nil
-		}
-		fset := token.NewFileSet()
-		f := source(t, fset, path)
-		ours := map[string]bool{} // names of packages of ours that the file imports
-		for _, i := range f.Imports {
-			if name := strings.Trim(i.Path.Value, `"`); strings.HasPrefix(name, "github.com/ingot-metal/ingot/") {
-				ours[name[strings.LastIndex(name, "/")+1:]] = true
-			}
-		}
-		ast.Inspect(f, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			sel, ok := call.Fun.(*ast.SelectorExpr)
-			if !ok || !slices.Contains(opens, sel.Sel.Name) {
-				return true
-			}
-			if x, ok := sel.X.(*ast.Ident); ok && ours[x.Name] {
-				return true // limit.Listen: a listener around another, whose own call is found
-			}
-			var b bytes.Buffer
-			if err := printer.Fprint(&b, token.NewFileSet(), call); err != nil {
-				t.Fatal(err)
-			}
-			site := filepath.Dir(path) + ": " + strings.Join(strings.Fields(b.String()), " ")
-			if found[site]++; listeners[site] == nil || found[site] > 1 {
-				t.Errorf("%s opens a socket for others and is in no row of listeners, or in one with another place: attack it, and name the test", fset.Position(call.Pos()))
-				t.Log(site)
-			}
-			return true
-		})
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := proofs{}
-	for site, tests := range listeners {
-		if found[site] == 0 {
-			t.Errorf("%s: this does not exist", site)
-		}
-		p.check(t, site, tests)
 	}
 }
