@@ -189,7 +189,7 @@ func serve(ctx context.Context, cfg config.Config, log *slog.Logger) (err error)
 	}
 	var nb *netboot.Server
 	if boot != nil {
-		boot.SystemSeen, boot.PhoneHome = en.DHCPSeen, en.PhoneHome
+		boot.SystemSeen, boot.SystemStarted, boot.PhoneHome = en.DHCPSeen, en.SystemStarted, en.PhoneHome
 		boot.Short = func(err error) {
 			if shortage.OutOfFiles(err) {
 				short.Note(shortage.Files, "listener", "network boot")
@@ -358,6 +358,9 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 		Hostname: cfg.Name(), AllowUnverified: cfg.Deploy.AllowUnverified, AllowMD5: cfg.Deploy.AllowMD5, AutomatedClean: cfg.Deploy.AutomatedClean, FastTrack: cfg.Deploy.FastTrack, BootMode: cfg.Deploy.BootMode,
 		BootTimeout: cfg.Deploy.BootTimeout, SessionGrace: cfg.Deploy.SessionGrace, Silence: cfg.Deploy.Silence, MaxBoots: cfg.Deploy.MaxBoots, PlanTries: cfg.Deploy.Tries,
 		PowerTimeout: cfg.Power.Timeout, PowerSync: cfg.Power.SyncInterval, ForcePower: cfg.Power.Force, CallTimeout: cfg.Power.CallTimeout, RetryTries: cfg.Power.Retries,
+	}
+	if c.Restarts = cfg.Deploy.InstalledSystemRetries; c.Restarts == 0 {
+		c.Restarts = -1
 	}
 	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
 		c.ImageBase = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort)) + "/images/"

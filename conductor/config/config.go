@@ -286,6 +286,9 @@ type Deploy struct {
 	Silence time.Duration `yaml:"silence"`
 	// MaxBoots is how often the agent is booted for one job before the job fails.
 	MaxBoots int `yaml:"max_boots"`
+	// InstalledSystemRetries is how often, for one job, a machine is turned off and on again because its installed system started instead of the
+	// agent. After that it is turned off and the job fails.
+	InstalledSystemRetries int `yaml:"installed_system_retries"`
 	// Tries is how often the agent is given the same work in one boot when its failure may pass, as that of an image server may.
 	Tries int `yaml:"tries"`
 }
@@ -319,7 +322,7 @@ func Default() Config {
 		},
 		Deploy: Deploy{
 			AutomatedClean: true, BootInstance: "reboot", KexecDelay: 5 * time.Second, SignOfLifeTimeout: 10 * time.Minute,
-			BootTimeout: 30 * time.Minute, SessionGrace: time.Minute, Silence: 30 * time.Minute, MaxBoots: 3, Tries: 2,
+			BootTimeout: 30 * time.Minute, SessionGrace: time.Minute, Silence: 30 * time.Minute, MaxBoots: 3, InstalledSystemRetries: 2, Tries: 2,
 		},
 		Inspection: Inspection{
 			DefaultHooks: []string{"ramdisk-error", "validate-interfaces", "ports", "architecture"},
@@ -493,6 +496,9 @@ func (c Config) Validate() error {
 	positive("deploy.silence", c.Deploy.Silence)
 	if c.Deploy.MaxBoots < 1 {
 		bad("deploy.max_boots", "%d is less than 1", c.Deploy.MaxBoots)
+	}
+	if r := c.Deploy.InstalledSystemRetries; r < 0 || r > 10 {
+		bad("deploy.installed_system_retries", "%d is not between 0 and 10", r)
 	}
 	if c.Deploy.Tries < 1 {
 		bad("deploy.tries", "%d is less than 1", c.Deploy.Tries)

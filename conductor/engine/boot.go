@@ -117,7 +117,10 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 				return again(0), p.note(ctx, "wait", booting)
 			}
 		}
-		return again(0), p.note(ctx, "on")
+		return again(0), p.note(ctx, "on", func(n *node.Node, _ *node.Also) error {
+			n.Boot.System = nil // until here it was what ran before
+			return nil
+		})
 
 	case "on", "on asked":
 		ok, v, err := p.reach(ctx, "on", power.On, power.TurnOn, e.cfg.PowerTimeout)
@@ -139,6 +142,9 @@ func bootAgent(ctx context.Context, p *pass) (verdict, error) {
 	left := time.Until(b.ClosesAt)
 	if p.n.Maintenance {
 		return again(e.cfg.Lease / 3), nil
+	}
+	if over, err := p.insteadOfAgent(ctx); over || err != nil {
+		return again(0), err
 	}
 	if left > 0 {
 		return again(left), nil
@@ -198,6 +204,9 @@ func (e *Engine) whyNoAgent(ctx context.Context, p *pass) (string, error) {
 		return "", err
 	}
 	head := fmt.Sprintf("the agent did not call back within %s; ", e.cfg.BootTimeout)
+	if s := p.n.Boot.System; s != nil {
+		return head + fmt.Sprintf("the installed system runs on the machine (%s at %s): boot it from the network", s, s.At.Format("15:04:05")), nil
+	}
 	far, heard := record.HowFar(p.n.Boot, marks)
 	if heard {
 		return head + far, nil

@@ -31,6 +31,7 @@ type Config struct {
 	SessionGrace time.Duration // how long an agent may be out of reach before its machine is booted anew; 60 s
 	Silence      time.Duration // how long a connected agent may say nothing about its plan; 30 min
 	MaxBoots     int           // boots of the agent per job; 3
+	Restarts     int           // of a machine whose installed system started instead of the agent, per job; 2, negative: none
 	PlanTries    int           // tries of a plan per boot, if its failure says that trying again makes sense; 2
 
 	PowerTimeout   time.Duration // from asking to turn on or off until it is so; 60 s
@@ -80,6 +81,7 @@ func (c Config) withDefaults() Config {
 	c.SessionGrace = cmp.Or(c.SessionGrace, time.Minute)
 	c.Silence = cmp.Or(c.Silence, 30*time.Minute)
 	c.MaxBoots = cmp.Or(c.MaxBoots, 3)
+	c.Restarts = cmp.Or(c.Restarts, 2)
 	c.PlanTries = cmp.Or(c.PlanTries, 2)
 	c.KexecDelay = cmp.Or(c.KexecDelay, 5*time.Second)
 	c.SignTimeout = cmp.Or(c.SignTimeout, 10*time.Minute)

@@ -165,7 +165,7 @@ func (e *Engine) takeOverAhead(n *node.Node, also *node.Also, was, job *node.Job
 	case booting && s.Status == node.StepRunning && was.Note != "" && len(job.Steps) > 0 && catalog.BootsAgent(job.Steps[0]):
 		first := &job.Steps[0]
 		first.Status, first.StartedAt = node.StepRunning, time.Now().UTC()
-		job.Note, job.Attempt, job.BegunAt, job.NotBefore, job.Boots, job.Detail = was.Note, was.Attempt, was.BegunAt, was.NotBefore, was.Boots, was.Detail
+		job.Note, job.Attempt, job.BegunAt, job.NotBefore, job.Boots, job.Systems, job.Detail = was.Note, was.Attempt, was.BegunAt, was.NotBefore, was.Boots, was.Systems, was.Detail
 		job.Adopted = was.ID
 		e.history(n, also, "boot", "INFO", "the boot of the agent that is under way is taken over", "")
 		return job

@@ -60,12 +60,17 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 	if s.cfg.SystemSeen != nil && q.isSystem() {
 		s.cfg.SystemSeen(ctx, q.mac)
 	}
-	if s.cfg.Mode == Proxy && q.firmware == plain {
-		return nil, nil // nothing to do with booting: the other server's business
+	ours := s.cfg.Mode != Proxy || q.firmware != plain // else it is the other server's business
+	if !ours && !q.isInstalled() {
+		return nil, nil
 	}
 	a, err := s.admit(ctx, q.mac, q.guids)
 	if err != nil {
 		s.log.Error("look up who asks for an address", "mac", q.mac, "err", err)
+		return nil, nil
+	}
+	s.noteInstalled(ctx, q, a.node)
+	if !ours {
 		return nil, nil
 	}
 	a = s.admitUnknown(a, q.mac, q.firmware != plain && q.firmware != foreign)

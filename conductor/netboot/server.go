@@ -57,6 +57,7 @@ type records interface {
 	PortByMAC(ctx context.Context, mac string) (*node.Port, error)
 	Change(ctx context.Context, uuid string, change func(*node.Node, *node.Also) error) (*node.Node, error)
 	AddMark(ctx context.Context, m node.Mark) error
+	Marks(ctx context.Context, nodeUUID, jobID string) ([]node.Mark, error)
 	Lease(ctx context.Context, mac string) (node.Lease, error)
 	LeaseByIP(ctx context.Context, ip string) (node.Lease, error)
 	Leases(ctx context.Context) ([]node.Lease, error)
@@ -104,6 +105,9 @@ type Config struct {
 	// SystemSeen is told of an operating system that asks for an address, by its MAC, whosever it is: not firmware, not our agent. Nil: nobody
 	// wants to know.
 	SystemSeen func(ctx context.Context, mac string)
+	// SystemStarted is told of a node whose installed system was seen although the agent is to boot, when Boot.System says so. Nil: nobody wants to
+	// know.
+	SystemStarted func(ctx context.Context, nodeUUID string)
 	// PhoneHome is told of a deployed system that calls with a token; what NotFound knows as such is answered so. Nil: none may call here.
 	PhoneHome func(ctx context.Context, token, from string) error
 
@@ -136,6 +140,7 @@ type Server struct {
 	booting   recently
 	transfers tftpLimits
 	replies   replies
+	installed replies // requests of installed systems that are looked into
 	seeds     seeds
 
 	mu      sync.Mutex

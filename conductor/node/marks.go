@@ -34,6 +34,7 @@ const (
 
 	// By network boot and enrolment, in the order in which a machine goes through them.
 	MarkDHCP         = "dhcp answered"        // Detail: address, boot file
+	MarkSystem       = "installed system up"  // it asks for an address, and the agent was to boot; Detail: MAC, class of its DHCP client
 	MarkBootProgram  = "boot program fetched" // over TFTP; Detail: file
 	MarkBootScript   = "boot script fetched"  //
 	MarkKernel       = "kernel fetched"       // last byte sent

@@ -189,6 +189,7 @@ type Job struct {
 	PlanFirst int       `json:"plan_first,omitempty"` // index in Steps of the plan's first step
 	PlanSent  time.Time `json:"plan_sent,omitzero"`   //
 	Boots     int       `json:"boots,omitempty"`      // how often the agent was booted for this job
+	Systems   int       `json:"systems,omitempty"`    // how often the machine was started anew because its installed system ran instead of the agent
 	Abort     bool      `json:"abort,omitempty"`      // asked for; takes effect when the step allows it
 	Failure   string    `json:"failure,omitempty"`    // why the job failed; what is left of it cleans up behind it
 	Detail    string    `json:"detail,omitempty"`     // for humans: "waiting for the agent since ..."
@@ -267,6 +268,8 @@ type Boot struct {
 	Ended     bool      `json:"ended,omitempty"` // powered off, rebooted or torn down: certificate is void
 	// Kept: no job needs the agent, and it stays connected for the next one (fast track).
 	Kept bool `json:"kept,omitempty"`
+	// System is the installed system that was seen instead of the agent; nil: none was.
+	System *SystemSeen `json:"system,omitempty"`
 	// Staged is the image that was written ahead in this boot, and not committed; nil when there is none.
 	Staged *Staged `json:"staged,omitempty"`
 }

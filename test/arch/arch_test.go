@@ -100,7 +100,7 @@ var may = map[string][]string{
 	"conductor/swarm":           {"proto/swarm"},
 	"conductor/signoflife":      {},
 	"conductor/agents/...":      {"proto/agentv1"}, // agentstest: a simulated agent
-	"conductor/netboot":         {"conductor/limit", "conductor/node", "conductor/redact", "conductor/workload"},
+	"conductor/netboot":         {"conductor/clean", "conductor/limit", "conductor/node", "conductor/redact", "conductor/workload"},
 	"conductor/workload":        {"conductor/node", "proto/drive"},
 	"conductor/driver":          {"conductor/node", "conductor/power"},
 	"conductor/events":          {"conductor/node"},
