@@ -38,6 +38,7 @@ var machines = []line{
 	{"test/e2e:TestImageFaults*", "agent/fetch agent/image images/..."},
 	{"test/e2e:TestControllerFaults", "conductor/power/... conductor/driver tools/lab/bmc"},
 	{"test/e2e:TestStranger", "conductor/netboot"},
+	{"test/e2e:TestOldSystemStarts", "conductor/engine conductor/netboot"},
 	{"test/e2e:TestPowerCut*", "agent/disk agent/image agent/sink"},
 
 	{"test/machine:TestForms*", "agent/chunked agent/configdrive agent/image agent/sink agent/standalone images/..."},
