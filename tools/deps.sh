@@ -63,6 +63,7 @@ group() {
 		need minisign "signs published images"
 		need openssl "makes keys and signatures like cosign's"
 		need docker-registry "an OCI registry to publish to"
+		need dnsmasq-base "a DHCP server that is not ours"
 		;;
 	keystone)
 		need python3-keystone "a real Keystone, for what make test-full adds"

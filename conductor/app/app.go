@@ -397,6 +397,9 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	return c
 }
 
+// probeEvery is how often the provisioning network is looked at for other DHCP servers. Those log each time.
+const probeEvery = 5 * time.Minute
+
 // bootServer is the configuration of network boot; nil when this conductor boots no machines.
 func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.Addr, reach string, ca *agents.CA) (*netboot.Config, error) {
 	n := cfg.Netboot
@@ -404,7 +407,7 @@ func bootServer(cfg config.Config, st *store.Store, plugs networks, addr netip.A
 		return nil, nil
 	}
 	c := netboot.Config{
-		Mode: netboot.Mode(n.DHCP), Interface: n.Interface, Address: addr, LeaseTime: n.LeaseTime,
+		Mode: netboot.Mode(n.DHCP), Interface: n.Interface, Address: addr, LeaseTime: n.LeaseTime, ProbeEvery: probeEvery,
 		HTTPPort: n.HTTPPort, Connections: cfg.Limits.Boot(), TFTP: n.TFTP, LoaderDir: n.LoaderDir, RamdiskDir: n.RamdiskDir, ImagesDir: n.ImagesDir,
 		KernelParams: n.KernelParams, TokenLife: n.TokenLife, Conductor: reach, CA: ca.Fingerprint(), NextCA: ca.NextFingerprint(), Hostname: cfg.Name(),
 		Trust:         func() (string, string) { return ca.Fingerprint(), ca.NextFingerprint() },
@@ -458,7 +461,7 @@ func provisioningAddress(cfg config.Config) (netip.Addr, error) {
 			return p.Addr(), nil
 		}
 	}
-	return netip.Addr{}, fmt.Errorf("netboot.interface %s has no IPv4 address: give it one, or set netboot.address", ifi.Name)
+	return netip.Addr{}, fmt.Errorf("netboot.interface %s has no IPv4 address, and network boot is IPv4 only: give it one, or set netboot.address", ifi.Name)
 }
 
 // advertised is host:port by which agents reach this conductor.

@@ -67,6 +67,7 @@ var checks = []struct {
 	{"certificates", checkCertificates},
 	{"clock", checkClock},
 	{"ports", checkPorts},
+	{"network", checkWire},
 	{"boot files", checkBootFiles},
 	{"free space", checkSpace},
 	{"limits", checkLimits},

@@ -65,7 +65,7 @@ func TestHealthy(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	for _, check := range []string{"configuration", "data directory", "permissions", "keys", "database", "CA", "certificates", "clock", "ports", "boot files", "free space", "limits"} {
+	for _, check := range []string{"configuration", "data directory", "permissions", "keys", "database", "CA", "certificates", "clock", "ports", "network", "boot files", "free space", "limits"} {
 		if !seen[check] {
 			t.Errorf("%s was not looked at", check)
 		}

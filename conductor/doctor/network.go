@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/ingot-metal/ingot/conductor/netboot"
+	"github.com/ingot-metal/ingot/conductor/netboot/probe"
 )
 
 // checkPorts tries to listen where the conductor does. What is taken while it runs is taken by it.
@@ -20,16 +21,10 @@ func checkPorts(ctx context.Context, p Patient) []Finding {
 		if n.TFTP {
 			ports = append(ports, port{"udp", net.JoinHostPort(p.Address.String(), "69"), "netboot.tftp"})
 		}
-		if n.DHCP != "off" {
-			ports = append(ports, port{"udp", "0.0.0.0:67", "netboot.dhcp"})
-		}
-		if n.DHCP == "proxy" {
-			ports = append(ports, port{"udp", "0.0.0.0:4011", "netboot.dhcp"})
-		}
 	}
 	var out []Finding
 	if p.AddressFault != nil {
-		out = finding(Fault, "give the interface an address, or set netboot.address", "%v", p.AddressFault)
+		out = finding(Fault, "give the interface an IPv4 address, or set netboot.address to one of this host", "%v", p.AddressFault)
 	}
 	free := 0
 	for _, at := range ports {
@@ -47,6 +42,14 @@ func checkPorts(ctx context.Context, p Patient) []Finding {
 			out = append(out, finding(Fault, "change "+at.key, "%s %s: %v", at.network, at.address, err)...)
 		}
 	}
+	if p.Address.IsValid() && n.DHCP != "off" {
+		err := netboot.CheckDHCP(netboot.Mode(n.DHCP), n.Interface, p.Address)
+		if err == nil || errors.Is(err, syscall.EADDRINUSE) && p.Running {
+			free++
+		} else {
+			out = append(out, finding(Fault, "do what the sentence says, or change netboot.dhcp", "%v", err)...)
+		}
+	}
 	if out != nil {
 		return out
 	}
@@ -54,6 +57,27 @@ func checkPorts(ctx context.Context, p Patient) []Finding {
 		return ok("%d are free or used by the ingotd that runs", free)
 	}
 	return ok("%d are free", free)
+}
+
+// checkWire looks which DHCP servers and boot servers answer on the provisioning network. A running ingotd does not answer this.
+func checkWire(ctx context.Context, p Patient) []Finding {
+	n := p.Config.Netboot
+	if n.Interface == "" || !p.Address.Is4() {
+		return ok("it is not looked at: netboot.interface names no provisioning network with an address of this host")
+	}
+	found, more, err := probe.Find(ctx, n.Interface, p.Address, probe.Wait)
+	if err != nil {
+		return finding(Warning, probe.Remedy(err), "other DHCP servers on %s can't be looked for: %v", n.Interface, err)
+	}
+	var out []Finding
+	for _, j := range probe.Judge(n.DHCP, p.Address, found, more) {
+		if j.Warning {
+			out = append(out, finding(Warning, j.Remedy, "%s", j.Text)...)
+		} else {
+			out = append(out, ok("%s", j.Text)...)
+		}
+	}
+	return out
 }
 
 func listen(ctx context.Context, network, address string) error {

@@ -11,12 +11,13 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"github.com/ingot-metal/ingot/conductor/netboot/probe"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
 // serveDHCP answers packets from c, one after the other: no two machines can be given one address, and a flood waits in the kernel's
 // buffer instead of in ours.
-func (s *Server) serveDHCP(ctx context.Context, c *net.UDPConn) error {
+func (s *Server) serveDHCP(ctx context.Context, c dhcpConn) error {
 	port := c.LocalAddr().(*net.UDPAddr).Port
 	buf := make([]byte, 64<<10)
 	for {
@@ -31,6 +32,7 @@ func (s *Server) serveDHCP(ctx context.Context, c *net.UDPConn) error {
 			select {
 			case <-time.After(time.Second):
 			case <-ctx.Done():
+				return ctx.Err()
 			}
 			continue
 		}
@@ -56,6 +58,9 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 	if err != nil {
 		s.log.Debug("DHCP packet left alone", "mac", m.ClientHWAddr, "err", err)
 		return nil, nil
+	}
+	if probe.Is(m) {
+		return nil, nil // this conductor's or another's: not a machine
 	}
 	if s.cfg.SystemSeen != nil && q.isSystem() {
 		s.cfg.SystemSeen(ctx, q.mac)

@@ -29,11 +29,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/insomniacslk/dhcp/dhcpv4/server4"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/ingot-metal/ingot/conductor/limit"
+	"github.com/ingot-metal/ingot/conductor/netboot/probe"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -76,6 +75,9 @@ type Config struct {
 	Gateway              netip.Addr // told to machines; zero: none
 	DNS                  []netip.Addr
 	LeaseTime            time.Duration
+
+	// ProbeEvery is how often the network of Interface is looked at for other DHCP servers; zero: never.
+	ProbeEvery time.Duration
 
 	HTTPPort int
 	// Connections bounds those to the HTTP server; the zero value does not.
@@ -146,8 +148,9 @@ type Server struct {
 	mu      sync.Mutex
 	clients map[netip.Addr]string // who fetched a boot script from where, for marks
 
-	dhcp, boot *net.UDPConn // ports 67 and 4011
+	dhcp, boot dhcpConn // ports 67 and 4011
 	tftp       *net.UDPConn
+	probeWait  time.Duration
 	ra         *advertiser
 	http       net.Listener
 }
@@ -157,7 +160,7 @@ func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, clients: map[netip.Addr]string{}, invites: invites{limit: cfg.InviteLimit}}
+	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, clients: map[netip.Addr]string{}, invites: invites{limit: cfg.InviteLimit}, probeWait: probe.Wait}
 	if s.now == nil {
 		s.now = time.Now
 	}
@@ -240,13 +243,8 @@ func (s *Server) listen() (err error) {
 	if s.cfg.Mode == Off {
 		return nil
 	}
-	if s.dhcp, err = listenDHCP(s.cfg.Interface, dhcpv4.ServerPort); err != nil {
+	if s.dhcp, s.boot, err = openDHCP(s.cfg.Mode, s.cfg.Interface, s.cfg.Address); err != nil {
 		return err
-	}
-	if s.cfg.Mode == Proxy {
-		if s.boot, err = listenDHCP(s.cfg.Interface, bootServerPort); err != nil {
-			return err
-		}
 	}
 	ours := func(mac string) bool { return s.booting.recent(mac, s.now()) }
 	if s.ra, err = newAdvertiser(s.cfg.Interface, ours); err != nil {
@@ -274,19 +272,14 @@ func (n noted) Accept() (net.Conn, error) {
 	return c, err
 }
 
-func listenDHCP(ifname string, port int) (*net.UDPConn, error) {
-	c, err := server4.NewIPv4UDPConn(ifname, &net.UDPAddr{IP: net.IPv4zero, Port: port})
-	if err != nil {
-		return nil, fmt.Errorf("listen for DHCP on %s port %d: %v", ifname, port, err)
-	}
-	return c, nil
-}
-
 func (s *Server) close() {
-	for _, c := range []*net.UDPConn{s.dhcp, s.boot, s.tftp} {
+	for _, c := range []dhcpConn{s.dhcp, s.boot} {
 		if c != nil {
 			c.Close()
 		}
+	}
+	if s.tftp != nil {
+		s.tftp.Close()
 	}
 	if s.ra != nil {
 		s.ra.close()
@@ -309,10 +302,16 @@ func (s *Server) Serve(ctx context.Context) error {
 		}
 		return err
 	}
-	for _, c := range []*net.UDPConn{s.dhcp, s.boot} {
+	for _, c := range []dhcpConn{s.dhcp, s.boot} {
 		if c != nil {
 			g.Go(func() error { return stopped(s.serveDHCP(gctx, c)) })
 		}
+	}
+	if s.cfg.ProbeEvery > 0 && s.cfg.Interface != "" {
+		g.Go(func() error {
+			s.watchNetwork(gctx)
+			return nil
+		})
 	}
 	if s.ra != nil {
 		g.Go(func() error { return stopped(s.ra.serve(gctx, s.log)) })

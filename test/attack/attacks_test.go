@@ -57,6 +57,8 @@ var attacks = []struct {
 	{"iPXE words in parameters and URLs", []string{stranger, owner}, "test/attack.TestBootHTTP conductor/netboot.TestKernelParams conductor/netboot.FuzzCommandLine conductor/netboot.TestWorkloadOfABadEdit"},
 	{"DHCP packets by chance, from strangers; a script for another address", []string{stranger},
 		"conductor/netboot.FuzzAnswer conductor/netboot.TestReadRefuses conductor/netboot.TestDecide conductor/netboot.TestAdmission conductor/netboot.TestWorkloadDriveIsForTheLease conductor/netboot.TestRepliesAreBounded"},
+	{"DHCP offers made up for the conductor's own probe", []string{stranger},
+		"conductor/netboot/probe.TestMadeUpServersAreBounded conductor/netboot/probe.TestAnswersToOthersAreIgnored conductor/netboot/probe.FuzzRead conductor/netboot/rawudp.FuzzParse"},
 	{"boot HTTP and TFTP: traversal, symbolic links, lists, names, options, writes", []string{stranger},
 		"test/attack.TestBootHTTP conductor/netboot.TestHTTPFiles conductor/netboot.TestEveryFileOfferedIsServed conductor/netboot.TestTransfersAreBounded"},
 	{"the rescue password", []string{rescued, reader}, "test/attack.TestRescuedMachine test/attack.TestCanaries conductor/engine.TestRescuePassword conductor/engine.TestRescue"},

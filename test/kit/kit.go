@@ -27,7 +27,7 @@ var packages = map[string]string{
 	"mkfs.vfat": "dosfstools", "fsck.vfat": "dosfstools", "fsck.fat": "dosfstools", "isoinfo": "genisoimage", "blkid": "util-linux", "mkfs.xfs": "xfsprogs", "xfs_db": "xfsprogs", "mkfs.btrfs": "btrfs-progs", "btrfs": "btrfs-progs", "btrfstune": "btrfs-progs",
 	"mcopy": "mtools", "mformat": "mtools", "mmd": "mtools", "mdir": "mtools", "mtype": "mtools",
 	"qemu-system-x86_64": "qemu-system-x86", "qemu-img": "qemu-utils", "qemu-nbd": "qemu-utils",
-	"grub-mkimage": "grub-common", "sgdisk": "gdisk", "sfdisk": "fdisk", "ip": "iproute2", "busybox": "busybox-static",
+	"grub-mkimage": "grub-common", "sgdisk": "gdisk", "sfdisk": "fdisk", "ip": "iproute2", "dnsmasq": "dnsmasq-base", "setpriv": "util-linux", "busybox": "busybox-static",
 	"protoc": "protobuf-compiler", "openstack": "python3-openstackclient", "xz": "xz-utils", "depmod": "kmod", "modprobe": "kmod",
 }
 

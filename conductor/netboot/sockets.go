@@ -1,0 +1,119 @@
+package netboot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"github.com/ingot-metal/ingot/conductor/netboot/rawudp"
+)
+
+// dhcpConn is where DHCP comes in and goes out.
+type dhcpConn interface {
+	ReadFromUDP(b []byte) (int, *net.UDPAddr, error)
+	WriteToUDP(b []byte, to *net.UDPAddr) (int, error)
+	LocalAddr() net.Addr
+	Close() error
+}
+
+// openDHCP opens the sockets of a mode: that of port 67, and in mode proxy that of the boot server.
+func openDHCP(mode Mode, ifname string, us netip.Addr) (dhcp, boot dhcpConn, err error) {
+	switch mode {
+	case Leases:
+		dhcp, err = listenDHCP(ifname, dhcpv4.ServerPort)
+	case Proxy:
+		if dhcp, err = listenBeside(ifname, us); err != nil {
+			return nil, nil, err
+		}
+		if boot, err = listenDHCP(ifname, bootServerPort); err != nil {
+			dhcp.Close()
+			return nil, nil, err
+		}
+	}
+	return dhcp, boot, err
+}
+
+// CheckDHCP opens the sockets that a mode needs, and closes them again.
+func CheckDHCP(mode Mode, ifname string, us netip.Addr) error {
+	dhcp, boot, err := openDHCP(mode, ifname, us)
+	for _, c := range []dhcpConn{dhcp, boot} {
+		if c != nil && err == nil {
+			err = c.Close()
+		}
+	}
+	return err
+}
+
+// listenDHCP takes a port of an interface for itself alone: SO_REUSEADDR would let two programs have it, and each of them would miss what
+// the kernel hands to the other.
+func listenDHCP(ifname string, port int) (dhcpConn, error) {
+	lc := net.ListenConfig{Control: rawudp.BindTo(ifname)}
+	c, err := lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE) && port == dhcpv4.ServerPort:
+		return nil, fmt.Errorf("listen for DHCP on %s: a DHCP server of this host has port 67 already (ss -lunp 'sport = :67' shows it): stop it, or let it give the addresses and set netboot.dhcp to proxy: %w",
+			ifname, err)
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("listen for PXE on %s: another boot server of this host has port %d already (ss -lunp 'sport = :%d' shows it): stop it, or turn off its part in booting (dnsmasq: pxe-service, pxe-prompt): %w",
+			ifname, port, port, err)
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("listen for DHCP on %s: it takes the capabilities CAP_NET_BIND_SERVICE and CAP_NET_RAW: %w", ifname, err)
+	case err != nil:
+		return nil, fmt.Errorf("listen for DHCP on %s port %d: %w", ifname, port, err)
+	}
+	return c.(*net.UDPConn), nil
+}
+
+// beside hears DHCP requests, and answers them from port 67, without having that port: a DHCP server on this host keeps it, whichever of the
+// two was started first.
+type beside struct {
+	in  *rawudp.Receiver
+	out *rawudp.Sender
+	us  netip.Addr
+}
+
+func listenBeside(ifname string, us netip.Addr) (dhcpConn, error) {
+	b := &beside{us: us}
+	var err error
+	if b.in, err = rawudp.Listen(ifname, dhcpv4.ServerPort, false); err == nil {
+		if b.out, err = rawudp.NewSender(ifname, us); err == nil {
+			return b, nil
+		}
+		b.in.Close()
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("listen for DHCP on %s: with netboot.dhcp proxy it takes the capability CAP_NET_RAW: %w", ifname, err)
+	}
+	return nil, fmt.Errorf("listen for DHCP on %s: %w", ifname, err)
+}
+
+// ReadFromUDP gives what was sent to everybody or to us, which leaves out what passes a host that routes.
+func (b *beside) ReadFromUDP(buf []byte) (int, *net.UDPAddr, error) {
+	for {
+		p, err := b.in.Receive()
+		if err != nil {
+			return 0, nil, err
+		}
+		if p.Broadcast || p.To.Addr() == b.us {
+			return copy(buf, p.Payload), net.UDPAddrFromAddrPort(p.From), nil
+		}
+	}
+}
+
+func (b *beside) WriteToUDP(payload []byte, to *net.UDPAddr) (int, error) {
+	at := to.AddrPort()
+	err := b.out.Send(payload, dhcpv4.ServerPort, netip.AddrPortFrom(at.Addr().Unmap(), at.Port()))
+	return len(payload), err
+}
+
+func (b *beside) LocalAddr() net.Addr {
+	return net.UDPAddrFromAddrPort(netip.AddrPortFrom(b.us, dhcpv4.ServerPort))
+}
+
+func (b *beside) Close() error { return errors.Join(b.in.Close(), b.out.Close()) }
