@@ -3,19 +3,20 @@ package netboot
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
-// admission is what a machine may have. The zero value is nothing: then why says why, for the log.
+// admission is what a machine may have.
 type admission struct {
 	node    *node.Node
-	address bool // an address
-	boot    bool // something to boot
-	why     string
-	unknown bool // nobody has told of it: it is no node's, by whatever it tells
-	invited bool // unknown, and booted to be enrolled: node is empty
-	work    bool // what it is to boot is its node's workload, not the agent
+	address bool   // an address
+	boot    bool   // something to boot
+	why     string // it gets nothing to boot, or nothing at all; never empty then
+	unknown bool   // nobody has told of it: it is no node's, by whatever it tells
+	invited bool   // unknown, and booted to be enrolled: node is empty
+	work    bool   // what it is to boot is its node's workload, not the agent
 }
 
 // admit decides about a machine by its MAC and the system GUIDs that it told, in either byte order.
@@ -60,10 +61,29 @@ func (s *Server) admitPort(n *node.Node, port *node.Port) admission {
 		a.address = true
 	case hasInstance(n) && s.cfg.OnFlatNetwork(n):
 		a.address = true
-	default:
-		a.why = fmt.Sprintf("it belongs to node %s, which is not expected to boot (state %s)", n.UUID, n.Provision)
+	}
+	if !a.boot {
+		a.why = fmt.Sprintf("its MAC %s is a port of node %s, ", port.Address, n.UUID) + whyNoBoot(n, port, now)
 	}
 	return a
+}
+
+// whyNoBoot says why a machine with a port of n gets nothing to boot. What somebody set comes before what follows from the node's state.
+func whyNoBoot(n *node.Node, port *node.Port, now time.Time) string {
+	b := n.Boot
+	switch {
+	case b.WindowOpen(now) && !port.PXEEnabled:
+		return "but the port has pxe_enabled=false: set it to true, or let the machine boot with another of its ports"
+	case atWork(n):
+		return "whose agent has already enrolled since the machine was turned on"
+	case n.Provision == node.Active && !port.PXEEnabled:
+		return "which is active, and the port has pxe_enabled=false"
+	case n.Provision == node.Active:
+		return "which is active, so that its machine boots from its disk"
+	case b != nil && !b.Ended && b.ClosedAt.IsZero() && !now.Before(b.ClosesAt):
+		return fmt.Sprintf("whose boot window closed at %s without an agent (state %s)", b.ClosesAt.UTC().Format(time.RFC3339), n.Provision)
+	}
+	return fmt.Sprintf("which is not expected to boot (state %s)", n.Provision)
 }
 
 // admitGUID decides about a machine with an unknown MAC whose GUID is that of n: the first inspection finds out its ports.
@@ -78,10 +98,14 @@ func (s *Server) admitGUID(ctx context.Context, n *node.Node) (admission, error)
 	if has {
 		return admission{why: fmt.Sprintf("its GUID is that of node %s, which has ports, but not this one", n.UUID)}, nil
 	}
-	if !n.Boot.WindowOpen(s.now()) && !atWork(n) {
-		return admission{why: fmt.Sprintf("its GUID is that of node %s, which is not expected to boot yet", n.UUID)}, nil
+	switch {
+	case n.Boot.WindowOpen(s.now()):
+		return admission{node: n, address: true, boot: true}, nil
+	case atWork(n):
+		return admission{node: n, address: true,
+			why: fmt.Sprintf("its GUID is that of node %s, whose agent has already enrolled since the machine was turned on", n.UUID)}, nil
 	}
-	return admission{node: n, address: true, boot: n.Boot.WindowOpen(s.now())}, nil
+	return admission{why: fmt.Sprintf("its GUID is that of node %s, which is not expected to boot yet", n.UUID)}, nil
 }
 
 // admitLease decides about a machine that tells no GUID but was leased an address when it did: the agent, under a kernel, asks like
@@ -96,7 +120,7 @@ func (s *Server) admitLease(ctx context.Context, mac string) (admission, error) 
 		var n *node.Node
 		if n, err = s.store.Node(ctx, l.NodeUUID); err == nil {
 			if n.Boot.WindowOpen(s.now()) || atWork(n) {
-				return admission{node: n, address: true}, nil
+				return admission{node: n, address: true, why: fmt.Sprintf("its MAC is no node's port; its lease is of node %s, whose GUID it did not tell this time", n.UUID)}, nil
 			}
 			return none, nil
 		}

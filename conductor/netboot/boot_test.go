@@ -262,6 +262,15 @@ func TestAdmission(t *testing.T) {
 			if (addr != "") != c.address || (file != "") != c.boot {
 				t.Errorf("address %q, file %q, want address %v, boot %v\n%s", addr, file, c.address, c.boot, r.log.b.String())
 			}
+			if !c.boot {
+				q, err := read(packet(t, dhcpv4.MessageTypeDiscover, c.mods...))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if a, err := r.s.admit(t.Context(), q.mac, q.guids); err != nil || a.why == "" {
+					t.Errorf("nothing to boot, reason %q, %v", a.why, err)
+				}
+			}
 			if !c.address {
 				for range 5 {
 					r.ask(dhcpv4.MessageTypeDiscover, c.mods...)
@@ -271,6 +280,76 @@ func TestAdmission(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What a refused machine's log line says: the true reason, in every mode, for DHCP and for the boot script.
+func TestReasons(t *testing.T) {
+	mac := "its MAC " + testMAC.String() + " is a port of node "
+	flat := func(n *node.Node) { n.Interfaces = map[string]string{"network": "flat"} }
+	atWork := func(n *node.Node) { n.Boot.EnrolledAt, n.Boot.ClosedAt = time.Now(), time.Now() }
+	for _, c := range []struct {
+		name    string
+		prepare func(r *rig)
+		want    []string
+	}{
+		{"active", func(r *rig) { r.port(r.node(node.Active, false, nil), testMAC, true) }, []string{mac, "which is active, so that its machine boots from its disk"}},
+		{"active and flat", func(r *rig) { r.port(r.node(node.Active, false, flat), testMAC, true) }, []string{mac, "which is active, so that its machine boots from its disk"}},
+		{"active, pxe_enabled=false", func(r *rig) { r.port(r.node(node.Active, false, flat), testMAC, false) }, []string{mac, "which is active, and the port has pxe_enabled=false"}},
+		{"pxe_enabled=false", func(r *rig) { r.port(r.node(node.CleanWait, true, nil), testMAC, false) }, []string{mac, "but the port has pxe_enabled=false"}},
+		{"agent at work", func(r *rig) { r.port(r.node(node.CleanWait, true, atWork), testMAC, true) }, []string{mac, "whose agent has already enrolled"}},
+		{"window run out", func(r *rig) {
+			r.port(r.node(node.CleanWait, true, nil), testMAC, true)
+			r.clock.Store(int64(2 * time.Hour))
+		}, []string{mac, "whose boot window closed at ", "(state clean wait)"}},
+		{"not expected", func(r *rig) { r.port(r.node(node.Available, false, nil), testMAC, true) }, []string{mac, "which is not expected to boot (state available)"}},
+		{"nobody's", func(*rig) {}, []string{"its MAC is no node's port, and it told no node's GUID"}},
+	} {
+		for _, mode := range []Mode{Leases, Proxy, Off} {
+			t.Run(c.name+"/"+string(mode), func(t *testing.T) {
+				r := newRig(t, mode, nil)
+				c.prepare(r)
+				addr := "192.0.2.7"
+				if mode != Off {
+					if got, file := r.boot(ipxePacket(iana.EFI_X86_64)...); file != "" {
+						t.Errorf("it was given %s to boot", file)
+					} else if got != "" {
+						addr = got
+					}
+				}
+				if resp := r.get("/boot.ipxe?mac="+testMAC.String(), addr); resp.StatusCode != http.StatusForbidden {
+					t.Errorf("boot script: %s", resp.Status)
+				}
+				if got := r.get("/boot.ipxe?mac=$%7bnet0/mac%7d", addr); got.StatusCode != http.StatusForbidden {
+					t.Errorf("boot script with a broken URL: %s", got.Status)
+				}
+				lines := strings.Split(strings.TrimSpace(r.log.b.String()), "\n")
+				for _, l := range lines {
+					if strings.HasSuffix(l, `: "`) || strings.Contains(l, "has this address") {
+						t.Errorf("a line without a reason: %s", l)
+					}
+				}
+				match := func(about string) bool {
+					return slices.ContainsFunc(lines, func(l string) bool {
+						ok := strings.Contains(l, about)
+						for _, w := range c.want {
+							ok = ok && strings.Contains(l, w)
+						}
+						return ok
+					})
+				}
+				if dhcp := match("DHCP request not answered") || match("machine gets an address, but nothing to boot"); dhcp != (mode != Off) {
+					t.Errorf("reason of DHCP in the log: %v, want %v\n%s", dhcp, mode != Off, r.log.b.String())
+				}
+				leased := addr != "192.0.2.7"
+				if script := match("boot script not served"); script != (mode != Leases || leased) {
+					t.Errorf("reason of the script in the log: %v\n%s", script, r.log.b.String())
+				}
+				if broken := strings.Contains(r.log.b.String(), "its URL has no MAC"); broken != (mode != Leases) {
+					t.Errorf("told of the broken URL: %v\n%s", broken, r.log.b.String())
+				}
+			})
+		}
 	}
 }
 

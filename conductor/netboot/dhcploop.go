@@ -80,10 +80,11 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 	}
 	a = s.admitUnknown(a, q.mac, q.firmware != plain && q.firmware != foreign)
 	if !a.address {
-		if s.refused.speak(q.mac, s.now()) && s.strangers.speak(s.log, s.now()) {
-			s.log.Info("DHCP request not answered", "mac", q.mac, "guid", strings.Join(q.guids, " or "), "err", a.why)
-		}
+		s.notAnswered(q, a)
 		return nil, nil
+	}
+	if s.cfg.Mode == Leases && !a.boot && q.firmware != plain && s.refused.speak("no boot "+q.mac, s.now()) {
+		s.log.Info("machine gets an address, but nothing to boot", "node", a.node.UUID, "mac", q.mac, "err", a.why)
 	}
 	if a.boot && q.firmware == foreign && s.refused.speak("arch "+q.mac, s.now()) {
 		s.log.Warn("machine's firmware asks for a kind of boot program that there is none of", "node", a.node.UUID, "mac", q.mac, "arch", q.arch)
@@ -100,6 +101,9 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		return nil, nil
 	}
 	if reply == nil {
+		if s.cfg.Mode == Proxy && !a.boot {
+			s.notAnswered(q, a)
+		}
 		return nil, nil
 	}
 	s.log.Debug("DHCP", "node", a.node.UUID, "mac", q.mac, "request", q.typ, "reply", reply.MessageType(), "address", reply.YourIPAddr, "file", reply.BootFileNameOption())
@@ -133,6 +137,13 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		return nil, nil
 	}
 	return reply, to
+}
+
+// notAnswered says why a machine hears nothing, once in a while.
+func (s *Server) notAnswered(q request, a admission) {
+	if s.refused.speak(q.mac, s.now()) && s.strangers.speak(s.log, s.now()) {
+		s.log.Info("DHCP request not answered", "mac", q.mac, "guid", strings.Join(q.guids, " or "), "err", a.why)
+	}
 }
 
 // lease is mode server: it keeps the leases.

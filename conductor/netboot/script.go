@@ -51,7 +51,7 @@ var plainName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 
 // Why a script is not served. Whoever asks is not told.
 var (
-	errNotExpected = errors.New("no machine that is expected to boot has this address")
+	errNotExpected = errors.New("this machine is not expected to boot")
 	errTooMany     = errors.New("the boot script has been fetched too often in this boot")
 )
 
@@ -149,7 +149,7 @@ func (s *Server) whoBoots(ctx context.Context, from netip.Addr, mac, uuid string
 	if s.cfg.Mode != Leases {
 		mac, ok := parseMAC(mac)
 		if !ok {
-			return admission{}, "", errNotExpected
+			return admission{}, "", fmt.Errorf("%w: its URL has no MAC: it has to end in ?mac=${netX/mac}&uuid=${uuid}", errNotExpected)
 		}
 		a, err := s.admit(ctx, mac, spellings(uuid))
 		if err == nil {
@@ -165,7 +165,7 @@ func (s *Server) whoBoots(ctx context.Context, from netip.Addr, mac, uuid string
 		return admission{}, "", err
 	}
 	if err != nil || !l.ExpiresAt.After(s.now()) {
-		return admission{}, "", errNotExpected
+		return admission{}, "", fmt.Errorf("%w: its address is not leased to a machine", errNotExpected)
 	}
 	a, err := s.admit(ctx, l.MAC, nil)
 	if err != nil {
@@ -225,7 +225,7 @@ func (s *Server) voidAndStore(ctx context.Context, nodeUUID, hash string, from n
 		b := n.Boot
 		switch {
 		case !b.WindowOpen(now):
-			return errNotExpected
+			return fmt.Errorf("%w: its boot window has just closed", errNotExpected)
 		case b.TokensServed >= maxScripts:
 			return errTooMany
 		}
