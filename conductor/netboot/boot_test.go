@@ -353,6 +353,36 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// In mode off no DHCP request comes here: the MAC of a solicitation says whether the machine is about to boot.
+func TestWhoHearsOfNoRouter(t *testing.T) {
+	mac := testMAC.String()
+	for _, c := range []struct {
+		name    string
+		mode    Mode
+		prepare func(r *rig)
+		want    bool
+	}{
+		{"off, window open", Off, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) }, true},
+		{"off, pxe_enabled=false", Off, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, false) }, false},
+		{"off, active", Off, func(r *rig) { r.port(r.node(node.Active, false, nil), testMAC, true) }, false},
+		{"off, nobody's", Off, func(*rig) {}, false},
+		{"proxy, before DHCP", Proxy, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) }, false},
+		{"proxy, after DHCP", Proxy, func(r *rig) {
+			r.port(r.node(node.DeployWait, true, nil), testMAC, true)
+			r.ask(dhcpv4.MessageTypeDiscover, ipxePacket(iana.EFI_X86_64)...)
+		}, true},
+	} {
+		r := newRig(t, c.mode, nil)
+		c.prepare(r)
+		if got := r.s.bootsHere(t.Context(), mac); got != c.want {
+			t.Errorf("%s: %v, want %v", c.name, got, c.want)
+		}
+		if r.s.bootsHere(t.Context(), "") {
+			t.Errorf("%s: a solicitation that tells no MAC is answered", c.name)
+		}
+	}
+}
+
 // The way of a machine whose node has no port yet: its firmware tells the GUID, the agent under Linux does not.
 func TestInspectionWithoutPorts(t *testing.T) {
 	r := newRig(t, Leases, nil)

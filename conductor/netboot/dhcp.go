@@ -37,8 +37,11 @@ const (
 )
 
 var (
-	// noProxyDHCP tells iPXE not to wait for a ProxyDHCP server: suboption 176, one byte, 1.
-	noProxyDHCP = dhcpv4.OptGeneric(optEtherboot, []byte{176, 1, 1})
+	// preferUs is iPXE's priority of an offer (suboption 1), a signed byte. Of offers with the same priority iPXE takes the boot file of the
+	// server that gives the address, so that a ProxyDHCP offer must have more to be heard at all beside a server with a boot file of its own.
+	preferUs = []byte{1, 1, 127}
+	// noProxyDHCP tells iPXE not to wait for a ProxyDHCP server: suboption 176, one byte, 1. In a ProxyDHCP offer it means nothing.
+	noProxyDHCP = []byte{176, 1, 1}
 	// bootThisFile is PXE_DISCOVERY_CONTROL (suboption 6) with bit 3: no discovery, boot the file that is named beside it.
 	bootThisFile = dhcpv4.OptGeneric(dhcpv4.OptionVendorSpecificInformation, []byte{6, 1, 8, 255})
 )
@@ -245,7 +248,7 @@ func answer(q request, a admission, mine netip.Addr, c Config) (*dhcpv4.DHCPv4, 
 		file = bootFile(q, c)
 		switch q.firmware {
 		case ipxe:
-			mods = append(mods, dhcpv4.WithOption(noProxyDHCP))
+			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptGeneric(optEtherboot, slices.Concat(noProxyDHCP, preferUs))))
 		case uefiHTTP:
 			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptClassIdentifier(classHTTP)))
 		}
@@ -281,11 +284,17 @@ func answerProxy(q request, a admission, port int, c Config) (*dhcpv4.DHCPv4, er
 	if class == classPXE {
 		mods = append(mods, dhcpv4.WithOption(bootThisFile))
 	}
+	if q.firmware == ipxe {
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptGeneric(optEtherboot, preferUs)))
+	}
 	r, err := withFile(q, file, us, mods)
 	if r != nil {
 		r.YourIPAddr = net.IPv4zero
 		if q.client.IsValid() {
 			r.ClientIPAddr = q.packet.ClientIPAddr
+		} else {
+			// There is no address that a relay could send this on to by unicast (RFC 2131, section 4.1), whatever the machine asked for.
+			r.SetBroadcast()
 		}
 	}
 	return r, err

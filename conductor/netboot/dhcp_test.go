@@ -103,8 +103,8 @@ func TestBootFile(t *testing.T) {
 			if got := string(r.Options.Get(dhcpv4.OptionClassIdentifier)); got != c.class60 {
 				t.Errorf("option 60 = %q, want %q", got, c.class60)
 			}
-			if got := string(r.Options.Get(dhcpv4.GenericOptionCode(175))) == "\xb0\x01\x01"; got != c.offersNoProxy {
-				t.Errorf("option 175.176 there: %v, want %v", got, c.offersNoProxy)
+			if got := string(r.Options.Get(dhcpv4.GenericOptionCode(175))) == "\xb0\x01\x01\x01\x01\x7f"; got != c.offersNoProxy {
+				t.Errorf("option 175.176 and priority there: %v, want %v", got, c.offersNoProxy)
 			}
 			if c.server != "" && !r.ServerIPAddr.Equal(net.IP{10, 77, 0, 1}) {
 				t.Errorf("siaddr = %s", r.ServerIPAddr)
@@ -135,6 +135,9 @@ func TestBootFile(t *testing.T) {
 			}
 			if r.MessageType() != dhcpv4.MessageTypeOffer || !r.YourIPAddr.IsUnspecified() || r.Options.Has(dhcpv4.OptionIPAddressLeaseTime) {
 				t.Errorf("a ProxyDHCP offer must give no address: %s", r.Summary())
+			}
+			if got := string(r.Options.Get(dhcpv4.GenericOptionCode(175))) == "\x01\x01\x7f"; got != (q.firmware == ipxe) {
+				t.Errorf("proxy mode: option 175 = %x", r.Options.Get(dhcpv4.GenericOptionCode(175)))
 			}
 			if r.BootFileNameOption() != c.proxy {
 				t.Errorf("proxy mode: boot file %q, want %q", r.BootFileNameOption(), c.proxy)
@@ -186,6 +189,41 @@ func TestProxyPorts(t *testing.T) {
 			if to := destination(q, r, from, c.port); to.String() != from.String() {
 				t.Errorf("the answer goes to %s, want %s", to, from)
 			}
+		}
+	}
+}
+
+// A relay sends an answer on to the address in it, or by broadcast: a ProxyDHCP offer has no address.
+func TestProxyAnswersWithoutAddressAreBroadcast(t *testing.T) {
+	relay := dhcpv4.WithGatewayIP(net.IP{192, 0, 2, 1})
+	client := dhcpv4.WithClientIP(net.IP{192, 0, 2, 7})
+	for _, c := range []struct {
+		name string
+		typ  dhcpv4.MessageType
+		port int
+		mods []dhcpv4.Modifier
+		want bool
+		to   string
+	}{
+		{"offer", dhcpv4.MessageTypeDiscover, 67, nil, true, "255.255.255.255:68"},
+		{"offer through a relay", dhcpv4.MessageTypeDiscover, 67, []dhcpv4.Modifier{relay}, true, "192.0.2.1:67"},
+		{"ACK", dhcpv4.MessageTypeRequest, 4011, []dhcpv4.Modifier{client}, false, "192.0.2.7:68"},
+		{"ACK without an address", dhcpv4.MessageTypeRequest, 4011, nil, true, "255.255.255.255:68"},
+		{"ACK, broadcast asked for", dhcpv4.MessageTypeRequest, 4011, []dhcpv4.Modifier{client, dhcpv4.WithBroadcast(true)}, true, "192.0.2.7:68"},
+	} {
+		q, err := read(packet(t, c.typ, append(pxe(iana.EFI_X86_64, classPXE), c.mods...)...))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := answerProxy(q, admission{node: &node.Node{}, address: true, boot: true}, c.port, conf(Proxy))
+		if err != nil || r == nil {
+			t.Fatalf("%s: %v, %v", c.name, r, err)
+		}
+		if r.IsBroadcast() != c.want {
+			t.Errorf("%s: broadcast %v, want %v", c.name, r.IsBroadcast(), c.want)
+		}
+		if to := destination(q, r, nil, c.port).String(); to != c.to {
+			t.Errorf("%s goes to %s, want %s", c.name, to, c.to)
 		}
 	}
 }

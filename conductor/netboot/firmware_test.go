@@ -3,16 +3,12 @@
 package netboot
 
 import (
-	"context"
 	"net"
 	"net/netip"
 	"os"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/insomniacslk/dhcp/dhcpv4"
-	"github.com/insomniacslk/dhcp/dhcpv4/server4"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/test/kit"
@@ -35,6 +31,7 @@ var firmwares = []struct {
 	{"UEFI/PXE", Leases, true, false, ",romfile=", nil, uefiLoader},
 	{"UEFI/PXE/proxy", Proxy, true, false, ",romfile=", nil, uefiLoader},
 	{"UEFI/HTTP", Leases, true, true, ",romfile=", []string{"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n"}, uefiLoader},
+	{"UEFI/HTTP/off", Off, true, false, ",romfile=", []string{"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string=n"}, uefiLoader},
 }
 
 func TestFirmwareBIOSiPXE(t *testing.T)      { bootFirmware(t, 0) }
@@ -42,10 +39,14 @@ func TestFirmwareBIOSiPXEProxy(t *testing.T) { bootFirmware(t, 1) }
 func TestFirmwareUEFIPXE(t *testing.T)       { bootFirmware(t, 2) }
 func TestFirmwareUEFIPXEProxy(t *testing.T)  { bootFirmware(t, 3) }
 func TestFirmwareUEFIHTTP(t *testing.T)      { bootFirmware(t, 4) }
+func TestFirmwareUEFIHTTPOff(t *testing.T)   { bootFirmware(t, 5) }
 
 func bootFirmware(t *testing.T, i int) {
 	fw := firmwares[i]
 	kit.NeedPrograms(t, "qemu-system-x86_64")
+	if fw.mode != Leases {
+		kit.NeedPrograms(t, "dnsmasq")
+	}
 	kit.NeedFiles(t, "ipxe", "/usr/lib/ipxe/"+uefiLoader, "/usr/lib/ipxe/"+biosLoader)
 	machine := onWire(t)
 	if machine == "" {
@@ -70,8 +71,11 @@ func bootFirmware(t *testing.T, i int) {
 		r.port(n, mac, true)
 	}
 	serve(t, r.s)
-	if fw.mode == Proxy {
+	switch fw.mode {
+	case Proxy:
 		otherDHCP(t, machine)
+	case Off:
+		sites[0].start(t, "", t.TempDir(), "10.77.0.1")
 	}
 	args := append([]string{"-uuid", guidText, "-netdev", "tap,id=n0,ifname=tap0,script=no,downscript=no",
 		"-device", "virtio-net-pci,netdev=n0,bootindex=1,mac=" + mac.String() + fw.device,
@@ -91,7 +95,7 @@ func bootFirmware(t *testing.T, i int) {
 		names = append(names, m.Name)
 	}
 	for _, want := range []string{node.MarkDHCP, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk} {
-		if !strings.Contains(strings.Join(names, ","), want) {
+		if (want != node.MarkDHCP || fw.mode != Off) && !strings.Contains(strings.Join(names, ","), want) {
 			t.Errorf("the time line %q lacks %q", names, want)
 		}
 	}
@@ -100,40 +104,10 @@ func bootFirmware(t *testing.T, i int) {
 	}
 }
 
-// otherDHCP is somebody else's DHCP server on the network: it gives addresses and knows nothing of booting.
+// otherDHCP is somebody else's DHCP server on the network: it gives addresses, and a boot file of its own to everybody.
 func otherDHCP(t *testing.T, ns string) {
 	t.Helper()
 	kit.Run(t, "ip", "-n", ns, "addr", "add", "10.77.0.2/24", "dev", "eth0")
-	us := net.IP{10, 77, 0, 2}
-	var srv *server4.Server
-	in(t, ns, func() (err error) {
-		srv, err = server4.NewServer("eth0", &net.UDPAddr{IP: net.IPv4zero, Port: 67}, func(c net.PacketConn, _ net.Addr, m *dhcpv4.DHCPv4) {
-			typ := dhcpv4.MessageTypeOffer
-			switch m.MessageType() {
-			case dhcpv4.MessageTypeDiscover:
-			case dhcpv4.MessageTypeRequest:
-				typ = dhcpv4.MessageTypeAck
-			default:
-				return
-			}
-			r, err := dhcpv4.NewReplyFromRequest(m, dhcpv4.WithMessageType(typ), dhcpv4.WithYourIP(net.IP{10, 77, 0, 200}), dhcpv4.WithLeaseTime(600),
-				dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(us)))
-			if err != nil {
-				return
-			}
-			if _, err := c.WriteTo(r.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: 68}); err != nil && context.Cause(t.Context()) == nil {
-				t.Errorf("the other DHCP server: %v", err)
-			}
-		})
-		return err
-	})
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		srv.Serve() // ends with Close
-	}()
-	t.Cleanup(func() {
-		srv.Close()
-		<-done
-	})
+	program(t, ns, nil, "dnsmasq", "--keep-in-foreground", "--user=root", "--pid-file=", "--log-facility=-", "--conf-file=/dev/null", "--port=0", "--no-ping",
+		"--dhcp-leasefile="+t.TempDir()+"/leases", "--dhcp-range=10.77.0.200,10.77.0.210,10m", "--dhcp-boot=pxelinux.0")
 }

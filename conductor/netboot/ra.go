@@ -13,15 +13,29 @@ import (
 )
 
 // advertiser answers IPv6 router solicitations with an advertisement that offers nothing: no lifetime, no prefix, no flags. iPXE, which
-// configures IPv4 and IPv6 side by side, otherwise waits many seconds for a router before it goes on with what DHCP gave it.
+// configures IPv4 and IPv6 side by side, otherwise waits for a router before it goes on with what DHCP gave it: 0.25+0.5+1+2+4+8 seconds before
+// October 2020 (Debian 12 has such a one), 0.125+0.25+0.5+1+2 since then. No option of DHCP shortens that.
 type advertiser struct {
 	conn *icmp.PacketConn
 	ifi  *net.Interface
 	// only tells whom to answer, by MAC. That machine alone hears the answer: there may be real routers for the others.
-	only func(mac string) bool
+	only func(ctx context.Context, mac string) bool
 }
 
-func newAdvertiser(ifname string, only func(mac string) bool) (*advertiser, error) {
+// bootsHere tells whether a machine that solicits routers is about to boot from here. In modes server and proxy its DHCP request was answered
+// a moment ago. In mode off none comes here: then its MAC has to be a port of a node whose boot window is open.
+func (s *Server) bootsHere(ctx context.Context, mac string) bool {
+	if s.cfg.Mode != Off {
+		return s.booting.recent(mac, s.now())
+	}
+	a, err := s.admit(ctx, mac, nil)
+	if err != nil {
+		s.log.Error("look up who solicits routers", "mac", mac, "err", err)
+	}
+	return err == nil && a.boot
+}
+
+func newAdvertiser(ifname string, only func(ctx context.Context, mac string) bool) (*advertiser, error) {
 	ifi, err := net.InterfaceByName(ifname)
 	if err != nil {
 		return nil, fmt.Errorf("interface %s: %w", ifname, err)
@@ -111,7 +125,7 @@ func (a *advertiser) serve(ctx context.Context, log *slog.Logger) error {
 			continue
 		}
 		ip, ok := from.(*net.IPAddr)
-		if !ok || ip.IP.IsUnspecified() || !a.only(solicitor(buf[:n], ip.IP)) {
+		if !ok || ip.IP.IsUnspecified() || !a.only(ctx, solicitor(buf[:n], ip.IP)) {
 			continue
 		}
 		if _, err := p.WriteTo(b, &ipv6.ControlMessage{IfIndex: a.ifi.Index, HopLimit: 255}, from); err != nil {

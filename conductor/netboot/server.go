@@ -13,6 +13,8 @@
 //     solicitation is answered with an advertisement that offers nothing (ra.go).
 //   - EDK2's PXE takes an offer with option 60 "PXEClient" but without option 43 for a promise of a boot server on port 4011, and fails
 //     when nobody is there. So mode server leaves option 60 out. Its HTTP boot on the other hand wants "HTTPClient" echoed.
+//   - iPXE takes the boot file of the server that gives the address rather than a ProxyDHCP offer's, unless that has a higher priority
+//     (option 175.1).
 //   - A ProxyDHCP offer carries PXE_DISCOVERY_CONTROL bit 3 (PXE 2.1, table 2-1: boot the file that is named here) so that nobody has to ask
 //     port 4011; those that ask anyway are answered there.
 package netboot
@@ -240,14 +242,15 @@ func (s *Server) listen() (err error) {
 			return fmt.Errorf("listen for TFTP: %w", err)
 		}
 	}
-	if s.cfg.Mode == Off {
-		return nil
+	if s.cfg.Mode != Off {
+		if s.dhcp, s.boot, err = openDHCP(s.cfg.Mode, s.cfg.Interface, s.cfg.Address); err != nil {
+			return err
+		}
 	}
-	if s.dhcp, s.boot, err = openDHCP(s.cfg.Mode, s.cfg.Interface, s.cfg.Address); err != nil {
-		return err
+	if s.cfg.Interface == "" {
+		return nil // mode off, and the provisioning network's segment is unknown
 	}
-	ours := func(mac string) bool { return s.booting.recent(mac, s.now()) }
-	if s.ra, err = newAdvertiser(s.cfg.Interface, ours); err != nil {
+	if s.ra, err = newAdvertiser(s.cfg.Interface, s.bootsHere); err != nil {
 		// A kernel without IPv6: then there is nobody to advertise to either.
 		s.log.Warn("router solicitations are not answered, so iPXE will boot slowly", "err", err)
 	}

@@ -209,6 +209,18 @@ func TestOnTheWire(t *testing.T) {
 	in(t, machine, func() error { return solicit(t) })
 }
 
+// With somebody else's DHCP server iPXE still hears at once that there is no router.
+func TestOffAdvertisesOnTheWire(t *testing.T) {
+	machine := onWire(t)
+	if machine == "" {
+		return
+	}
+	r := newRig(t, Off, func(c *Config) { c.Interface = "prov" })
+	r.port(r.node(node.DeployWait, true, nil), testMAC, true)
+	serve(t, r.s)
+	in(t, machine, func() error { return solicit(t) })
+}
+
 // solicit asks for routers as iPXE does, and wants to hear of one that offers nothing.
 func solicit(t *testing.T) error {
 	ifi, err := net.InterfaceByName("eth0")
