@@ -362,6 +362,9 @@ func engineConfig(cfg config.Config, addr netip.Addr, m *manifest) engine.Config
 	if c.Restarts = cfg.Deploy.InstalledSystemRetries; c.Restarts == 0 {
 		c.Restarts = -1
 	}
+	if addr.IsValid() {
+		c.DHCP = cfg.Netboot.DHCP
+	}
 	if cfg.Netboot.ImagesDir != "" && addr.IsValid() {
 		c.ImageBase = "http://" + net.JoinHostPort(addr.String(), strconv.Itoa(cfg.Netboot.HTTPPort)) + "/images/"
 	}

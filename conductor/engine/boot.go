@@ -207,7 +207,7 @@ func (e *Engine) whyNoAgent(ctx context.Context, p *pass) (string, error) {
 	if s := p.n.Boot.System; s != nil {
 		return head + fmt.Sprintf("the installed system runs on the machine (%s at %s): boot it from the network", s, s.At.Format("15:04:05")), nil
 	}
-	far, heard := record.HowFar(p.n.Boot, marks)
+	far, heard := record.HowFar(p.n.Boot, marks, e.cfg.DHCP)
 	if heard {
 		return head + far, nil
 	}

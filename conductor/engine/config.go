@@ -20,6 +20,8 @@ type Config struct {
 	Hostname string // names this conductor in reservations, leases and histories
 	Workers  int    // nodes worked on at once; 32
 
+	DHCP string // netboot.dhcp, which decides what can be seen of a machine that boots; "": this conductor boots none
+
 	AllowUnverified bool   // deploy images without a digest
 	AllowMD5        bool   // deploy images of which no more than an MD5 sum is known
 	AutomatedClean  bool   // clean on the way to available, unless the node says otherwise

@@ -215,20 +215,25 @@ func TestPassingFailure(t *testing.T) {
 // TestNoCallBack: the error says how far the machine came.
 func TestNoCallBack(t *testing.T) {
 	for _, c := range []struct {
+		dhcp  string
 		marks []string
 		words []string
 	}{
-		{nil, []string{"no DHCP request", "cabling"}},
-		{[]string{node.MarkDHCP}, []string{"DHCP request answered", "TFTP"}},
-		{[]string{node.MarkDHCP, node.MarkBootProgram}, []string{"boot program", "no boot script"}},
-		{[]string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript}, []string{"boot script fetched", "no kernel"}},
-		{[]string{node.MarkDHCP, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk}, []string{"ramdisk fetched", "console"}},
-		{[]string{node.MarkRamdisk, node.MarkEnrolRefused}, []string{"refused", "history"}},
+		{"server", nil, []string{"no DHCP request", "cabling"}},
+		{"proxy", nil, []string{"no DHCP request", "your DHCP server"}},
+		{"off", nil, []string{"nothing was fetched", "are not seen with netboot.dhcp off", "your DHCP server"}},
+		{"server", []string{node.MarkDHCP}, []string{"DHCP request answered", "TFTP"}},
+		{"proxy", []string{node.MarkDHCP}, []string{"DHCP request answered", "no other server's boot file", "TFTP"}},
+		{"server", []string{node.MarkDHCP, node.MarkBootProgram}, []string{"boot program", "no boot script"}},
+		{"off", []string{node.MarkBootProgram}, []string{"boot program", "what your DHCP server tells iPXE to load"}},
+		{"server", []string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript}, []string{"boot script fetched", "no kernel"}},
+		{"server", []string{node.MarkDHCP, node.MarkBootScript, node.MarkKernel, node.MarkRamdisk}, []string{"ramdisk fetched", "console"}},
+		{"server", []string{node.MarkRamdisk, node.MarkEnrolRefused}, []string{"refused", "history"}},
 	} {
-		t.Run(strings.Join(c.marks, ","), func(t *testing.T) {
+		t.Run(c.dhcp+" "+strings.Join(c.marks, ","), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
-			w.cfg.BootTimeout = 2 * time.Second
+			w.cfg.BootTimeout, w.cfg.DHCP = 2*time.Second, c.dhcp
 			w.start(nil)
 			m := w.add("n1")
 			m.noNetBoot = true

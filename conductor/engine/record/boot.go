@@ -29,8 +29,8 @@ func Progress(b *node.Boot, marks []node.Mark) time.Time {
 }
 
 // HowFar says how far a machine came that did not bring up its agent in time, and what that hints at; heard is false when that is
-// nothing at all.
-func HowFar(b *node.Boot, marks []node.Mark) (far string, heard bool) {
+// nothing at all. dhcp is netboot.dhcp, "" where this conductor boots no machines: each mode sees something else.
+func HowFar(b *node.Boot, marks []node.Mark, dhcp string) (far string, heard bool) {
 	seen := map[string]node.Mark{}
 	for _, m := range marks {
 		if !m.At.Before(b.OpenedAt.Truncate(time.Microsecond)) {
@@ -53,9 +53,23 @@ func HowFar(b *node.Boot, marks []node.Mark) (far string, heard bool) {
 	case has(node.MarkBootScript):
 		return "last seen: boot script fetched " + at(node.MarkBootScript) + ", but no kernel: check that the HTTP port is reachable from the machine", true
 	case has(node.MarkBootProgram):
-		return "last seen: boot program fetched " + at(node.MarkBootProgram) + ", but no boot script: check DHCP for iPXE and the HTTP port, and look at the machine's console", true
+		second := "DHCP for iPXE"
+		if dhcp == "off" {
+			second = "what your DHCP server tells iPXE to load"
+		}
+		return "last seen: boot program fetched " + at(node.MarkBootProgram) + ", but no boot script: check " + second + " and the HTTP port, and look at the machine's console", true
+	case has(node.MarkDHCP) && dhcp == "proxy":
+		return "last seen: DHCP request answered " + at(node.MarkDHCP) + ", but no fetch of the machine: check that no other server's boot file comes before this conductor's, and that TFTP and HTTP are reachable from the machine", true
 	case has(node.MarkDHCP):
 		return "last seen: DHCP request answered " + at(node.MarkDHCP) + ", but nothing fetched: check that TFTP and HTTP are reachable from the machine", true
 	}
-	return "no DHCP request of the machine was seen: check its cabling, that it boots from the network, and the addresses of its ports", false
+	switch dhcp {
+	case "server":
+		return "no DHCP request of the machine was answered: check its cabling, that it boots from the network, and the addresses of its ports", false
+	case "proxy":
+		return "no DHCP request of the machine was answered: check its cabling, that it boots from the network, the addresses of its ports, and that its requests reach this conductor as well as your DHCP server", false
+	case "off":
+		return "nothing was fetched by the machine (its DHCP requests are not seen with netboot.dhcp off): check its cabling, that it boots from the network, and what your DHCP server tells it to load", false
+	}
+	return "nothing can be seen here of how far it came, since this conductor has no network boot: look at the machine's console", false
 }

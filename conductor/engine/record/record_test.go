@@ -102,9 +102,14 @@ func TestHowFar(t *testing.T) {
 		{[]node.Mark{mark(node.MarkDHCP, 1), mark(node.MarkDHCP, 9)}, "DHCP request answered", 1}, // in circles
 	} {
 		marks := append(before[:1:1], c.marks...)
-		far, heard := HowFar(b, marks)
+		far, heard := HowFar(b, marks, "server")
 		if !strings.Contains(far, c.want) || heard != (c.marks != nil) {
 			t.Errorf("HowFar(%v) = %q, %v, want something of %q", c.marks, far, heard, c.want)
+		}
+		for _, dhcp := range []string{"off", ""} { // no DHCP request is seen there
+			if far, heard := HowFar(b, marks, dhcp); len(c.marks) == 0 && (heard || strings.Contains(far, "no DHCP request")) {
+				t.Errorf("HowFar(%v) with DHCP %q = %q, %v, which can't be known", c.marks, dhcp, far, heard)
+			}
 		}
 		if got := Progress(b, marks); !got.Equal(opened.Add(c.last)) {
 			t.Errorf("Progress(%v) = %s, want %s", c.marks, got, opened.Add(c.last))
