@@ -17,6 +17,7 @@ type admission struct {
 	unknown bool   // nobody has told of it: it is no node's, by whatever it tells
 	invited bool   // unknown, and booted to be enrolled: node is empty
 	work    bool   // what it is to boot is its node's workload, not the agent
+	disk    bool   // its system is on its disk: boot firmware is told to start that
 }
 
 // admit decides about a machine by its MAC and the system GUIDs that it told, in either byte order.
@@ -65,6 +66,7 @@ func (s *Server) admitPort(n *node.Node, port *node.Port) admission {
 	if !a.boot {
 		a.why = fmt.Sprintf("its MAC %s is a port of node %s, ", port.Address, n.UUID) + whyNoBoot(n, port, now)
 	}
+	a.disk = port.PXEEnabled && !a.boot && !open && !atWork(n) && hasInstance(n) && !s.bootsWorkload(n)
 	return a
 }
 
@@ -84,6 +86,28 @@ func whyNoBoot(n *node.Node, port *node.Port, now time.Time) string {
 		return fmt.Sprintf("whose boot window closed at %s without an agent (state %s)", b.ClosesAt.UTC().Format(time.RFC3339), n.Provision)
 	}
 	return fmt.Sprintf("which is not expected to boot (state %s)", n.Provision)
+}
+
+// admitCards decides about a machine with several cards, of which it booted from the first. It may be known by another: by one that is a
+// port while the first is none, or has pxe_enabled while the first has not. What the first is a port of, if anything, decides whose it is.
+func (s *Server) admitCards(ctx context.Context, macs, guids []string) (admission, error) {
+	a, err := s.admit(ctx, macs[0], guids)
+	if err != nil {
+		return a, err
+	}
+	for _, mac := range macs[1:] {
+		if a.boot {
+			break
+		}
+		b, err := s.admit(ctx, mac, nil)
+		if err != nil {
+			return b, err
+		}
+		if b.node != nil && (a.node == nil || a.node.UUID == b.node.UUID && (b.boot || b.disk)) {
+			a = b
+		}
+	}
+	return a, nil
 }
 
 // admitGUID decides about a machine with an unknown MAC whose GUID is that of n: the first inspection finds out its ports.

@@ -98,6 +98,13 @@ func newRig(t *testing.T, mode Mode, change func(*Config)) *rig {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.s.files.close)
+	r.s.neighbour = func(ip netip.Addr) string { // machines use the addresses that were leased to them
+		l, err := r.st.LeaseByIP(context.Background(), ip.String())
+		if err != nil {
+			return ""
+		}
+		return l.MAC
+	}
 	return r
 }
 
@@ -293,8 +300,6 @@ func TestReasons(t *testing.T) {
 		prepare func(r *rig)
 		want    []string
 	}{
-		{"active", func(r *rig) { r.port(r.node(node.Active, false, nil), testMAC, true) }, []string{mac, "which is active, so that its machine boots from its disk"}},
-		{"active and flat", func(r *rig) { r.port(r.node(node.Active, false, flat), testMAC, true) }, []string{mac, "which is active, so that its machine boots from its disk"}},
 		{"active, pxe_enabled=false", func(r *rig) { r.port(r.node(node.Active, false, flat), testMAC, false) }, []string{mac, "which is active, and the port has pxe_enabled=false"}},
 		{"pxe_enabled=false", func(r *rig) { r.port(r.node(node.CleanWait, true, nil), testMAC, false) }, []string{mac, "but the port has pxe_enabled=false"}},
 		{"agent at work", func(r *rig) { r.port(r.node(node.CleanWait, true, atWork), testMAC, true) }, []string{mac, "whose agent has already enrolled"}},
@@ -504,8 +509,8 @@ func TestBootScript(t *testing.T) {
 		t.Fatalf("no token of the node in\n%s", text)
 	}
 	kernel := sha256.Sum256([]byte("the kernel"))
-	want := fmt.Sprintf("kernel http://10.77.0.1:8080/ramdisk/%x/vmlinuz initrd=rd console=tty0 console=ttyS0,115200n8 console=ttyS1,115200 quiet ingot.debug=1 "+
-		"ingot.conductor=10.77.0.1:6386 ingot.ca=%s ingot.token=%s BOOTIF=01-52-54-00-12-34-56 || goto failed\n", kernel, strings.Repeat("ab", 32), m[1])
+	want := fmt.Sprintf("kernel http://10.77.0.1:8080/ramdisk/%x/vmlinuz?boot=%s initrd=rd console=tty0 console=ttyS0,115200n8 console=ttyS1,115200 quiet ingot.debug=1 "+
+		"ingot.conductor=10.77.0.1:6386 ingot.ca=%s ingot.token=%s BOOTIF=01-52-54-00-12-34-56 || goto failed\n", kernel, bootKey(n.UUID, r.load(n).Boot.TokenHash), strings.Repeat("ab", 32), m[1])
 	if !strings.Contains(text, want) {
 		t.Errorf("script\n%s\nlacks\n%s", text, want)
 	}

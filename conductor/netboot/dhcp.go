@@ -243,9 +243,8 @@ func answer(q request, a admission, mine netip.Addr, c Config) (*dhcpv4.DHCPv4, 
 		}
 		mods = append(mods, dhcpv4.WithDNS(ips...))
 	}
-	file := ""
-	if a.boot {
-		file = bootFile(q, c)
+	file := a.offered(q, c)
+	if file != "" {
 		switch q.firmware {
 		case ipxe:
 			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptGeneric(optEtherboot, slices.Concat(noProxyDHCP, preferUs))))
@@ -253,17 +252,20 @@ func answer(q request, a admission, mine netip.Addr, c Config) (*dhcpv4.DHCPv4, 
 			mods = append(mods, dhcpv4.WithOption(dhcpv4.OptClassIdentifier(classHTTP)))
 		}
 	}
+	if a.sentToDisk(q) {
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptClassIdentifier(classPXE)), dhcpv4.WithOption(localBoot))
+	}
 	return withFile(q, file, us, mods)
 }
 
 // answerProxy makes the reply of mode proxy: no address, only what to boot. port is the one that the packet came in on.
 func answerProxy(q request, a admission, port int, c Config) (*dhcpv4.DHCPv4, error) {
-	file := ""
-	if a.boot {
-		file = bootFile(q, c)
-	}
-	if file == "" {
+	file := a.offered(q, c)
+	if file == "" && !a.sentToDisk(q) {
 		return nil, nil
+	}
+	if q.relay.IsValid() && (q.firmware == biosPXE || q.firmware == uefiPXE) && file != "" {
+		file = namedFile(q.mac, file) // it comes from another network, so that its MAC is not seen when it fetches that
 	}
 	var typ dhcpv4.MessageType
 	switch {
@@ -281,7 +283,10 @@ func answerProxy(q request, a admission, port int, c Config) (*dhcpv4.DHCPv4, er
 	}
 	mods := []dhcpv4.Modifier{dhcpv4.WithMessageType(typ), dhcpv4.WithOption(dhcpv4.OptServerIdentifier(us)),
 		dhcpv4.WithOption(dhcpv4.OptClassIdentifier(class)), dhcpv4.WithOptionCopied(q.packet, optUUID)}
-	if class == classPXE {
+	switch {
+	case a.sentToDisk(q):
+		mods = append(mods, dhcpv4.WithOption(localBoot))
+	case class == classPXE:
 		mods = append(mods, dhcpv4.WithOption(bootThisFile))
 	}
 	if q.firmware == ipxe {

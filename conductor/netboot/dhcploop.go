@@ -83,7 +83,7 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		s.notAnswered(q, a)
 		return nil, nil
 	}
-	if s.cfg.Mode == Leases && !a.boot && q.firmware != plain && s.refused.speak("no boot "+q.mac, s.now()) {
+	if s.cfg.Mode == Leases && !a.boot && !a.disk && q.firmware != plain && s.refused.speak("no boot "+q.mac, s.now()) {
 		s.log.Info("machine gets an address, but nothing to boot", "node", a.node.UUID, "mac", q.mac, "err", a.why)
 	}
 	if a.boot && q.firmware == foreign && s.refused.speak("arch "+q.mac, s.now()) {
@@ -101,7 +101,7 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 		return nil, nil
 	}
 	if reply == nil {
-		if s.cfg.Mode == Proxy && !a.boot {
+		if s.cfg.Mode == Proxy && !a.boot && !a.disk {
 			s.notAnswered(q, a)
 		}
 		return nil, nil
@@ -113,7 +113,8 @@ func (s *Server) dhcpReply(ctx context.Context, m *dhcpv4.DHCPv4, from *net.UDPA
 			detail = strings.TrimSpace(reply.YourIPAddr.String() + " " + detail)
 		}
 		s.mark(ctx, a.node, node.MarkDHCP, detail)
-		if a.boot {
+		s.recognised(q.mac, a.node)
+		if a.boot || a.disk {
 			s.booting.note(q.mac, s.now())
 		}
 		switch {

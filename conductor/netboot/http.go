@@ -78,7 +78,13 @@ func (s *Server) getScript(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	from := remoteAddr(r)
-	text, err := s.script(r.Context(), from, r.URL.Query().Get("mac"), r.URL.Query().Get("uuid"))
+	var text string
+	var err error
+	if q := r.URL.Query(); s.cfg.Mode != Leases && len(q["mac"]) <= 1 && strings.HasPrefix(r.UserAgent(), "iPXE/") {
+		text = askAgain(s.base(), q.Get("mac"))
+	} else {
+		text, err = s.script(r.Context(), from, q["mac"], q.Get("uuid"))
+	}
 	if err != nil {
 		if s.refused.speak("script "+from.String()+err.Error(), s.now()) {
 			s.log.Warn("boot script not served", "from", from, "err", err)
@@ -98,11 +104,15 @@ func (s *Server) getScript(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) getLoader(w http.ResponseWriter, r *http.Request) {
-	f, err := s.files.loader(r.PathValue("file"))
-	if s.absent(w, r, err) {
+	name := r.PathValue("file")
+	f, err := s.files.loader(name)
+	if s.absent(w, r, err) || !s.send(w, r, f, "") {
 		return
 	}
-	s.send(w, r, f, "")
+	s.log.Info("boot program fetched", "file", name, "from", remoteAddr(r), "over", "HTTP")
+	if n := s.client(r.Context(), remoteAddr(r)); n != nil {
+		s.mark(r.Context(), n, node.MarkBootProgram, name)
+	}
 }
 
 func (s *Server) getRamdisk(w http.ResponseWriter, r *http.Request) {
@@ -125,7 +135,11 @@ func (s *Server) getRamdisk(w http.ResponseWriter, r *http.Request) {
 	if rf == &rd.Initrd {
 		mark = node.MarkRamdisk
 	}
-	if n := s.client(r.Context(), remoteAddr(r)); n != nil {
+	n := s.nodeOfKey(r.Context(), r.URL.Query().Get("boot"))
+	if n == nil {
+		n = s.client(r.Context(), remoteAddr(r))
+	}
+	if n != nil {
 		s.mark(r.Context(), n, mark, "")
 	}
 }

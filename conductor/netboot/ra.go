@@ -23,7 +23,8 @@ type advertiser struct {
 }
 
 // bootsHere tells whether a machine that solicits routers is about to boot from here. In modes server and proxy its DHCP request was answered
-// a moment ago. In mode off none comes here: then its MAC has to be a port of a node whose boot window is open.
+// a moment ago. In mode off none comes here: then its MAC has to be a port of a node whose boot window is open, or
+// whose system is on its disk.
 func (s *Server) bootsHere(ctx context.Context, mac string) bool {
 	if s.cfg.Mode != Off {
 		return s.booting.recent(mac, s.now())
@@ -32,7 +33,7 @@ func (s *Server) bootsHere(ctx context.Context, mac string) bool {
 	if err != nil {
 		s.log.Error("look up who solicits routers", "mac", mac, "err", err)
 	}
-	return err == nil && a.boot
+	return err == nil && (a.boot || a.disk)
 }
 
 func newAdvertiser(ifname string, only func(ctx context.Context, mac string) bool) (*advertiser, error) {

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 	"text/template"
 	"time"
@@ -26,8 +27,8 @@ set tries:int32 0
 echo
 echo Ingot: loading the agent for node {{.Node}}
 echo Ingot: from {{.Base}}
-kernel {{.Base}}/ramdisk/{{.Kernel.SHA256}}/{{.Kernel.File}} initrd=rd {{.Line}} || goto failed
-initrd --name rd {{.Base}}/ramdisk/{{.Initrd.SHA256}}/{{.Initrd.File}} || goto failed
+kernel {{.Base}}/ramdisk/{{.Kernel.SHA256}}/{{.Kernel.File}}{{.Key}} initrd=rd {{.Line}} || goto failed
+initrd --name rd {{.Base}}/ramdisk/{{.Initrd.SHA256}}/{{.Initrd.File}}{{.Key}} || goto failed
 echo Ingot: starting the agent
 boot || goto failed
 :failed
@@ -55,12 +56,35 @@ var (
 	errTooMany     = errors.New("the boot script has been fetched too often in this boot")
 )
 
-// script makes the boot script for the machine with an address, with a new token that voids the one before. In mode server mac and uuid
-// are ignored: the lease tells who it is.
-func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) (string, error) {
-	a, mac, err := s.whoBoots(ctx, from, mac, uuid)
+// askAgain is a script that has iPXE ask for its script once more, with the MACs of all its cards, that of the one that it booted from first.
+// Only iPXE knows which that is ("netX", the one opened last), while the URL of the first request comes from a DHCP server's configuration
+// and often names net0. said is the MAC in that request, for an iPXE without netX.
+func askAgain(base, said string) string {
+	q := "mac=${netX/mac}"
+	if mac, ok := parseMAC(said); ok {
+		q += "&mac=" + mac
+	}
+	for i := range 8 {
+		q += fmt.Sprintf("&mac=${net%d/mac}", i)
+	}
+	return "#!ipxe\nchain --replace " + base + "/boot.ipxe?" + q + "&uuid=${uuid}\n"
+}
+
+// maxCards is how many MACs of a machine are looked at.
+const maxCards = 10
+
+// script makes the boot script for the machine with an address, with a new token that voids the one before. In mode server macs and uuid
+// are ignored: the lease tells who it is. Elsewhere the first MAC is that of the card that the machine booted from.
+func (s *Server) script(ctx context.Context, from netip.Addr, macs []string, uuid string) (string, error) {
+	a, mac, err := s.whoBoots(ctx, from, macs, uuid)
 	if err != nil {
 		return "", err
+	}
+	if a.disk {
+		if s.refused.speak("disk "+a.node.UUID, s.now()) {
+			s.log.Info("boot script served: the machine starts the system on its disk", "node", a.node.UUID, "mac", mac, "from", from)
+		}
+		return diskScript, nil
 	}
 	if a.work {
 		return s.workload(ctx, a.node, mac, from)
@@ -90,7 +114,7 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 	if err != nil {
 		return "", s.tellNode(ctx, a.node, "no boot script", err)
 	}
-	text, err := s.writeScript(rd, shownName(a.node), line)
+	text, err := s.writeScript(rd, shownName(a.node), line, "?boot="+bootKey(a.node.UUID, hash))
 	if err != nil {
 		return "", err
 	}
@@ -100,12 +124,7 @@ func (s *Server) script(ctx context.Context, from netip.Addr, mac, uuid string) 
 		}
 		return "", err
 	}
-	s.mu.Lock()
-	if len(s.clients) > 10_000 {
-		clear(s.clients)
-	}
-	s.clients[from] = a.node.UUID
-	s.mu.Unlock()
+	s.recognised(mac, a.node)
 	s.log.Info("boot script served", "node", a.node.UUID, "mac", mac, "from", from)
 	return text, nil
 }
@@ -118,9 +137,10 @@ func shownName(n *node.Node) string {
 	return n.UUID
 }
 
-func (s *Server) writeScript(rd *ramdisk, shown, line string) (string, error) {
+// writeScript fills the boot script in. key, "" or what begins with "?", follows the files' names.
+func (s *Server) writeScript(rd *ramdisk, shown, line, key string) (string, error) {
 	var b strings.Builder
-	err := bootScript.Execute(&b, map[string]any{"Node": shown, "Base": s.base(), "Kernel": rd.Kernel, "Initrd": rd.Initrd, "Line": line, "Tries": scriptTries})
+	err := bootScript.Execute(&b, map[string]any{"Node": shown, "Base": s.base(), "Kernel": rd.Kernel, "Initrd": rd.Initrd, "Line": line, "Key": key, "Tries": scriptTries})
 	if err != nil {
 		return "", fmt.Errorf("write the boot script: %w", err)
 	}
@@ -141,21 +161,27 @@ func (s *Server) inviteScript(rd *ramdisk, mac string, from netip.Addr) (string,
 		return "", fmt.Errorf("no boot script: %w", err)
 	}
 	s.log.Info("boot script served to a machine that nobody told of", "mac", mac, "from", from)
-	return s.writeScript(rd, mac+", which is new here", line)
+	return s.writeScript(rd, mac+", which is new here", line, "")
 }
 
-// whoBoots finds out which node's machine asks for its script, and by which MAC.
-func (s *Server) whoBoots(ctx context.Context, from netip.Addr, mac, uuid string) (admission, string, error) {
+// whoBoots finds out which node's machine asks for its script, and which card it booted from.
+func (s *Server) whoBoots(ctx context.Context, from netip.Addr, said []string, uuid string) (admission, string, error) {
 	if s.cfg.Mode != Leases {
-		mac, ok := parseMAC(mac)
-		if !ok {
+		var macs []string
+		for _, text := range said {
+			if mac, ok := parseMAC(text); ok && !slices.Contains(macs, mac) && len(macs) < maxCards {
+				macs = append(macs, mac)
+			}
+		}
+		if len(macs) == 0 {
 			return admission{}, "", fmt.Errorf("%w: its URL has no MAC: it has to end in ?mac=${netX/mac}&uuid=${uuid}", errNotExpected)
 		}
-		a, err := s.admit(ctx, mac, spellings(uuid))
+		mac := macs[0]
+		a, err := s.admitCards(ctx, macs, spellings(uuid))
 		if err == nil {
 			a = s.admitUnknown(a, mac, true)
 		}
-		if err == nil && !a.boot {
+		if err == nil && !a.boot && !a.disk {
 			err = fmt.Errorf("%w: %s", errNotExpected, a.why)
 		}
 		return a, mac, err
@@ -180,7 +206,7 @@ func (s *Server) whoBoots(ctx context.Context, from netip.Addr, mac, uuid string
 			}
 		}
 	}
-	if !a.boot {
+	if !a.boot && !a.disk {
 		return admission{}, "", fmt.Errorf("%w: %s", errNotExpected, a.why)
 	}
 	return a, l.MAC, nil

@@ -20,6 +20,7 @@
 package netboot
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,8 +148,11 @@ type Server struct {
 	installed replies // requests of installed systems that are looked into
 	seeds     seeds
 
-	mu      sync.Mutex
-	clients map[netip.Addr]string // who fetched a boot script from where, for marks
+	mu       sync.Mutex
+	machines map[string]string // the nodes as which machines were recognised, by MAC
+
+	link      func() string // the interface of the provisioning network, "" if there is none
+	neighbour func(netip.Addr) string
 
 	dhcp, boot dhcpConn // ports 67 and 4011
 	tftp       *net.UDPConn
@@ -162,10 +166,12 @@ func New(store records, cfg Config, log *slog.Logger) (*Server, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, clients: map[netip.Addr]string{}, invites: invites{limit: cfg.InviteLimit}, probeWait: probe.Wait}
+	s := &Server{store: store, cfg: cfg, log: log, now: cfg.Now, machines: map[string]string{}, invites: invites{limit: cfg.InviteLimit}, probeWait: probe.Wait}
 	if s.now == nil {
 		s.now = time.Now
 	}
+	s.link = sync.OnceValue(func() string { return cmp.Or(cfg.Interface, linkOf(cfg.Address)) })
+	s.neighbour = s.kernelNeighbour
 	if s.cfg.NotFound == nil {
 		s.cfg.NotFound = func(error) bool { return false }
 	}

@@ -90,6 +90,7 @@ func in(t *testing.T, ns string, f func() error) {
 
 func serve(t *testing.T, s *Server) {
 	t.Helper()
+	s.neighbour = s.kernelNeighbour
 	if err := s.Listen(); err != nil {
 		t.Fatal(err)
 	}

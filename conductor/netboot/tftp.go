@@ -59,6 +59,27 @@ func loaderName(asked string) string {
 	return name
 }
 
+// A name of a boot program may say who asks for it. Whoever knows a MAC can ask with it, so it counts in mode proxy alone, where the boot
+// script's URL has no more to say either.
+const named = "m/"
+
+// namedFile is the name of a boot program for one machine.
+func namedFile(mac, file string) string {
+	return named + strings.ReplaceAll(mac, ":", "-") + "/" + file
+}
+
+// cutName takes the MAC out of a name that namedFile made; "" of any other.
+func cutName(name string) (mac, file string) {
+	if rest, ok := strings.CutPrefix(name, named); ok {
+		if text, file, ok := strings.Cut(rest, "/"); ok {
+			if mac, ok := parseMAC(text); ok {
+				return mac, file
+			}
+		}
+	}
+	return "", name
+}
+
 // timed is a file for a transfer that has to end.
 type timed struct {
 	r     io.Reader
@@ -76,7 +97,7 @@ func (t *timed) Read(b []byte) (int, error) {
 
 func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) error {
 	begin := time.Now()
-	name := loaderName(asked)
+	mac, name := cutName(loaderName(asked))
 	out, _ := to.(tftp.OutgoingTransfer)
 	var from netip.Addr
 	if out != nil {
@@ -123,31 +144,13 @@ func (s *Server) tftpRead(ctx context.Context, asked string, to io.ReaderFrom) e
 		s.log.Warn("TFTP transfer broke off", "file", name, "from", from, "bytes", n, "err", err)
 	default:
 		s.log.Info("boot program fetched", "file", name, "from", from, "bytes", n, "took", time.Since(begin).Round(time.Millisecond))
-		if who := s.client(ctx, from); who != nil {
+		who := s.client(ctx, from)
+		if who == nil && mac != "" && s.cfg.Mode == Proxy {
+			who = s.nodeOf(ctx, mac)
+		}
+		if who != nil {
 			s.mark(ctx, who, node.MarkBootProgram, name)
 		}
 	}
 	return nil // pin/tftp has told the client already
-}
-
-// client is the node whose machine has an address now, or nil when that is not known.
-func (s *Server) client(ctx context.Context, ip netip.Addr) *node.Node {
-	s.mu.Lock()
-	uuid := s.clients[ip]
-	s.mu.Unlock()
-	if s.cfg.Mode == Leases {
-		l, err := s.store.LeaseByIP(ctx, ip.String())
-		if err != nil || !l.ExpiresAt.After(s.now()) {
-			return nil
-		}
-		uuid = l.NodeUUID
-	}
-	if uuid == "" {
-		return nil
-	}
-	n, err := s.store.Node(ctx, uuid)
-	if err != nil {
-		return nil
-	}
-	return n
 }

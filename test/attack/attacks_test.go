@@ -59,6 +59,8 @@ var attacks = []struct {
 		"conductor/netboot.FuzzAnswer conductor/netboot.TestReadRefuses conductor/netboot.TestDecide conductor/netboot.TestAdmission conductor/netboot.TestWorkloadDriveIsForTheLease conductor/netboot.TestRepliesAreBounded"},
 	{"DHCP offers made up for the conductor's own probe", []string{stranger},
 		"conductor/netboot/probe.TestMadeUpServersAreBounded conductor/netboot/probe.TestAnswersToOthersAreIgnored conductor/netboot/probe.FuzzRead conductor/netboot/rawudp.FuzzParse"},
+	{"boot HTTP and TFTP: fetches in another machine's name, MACs without end, the script of a node with an instance", []string{stranger},
+		"conductor/netboot.TestFetchesAreOfWhoMadeThem conductor/netboot.TestFetchesBehindARelay conductor/netboot.TestSecondCardBoots conductor/netboot.TestActiveNodeStartsItsDisk"},
 	{"boot HTTP and TFTP: traversal, symbolic links, lists, names, options, writes", []string{stranger},
 		"test/attack.TestBootHTTP conductor/netboot.TestHTTPFiles conductor/netboot.TestEveryFileOfferedIsServed conductor/netboot.TestTransfersAreBounded"},
 	{"the rescue password", []string{rescued, reader}, "test/attack.TestRescuedMachine test/attack.TestCanaries conductor/engine.TestRescuePassword conductor/engine.TestRescue"},
