@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/ingot-metal/ingot/conductor/clean"
 	"github.com/ingot-metal/ingot/tools/lab"
 )
 
@@ -273,7 +274,15 @@ func (p *program) showLab(s lab.Status) error {
 	for i, n := range s.Nodes {
 		rows[i] = []string{n.Name, map[bool]string{true: "on", false: "off"}[n.On], string(n.Firmware), fmt.Sprintf("%d MiB", n.MemoryMiB), n.MAC, n.BMCAddress, n.User + " / " + n.Password, n.ConsoleLog}
 	}
-	return table(p.stdout, []string{"MACHINE", "POWER", "FIRMWARE", "MEMORY", "MAC", "CONTROLLER", "USER / PASSWORD", "CONSOLE LOG"}, rows)
+	if err := table(p.stdout, []string{"MACHINE", "POWER", "FIRMWARE", "MEMORY", "MAC", "CONTROLLER", "USER / PASSWORD", "CONSOLE LOG"}, rows); err != nil {
+		return err
+	}
+	for _, n := range s.Nodes {
+		if n.Failure != "" {
+			fmt.Fprintf(p.stdout, "\n%s: %s\n", n.Name, clean.Quote(n.Failure))
+		}
+	}
+	return nil
 }
 
 // completeMachine completes the machines of the lab that --name names.

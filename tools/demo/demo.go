@@ -84,6 +84,9 @@ func Run(ctx context.Context, o Options) (err error) {
 		if err == nil && d.Stay {
 			return
 		}
+		if s, qerr := lab.Query(context.WithoutCancel(ctx), Name); err != nil && qerr == nil && len(s.Nodes) > 0 && s.Nodes[0].Failure != "" {
+			err = fmt.Errorf("%w; the rack says of %s: %s", err, machine, s.Nodes[0].Failure)
+		}
 		fmt.Fprintln(d.Out, "\nTaking the rack down.")
 		if ctx.Err() != nil {
 			err = errors.New("the demo was interrupted; nothing of it is left running")

@@ -48,6 +48,7 @@ type NodeStatus struct {
 	ConsoleLog string   `json:"console_log"`
 	Disks      []string `json:"disks"`
 }
+	Failure    string   `json:"failure,omitempty"` // why it does not run, in QEMU's own words
 
 // ConductorStatus is one conductor.
 type ConductorStatus struct {
@@ -64,7 +65,7 @@ func (l *Lab) Status() Status {
 	}
 	for _, m := range l.machines {
 		n := NodeStatus{
-			Name: m.Spec.Name, On: m.On(), PID: m.PID(), Starts: m.Starts(), Firmware: m.Spec.Firmware, MemoryMiB: m.Spec.MemoryMiB,
+			Name: m.Spec.Name, On: m.On(), PID: m.PID(), Starts: m.Starts(), Failure: m.Failure(), Firmware: m.Spec.Firmware, MemoryMiB: m.Spec.MemoryMiB,
 			MAC: m.MAC, UUID: m.Spec.UUID.String(), BMCAddress: m.BMCAddress, BMCPort: m.BMCPort, User: m.User, Password: m.Password,
 			Boot: "firmware's order", ConsoleLog: m.ConsoleLog,
 		}

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -74,8 +73,7 @@ func probe(ctx context.Context, limit time.Duration, kernel string, accel ...str
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil:
-		first, _, _ := strings.Cut(strings.TrimSpace(errs.String()), "\n")
-		return fmt.Errorf("QEMU: %w: %s", err, first)
+		return fmt.Errorf("QEMU: %w: %s", err, errs.words())
 	}
 	return errors.New("a kernel stopped before it was up")
 }

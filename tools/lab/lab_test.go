@@ -438,3 +438,38 @@ func TestHelperProcess(t *testing.T) {
 	fmt.Printf("machine %d\n", l.Nodes()[0].PID())
 	select {}
 }
+
+// QEMU's own words about why it does not start are in the lab's status, in its log and on the machine's console; IPMI can only say
+// that it can't be done.
+func TestQEMUSaysWhy(t *testing.T) {
+	l := up(t)
+	m := l.Nodes()[0]
+	c := ipmi(t, l, m)
+	hidden := m.DiskFile(0) + ".away"
+	if err := os.Rename(m.DiskFile(0), hidden); err != nil {
+		t.Fatal(err)
+	}
+	_, err := c.ChassisControl(t.Context(), chassis.ChassisControlPowerUp)
+	if err == nil || !strings.Contains(err.Error(), "not supported in present state") {
+		t.Errorf("power on by IPMI = %v, want D5h", err)
+	}
+	console, _ := os.ReadFile(m.ConsoleLog)
+	for where, text := range map[string]string{"error": errText(m.Start()), "status": l.Status().Nodes[0].Failure, "console": string(console)} {
+		if !strings.Contains(text, "QEMU does not start (exit status 1)") || !strings.Contains(text, "No such file or directory") {
+			t.Errorf("%s = %q, want QEMU's words", where, text)
+		}
+	}
+	if err := os.Rename(hidden, m.DiskFile(0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Start(); err != nil || m.Failure() != "" {
+		t.Errorf("start with all files there = %v; failure %q", err, m.Failure())
+	}
+}
+
+func errText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

@@ -10,9 +10,11 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+	"unicode"
 
 	"golang.org/x/sys/unix"
 
@@ -49,6 +51,7 @@ type Machine struct {
 	proc      *process // nil when off
 	unplugged bool
 	starts    int
+	failure   string // why the last start failed, in QEMU's words; "" after a start that succeeded
 	changed   func() // called without lock when a process came or went
 	watchers  sync.WaitGroup
 }
@@ -90,6 +93,14 @@ func (m *Machine) Starts() int {
 
 // Start presses the power button of a machine that is off.
 func (m *Machine) Start() error {
+// Failure is why the machine's last start failed or why QEMU ended, in QEMU's own words. An IPMI controller can only answer with
+// a completion code, so this is the place to look at. "" when nothing is wrong.
+func (m *Machine) Failure() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.failure
+}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.proc != nil {
@@ -104,6 +115,23 @@ func (m *Machine) startLocked(why string) error {
 	}
 	boot := m.take()
 	mode := "bios"
+	err := m.bootLocked(why)
+	m.failure = ""
+	if err != nil {
+		m.failLocked(err.Error())
+	}
+	return err
+}
+
+// failLocked keeps why QEMU does not run where people look: in the lab's status, its log and the machine's console.
+func (m *Machine) failLocked(why string) {
+	m.failure = why
+	m.con.mark("%s: %s", m.Spec.Name, why)
+	m.log.Error("machine does not run", "err", why)
+}
+
+// bootLocked is one start of QEMU.
+func (m *Machine) bootLocked(why string) error {
 	if m.Spec.Firmware == UEFI || boot.UEFI {
 		mode = "uefi"
 		if err := copyOnce(ovmfVars, m.files.vars); err != nil {
@@ -159,7 +187,12 @@ func (m *Machine) startLocked(why string) error {
 		p.killed = true
 		_ = p.cmd.Process.Kill() // it may have ended by itself; either way watch sees the end
 		<-p.ended
-		return fmt.Errorf("start QEMU: %w (%v): %s", err, p.cmd.ProcessState, strings.TrimSpace(p.stderr.String()))
+		m.proc = nil // watch is still waiting to do that
+		m.starts--
+		if said := p.stderr.words(); said != "" {
+			return fmt.Errorf("QEMU does not start (%v): %s", p.cmd.ProcessState, said)
+		}
+		return fmt.Errorf("QEMU does not start (%v) and says nothing: %w", p.cmd.ProcessState, err)
 	}
 	m.log.Debug("machine started", "why", why, "pid", p.cmd.Process.Pid, "firmware", mode, "boot", device)
 	m.tell()
@@ -191,12 +224,9 @@ func (m *Machine) watch(p *process, drained <-chan struct{}) {
 	case p.killed:
 		m.con.mark("%s: power cut", m.Spec.Name)
 	case reason == "guest-reset":
-		if err := m.startLocked("reset by the machine"); err != nil {
-			m.log.Error("start after a reset by the machine", "err", err)
-		}
+		_ = m.startLocked("reset by the machine") // its error is kept and logged
 	case err != nil:
-		m.con.mark("%s: QEMU failed", m.Spec.Name)
-		m.log.Error("QEMU failed", "err", err, "output", p.stderr.String())
+		m.failLocked(fmt.Sprintf("QEMU failed (%v): %s", err, p.stderr.words()))
 	default:
 		m.con.mark("%s: off (%s)", m.Spec.Name, reason)
 		m.log.Debug("machine went off", "reason", reason)
@@ -372,10 +402,26 @@ func (l *lastBytes) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func (l *lastBytes) String() string {
+// words are the last three lines as one, fit for a log, a table and a terminal: a program's output is not to be trusted with these.
+func (l *lastBytes) words() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return string(l.buf)
+	return lastWords(string(l.buf))
+}
+
+func lastWords(said string) string {
+	lines := slices.DeleteFunc(strings.Split(strings.ToValidUTF8(said, "?"), "\n"), func(s string) bool { return strings.TrimSpace(s) == "" })
+	lines = lines[max(0, len(lines)-3):]
+	for i, line := range lines {
+		lines[i] = strings.TrimSpace(strings.Map(func(r rune) rune {
+			if !unicode.IsPrint(r) {
+				return ' '
+			}
+			return r
+		}, line))
+	}
+	text := []rune(strings.Join(lines, "; "))
+	return string(text[max(0, len(text)-600):])
 }
 
 func tail(b []byte, n int) []byte { return append([]byte(nil), b[max(0, len(b)-n):]...) }

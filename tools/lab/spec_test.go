@@ -114,3 +114,19 @@ func TestParseDisk(t *testing.T) {
 		}
 	}
 }
+
+// What a program said goes to terminals and tables.
+func TestLastWords(t *testing.T) {
+	for said, want := range map[string]string{
+		"":                                      "",
+		"one\ntwo\n\n\x1b[31mthree\x07\r\nfour": "two; [31mthree; four",
+		"a\xff\u202eb\n":                        "a? b",
+	} {
+		if got := lastWords(said); got != want {
+			t.Errorf("lastWords(%q) = %q, want %q", said, got, want)
+		}
+	}
+	if got := lastWords(strings.Repeat("ü", 5000)); len([]rune(got)) != 600 {
+		t.Errorf("a long line has %d characters left", len([]rune(got)))
+	}
+}

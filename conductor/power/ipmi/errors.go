@@ -110,7 +110,7 @@ func fromCompletionCode(code types.CompletionCode, err error) *power.Error {
 	case types.CodeInvalidCommand, types.CodeInvalidCommandForLUN, types.CodeParameterNotSupported, types.CodeIllegalCommand, types.CodeSubFnDisabled:
 		return &power.Error{Kind: power.Unsupported, Err: said, Hint: "this controller can't do it"}
 	case types.CodeNotSupported:
-		return &power.Error{Kind: power.Refused, Err: said, Hint: "the machine is in a state where this can't be done"}
+		return &power.Error{Kind: power.Refused, Err: said, Hint: "the machine is in a state where this can't be done; the controller's log or page may say why"}
 	}
 	return &power.Error{Kind: power.Refused, Err: said}
 }

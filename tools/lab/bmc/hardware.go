@@ -38,7 +38,8 @@ func (c chassis) act(name string, ignore bool, do func() error) error {
 	c.b.log.Debug("power action", "action", name)
 	if err := do(); err != nil {
 		c.b.log.Error("power action", "action", name, "err", err)
-		return err
+		// A packet has no place for words. D5h says at least that it is the machine's state, and that asking again is of no use.
+		return types.CodeNotSupported
 	}
 	return nil
 }
