@@ -56,9 +56,19 @@ func Fetch(ctx context.Context, name, cache string, log *slog.Logger) (string, e
 		}
 		name = exact
 	}
-	out, err := apt(ctx, "", "apt-cache", "show", "--no-all-versions", name)
+	return FetchPackage(ctx, name, "", cache, log)
+}
+
+// FetchPackage fetches any package from apt into cache, unless it is there, and gives the path of its .deb. version "" is the
+// newest that apt knows. Neither dependencies nor anything else is fetched, and nothing is installed.
+func FetchPackage(ctx context.Context, name, version, cache string, log *slog.Logger) (string, error) {
+	exact := name
+	if version != "" {
+		exact += "=" + version
+	}
+	out, err := apt(ctx, "", "apt-cache", "show", "--no-all-versions", exact)
 	if err != nil {
-		return "", fmt.Errorf("look up kernel package %s: %w", name, err)
+		return "", fmt.Errorf("look up package %s: %w", name, err)
 	}
 	field := fields(out)
 	version, want := field["Version"], field["SHA256"]
@@ -67,7 +77,7 @@ func Fetch(ctx context.Context, name, cache string, log *slog.Logger) (string, e
 	}
 	dir := filepath.Join(cache, "debs")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache of kernel packages: %w", err)
+		return "", fmt.Errorf("make the cache of packages: %w", err)
 	}
 	unlock, err := lock(ctx, filepath.Join(dir, name+".lock"))
 	if err != nil {
@@ -78,28 +88,28 @@ func Fetch(ctx context.Context, name, cache string, log *slog.Logger) (string, e
 	if got, err := sumFile(file); err == nil && got == want {
 		return file, nil
 	}
-	log.Info("fetching a kernel package", "package", name, "version", version)
+	log.Info("fetching a package", "package", name, "version", version)
 	tmp, err := os.MkdirTemp(dir, "fetch-*")
 	if err != nil {
-		return "", fmt.Errorf("fetch kernel package %s: %w", name, err)
+		return "", fmt.Errorf("fetch package %s: %w", name, err)
 	}
 	defer os.RemoveAll(tmp)
 	// apt drops root for downloads and warns when it can't write here as its own user.
 	if err := os.Chmod(tmp, 0o777); err != nil {
-		return "", fmt.Errorf("fetch kernel package %s: %w", name, err)
+		return "", fmt.Errorf("fetch package %s: %w", name, err)
 	}
 	if _, err := apt(ctx, tmp, "apt-get", "download", "-q", name+"="+version); err != nil {
-		return "", fmt.Errorf("fetch kernel package %s: %w", name, err)
+		return "", fmt.Errorf("fetch package %s: %w", name, err)
 	}
 	got, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
 	if err != nil || len(got) != 1 {
-		return "", fmt.Errorf("fetch kernel package %s: apt-get brought %d files", name, len(got))
+		return "", fmt.Errorf("fetch package %s: apt-get brought %d files", name, len(got))
 	}
 	if sum, err := sumFile(got[0]); err != nil || sum != want {
-		return "", fmt.Errorf("fetch kernel package %s: SHA-256 is %s, apt's list says %s (%v)", name, sum, want, err)
+		return "", fmt.Errorf("fetch package %s: SHA-256 is %s, apt's list says %s (%v)", name, sum, want, err)
 	}
 	if err := os.Rename(got[0], file); err != nil {
-		return "", fmt.Errorf("keep kernel package %s: %w", name, err)
+		return "", fmt.Errorf("keep package %s: %w", name, err)
 	}
 	return file, nil
 }

@@ -141,16 +141,17 @@ var may = map[string][]string{
 	"initramfs/build":   {"initramfs/archive", "initramfs/kernel"},
 	"initramfs/kernel":  {},
 
-	"tools/cli":       {"conductor/clean", "conductor/client", "conductor/erasure", "conductor/rest", "conductor/trace", "images/...", "initramfs/build", "proto/rootdevice", "tools/demo", "tools/lab"},
+	"tools/cli":       {"conductor/clean", "conductor/client", "conductor/erasure", "conductor/rest", "conductor/trace", "images/...", "initramfs/build", "proto/rootdevice", "tools/demo", "tools/lab", "tools/lab/site"},
 	"tools/demo":      {"conductor/client", "conductor/rest", "conductor/trace", "images/...", "initramfs/build", "tools/lab"},
 	"tools/cmd/ingot": {"tools/cli"},
-	"tools/lab":       {"tools/lab/bmc"},
+	"tools/lab":       {"initramfs/kernel", "tools/lab/bmc", "tools/lab/site"},
 	"tools/lab/bmc":   {},
+	"tools/lab/site":  {"initramfs/kernel"},
 }
 
 // programs lists who may start other programs. In the ramdisk there are none to start, apart from the worker and a shell.
 var programs = []string{
-	"initramfs/init", "initramfs/build", "initramfs/kernel", "images/build", "tools/lab", "tools/demo", "tools/cli", "agent/linux",
+	"initramfs/init", "initramfs/build", "initramfs/kernel", "images/build", "tools/lab", "tools/lab/site", "tools/demo", "tools/cli", "agent/linux",
 }
 
 type pkg struct {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/clean"
 	"github.com/ingot-metal/ingot/tools/lab"
+	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
 func (p *program) labCommand() *cobra.Command {
@@ -51,15 +52,28 @@ type rack struct {
 	nodes, memory                      int
 	disks                              []string
 	ramdisk, images, ingotd, api       string
+	site                               site.Site
 }
 
 func (p *program) labUp() *cobra.Command {
 	var r rack
 	cmd := &cobra.Command{
 		Use: "up", Short: "Start a lab", Args: cobra.NoArgs, ValidArgsFunction: cobra.NoFileCompletions,
-		Long: `Start a virtual rack. With --ramdisk a conductor runs in it, too, and serves its API on this host at --api.`,
+		Long: `Start a virtual rack. With --ramdisk a conductor runs in it, too, and serves its API on this host at --api.
+
+By itself the conductor is the DHCP server of the rack's network. To try the shape of another network, put that network's DHCP
+server into the rack (--dhcp), with the mode that the conductor is to have beside it (--netboot):
+
+  proxy  the DHCP server gives addresses and knows nothing of Ingot
+  off    the DHCP server names Ingot's boot files, as docs/network-boot.md tells to configure it
+
+With --dhcp-relay the machines are in a network of their own (with --subnet 10.77.0.0/24 it is 10.77.1.0/24), behind a router with
+that relay; in mode proxy the conductor is the second address that the relay sends to. These servers come from Debian's packages,
+which are fetched with apt-get into Ingot's cache and run from there, inside the rack; nothing is installed on this host. Their
+configuration and logs are in the folder "site" in the lab's folder.`,
 		Example: `  ingot ramdisk build --out ramdisk
   ingot lab up --nodes 2 --ramdisk ramdisk --images images
+  ingot lab up --ramdisk ramdisk --images images --dhcp kea --dhcp-relay dhcrelay --netboot proxy --firmware uefi
   ingot node create node-0 --bmc 10.77.0.201 --bmc-user admin --bmc-password ingot-lab`,
 	}
 	labName(cmd, &r.name)
@@ -75,6 +89,12 @@ func (p *program) labUp() *cobra.Command {
 	f.StringVar(&r.images, "images", "", "folder of images that the conductor serves")
 	f.StringVar(&r.ingotd, "ingotd", "", "the conductor's program (default: beside this one, or in $PATH)")
 	f.StringVar(&r.api, "api", "127.0.0.1:6385", "address of this host for the conductor's API")
+	f.StringVar(&r.site.DHCP, "dhcp", "", "a DHCP server beside the conductor: dnsmasq, dhcpd (ISC) or kea (default: none)")
+	f.StringVar(&r.site.Relay, "dhcp-relay", "", "put machines behind a router with this DHCP relay: dhcrelay (ISC) or dnsmasq (default: none)")
+	f.StringVar(&r.site.Netboot, "netboot", "", "netboot.dhcp of the conductor: server, proxy or off (default: server, and proxy with --dhcp)")
+	complete(cmd, "dhcp", site.Dnsmasq, site.Dhcpd, site.Kea)
+	complete(cmd, "dhcp-relay", site.Dhcrelay, site.Dnsmasq)
+	complete(cmd, "netboot", site.Server, site.Proxy, site.Off)
 	complete(cmd, "firmware", "bios", "uefi")
 	complete(cmd, "accel", "auto", "tcg", "kvm")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.startLab(cmd.Context(), r) }
@@ -89,6 +109,14 @@ func (p *program) startLab(ctx context.Context, r rack) error {
 	self, err := os.Executable()
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
+	}
+	if packages := d.Site.Packages(); len(packages) > 0 {
+		p.note("The DHCP server and relay are from Debian's %s: fetched into Ingot's cache unless they are there, not installed.", strings.Join(packages, ", "))
+		o := d.Options
+		o.Log = slog.New(slog.NewTextHandler(p.stderr, nil))
+		if _, err := lab.FetchSite(ctx, o); err != nil {
+			return err
+		}
 	}
 	p.note("Starting a lab of %d (%s) ...", r.nodes, r.firmware)
 	s, err := lab.Launch(ctx, []string{self, "lab", "run"}, d)
@@ -147,13 +175,16 @@ func (r *rack) daemon() (lab.Daemon, error) {
 	if d.Subnet, err = netip.ParsePrefix(subnet); err != nil {
 		return d, usage("--subnet %q is not a network such as 10.77.0.0/24", subnet)
 	}
+	if d.Site, err = r.site.Fill(); err != nil {
+		return d, usage("%v", err)
+	}
 	for range r.nodes {
 		d.Nodes = append(d.Nodes, lab.NodeSpec{Firmware: lab.Firmware(r.firmware), MemoryMiB: r.memory, Disks: slices.Clone(disks)})
 	}
 	if r.ramdisk == "" {
 		return d, nil
 	}
-	if d.Conductor, err = r.conductor(d.Dir, d.Subnet); err != nil {
+	if d.Conductor, err = r.conductor(d.Dir, d.Subnet, d.Site.Netboot); err != nil {
 		return d, err
 	}
 	if d.ProbeKernel, err = filepath.Abs(filepath.Join(r.ramdisk, "vmlinuz")); err != nil {
@@ -163,7 +194,7 @@ func (r *rack) daemon() (lab.Daemon, error) {
 }
 
 // conductor writes the configuration of a conductor for the lab.
-func (r *rack) conductor(dir string, subnet netip.Prefix) (*lab.ConductorSpec, error) {
+func (r *rack) conductor(dir string, subnet netip.Prefix, mode string) (*lab.ConductorSpec, error) {
 	bin := r.ingotd
 	if bin == "" {
 		if self, err := os.Executable(); err == nil {
@@ -192,8 +223,10 @@ func (r *rack) conductor(dir string, subnet netip.Prefix) (*lab.ConductorSpec, e
 		return netip.AddrFrom4(a).String()
 	}
 	netboot := map[string]any{
-		"dhcp": "server", "interface": "prov", "range_start": host(50), "range_end": host(199),
-		"ramdisk_dir": abs(r.ramdisk), "images_dir": abs(r.images),
+		"dhcp": mode, "interface": "prov", "ramdisk_dir": abs(r.ramdisk), "images_dir": abs(r.images),
+	}
+	if mode == site.Server {
+		netboot["range_start"], netboot["range_end"] = host(50), host(199)
 	}
 	conf := map[string]any{"data_dir": filepath.Join(dir, "conductor"), "netboot": netboot}
 	text, err := json.MarshalIndent(conf, "", "  ") // JSON is YAML
@@ -262,6 +295,13 @@ func (p *program) labStatus() *cobra.Command {
 func (p *program) showLab(s lab.Status) error {
 	pairs := [][2]string{
 		{"lab", s.Name}, {"namespace", s.Namespace}, {"network", s.Subnet.String()}, {"runs on", strings.TrimSpace(string(s.Accel) + "  " + s.AccelWhy)}, {"folder", s.Dir},
+	}
+	for _, v := range s.Services {
+		how := fmt.Sprintf("process %d", v.PID)
+		if v.Failure != "" {
+			how = "does not run: " + v.Failure
+		}
+		pairs = append(pairs, [2]string{v.What, fmt.Sprintf("%s %s, %s (log %s)", v.Name, v.Address, how, v.Log)})
 	}
 	for _, c := range s.Conductors {
 		pairs = append(pairs, [2]string{"conductor", fmt.Sprintf("%s (log %s)", c.URL, c.Log)})

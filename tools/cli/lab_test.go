@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/initramfs/build"
+	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
 func TestRack(t *testing.T) {
@@ -91,4 +92,37 @@ func TestAdviceForNoRamdisk(t *testing.T) {
 	}
 	u := &user{t: t, url: "http://127.0.0.1:1"}
 	u.ok(words(advice + " --help")...)
+}
+
+// The shape of the network becomes the lab's and the conductor's mode, and what can't work is refused in words.
+func TestRackInAForeignNetwork(t *testing.T) {
+	ramdisk, dir := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(ramdisk, "manifest.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	with := func(s site.Site) rack {
+		return rack{name: "x", dir: dir, firmware: "bios", accel: "tcg", nodes: 1, ramdisk: ramdisk, ingotd: "/bin/true", api: "127.0.0.1:0", site: s}
+	}
+	for want, s := range map[string]site.Site{
+		`"dhcp": "proxy"`:         {DHCP: site.Kea, Relay: site.Dnsmasq},
+		`"dhcp": "off"`:           {DHCP: site.Dhcpd, Netboot: site.Off},
+		`"range_end": "10.77.0.1`: {},
+	} {
+		r := with(s)
+		d, err := r.daemon()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := os.ReadFile(d.Conductor.Config)
+		if err != nil || !strings.Contains(string(b), want) || strings.Contains(string(b), "range_end") != (s.DHCP == "") || d.Site.DHCP != s.DHCP {
+			t.Errorf("%+v: %v\n%s", s, err, b)
+		}
+	}
+	r := with(site.Site{DHCP: site.Dnsmasq, Netboot: site.Server})
+	if _, err := r.daemon(); err == nil || !strings.Contains(err.Error(), "two DHCP servers") {
+		t.Errorf("two DHCP servers: %v", err)
+	}
+	u := &user{t: t, url: "http://127.0.0.1:1"}
+	u.fails(words("lab up --dhcp-relay dhcrelay"), "its own segment only")
+	u.fails(words("lab up --netboot off"), "nobody would give machines an address")
 }

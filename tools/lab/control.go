@@ -28,6 +28,18 @@ type Status struct {
 	Subnet     netip.Prefix      `json:"subnet"`
 	Nodes      []NodeStatus      `json:"nodes"`
 	Conductors []ConductorStatus `json:"conductors"`
+	Netboot    string            `json:"netboot"`            // the mode that a conductor should have here
+	Services   []ServiceStatus   `json:"services,omitempty"` // what is not Ingot's
+}
+
+// ServiceStatus is a DHCP server or a relay of the lab's network.
+type ServiceStatus struct {
+	What    string     `json:"what"` // dhcp or relay
+	Name    string     `json:"name"`
+	Address netip.Addr `json:"address"`
+	PID     int        `json:"pid"` // 0 when it has ended
+	Log     string     `json:"log"`
+	Failure string     `json:"failure,omitempty"` // how it ended and its last words
 }
 
 // NodeStatus is one machine.
@@ -36,6 +48,7 @@ type NodeStatus struct {
 	On         bool     `json:"on"`
 	PID        int      `json:"pid"`
 	Starts     int      `json:"starts"`
+	Failure    string   `json:"failure,omitempty"` // why it does not run, in QEMU's own words
 	Firmware   Firmware `json:"firmware"`
 	MemoryMiB  int      `json:"memory_mib"`
 	MAC        string   `json:"mac"`
@@ -48,7 +61,6 @@ type NodeStatus struct {
 	ConsoleLog string   `json:"console_log"`
 	Disks      []string `json:"disks"`
 }
-	Failure    string   `json:"failure,omitempty"` // why it does not run, in QEMU's own words
 
 // ConductorStatus is one conductor.
 type ConductorStatus struct {
@@ -62,6 +74,10 @@ func (l *Lab) Status() Status {
 	s := Status{
 		Name: l.Name, Namespace: l.Namespace, Dir: l.Dir, PID: os.Getpid(), Accel: l.Accel, AccelWhy: l.AccelWhy,
 		Host: l.Host, Subnet: l.Subnet, Nodes: []NodeStatus{}, Conductors: []ConductorStatus{},
+		Netboot: l.opts.Site.Netboot,
+	}
+	for _, f := range l.foreign.list() {
+		s.Services = append(s.Services, ServiceStatus{f.what, f.name, f.addr, f.pid(), f.log, f.failure()})
 	}
 	for _, m := range l.machines {
 		n := NodeStatus{

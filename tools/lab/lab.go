@@ -46,6 +46,7 @@ type Lab struct {
 
 	opts     Options
 	ns       *netns
+	foreign  *foreign
 	claim    *claim
 	control  *control
 	machines []*Machine
@@ -85,7 +86,7 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		}
 	}()
 	// The name is ours, so a namespace that bears it belongs to nobody.
-	if err := deleteNetns(l.Namespace); err != nil {
+	if err := deleteSpaces(l.Namespace); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(o.Dir, 0o755); err != nil {
@@ -98,6 +99,9 @@ func Up(ctx context.Context, o Options) (_ *Lab, err error) {
 		return nil, err
 	}
 	if err := l.network(); err != nil {
+		return nil, err
+	}
+	if err := l.startForeign(ctx); err != nil {
 		return nil, err
 	}
 	for i := range o.Nodes {
@@ -143,14 +147,28 @@ func (l *Lab) network() error {
 	line := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
 	line("link set lo up")
 	// No spanning tree: a port must forward from the first packet, or PXE gives up. No snooping: nobody queries here.
-	line("link add %s type bridge stp_state 0 forward_delay 0 mcast_snooping 0", bridge)
+	segments := []string{bridge}
+	if b := l.machinesBridge(); b != bridge {
+		segments = append(segments, b)
+	}
+	mtu := ""
+	if l.opts.Site.MTU != 0 {
+		mtu = fmt.Sprintf(" mtu %d", l.opts.Site.MTU)
+	}
+	for _, b := range segments {
+		line("link add %s type bridge stp_state 0 forward_delay 0 mcast_snooping 0", b)
+		line("link set %s%s up", b, mtu)
+	}
 	line("addr add %s/%d dev %s", l.Host, l.Subnet.Bits(), bridge)
-	line("link set %s up", bridge)
 	for i, n := range l.opts.Nodes {
 		line("addr add %s/32 dev %s", l.controller(i), bridge)
-		for j := range n.NICs {
+		for j, nic := range n.NICs {
 			line("tuntap add %s mode tap", tap(i, j))
-			line("link set %s master %s up", tap(i, j), bridge)
+			if nic.Elsewhere {
+				line("link set %s up", tap(i, j))
+			} else {
+				line("link set %s master %s%s up", tap(i, j), l.machinesBridge(), mtu)
+			}
 		}
 	}
 	if err := ipBatch(b.String(), "-n", l.Namespace, "-batch", "-"); err != nil {
@@ -176,7 +194,7 @@ func (l *Lab) machine(i int) (_ *Machine, err error) {
 	m := &Machine{
 		Spec: n, BMCAddress: l.controller(i).String(), BMCPort: 623, User: l.opts.User, Password: l.opts.Password, MAC: n.NICs[0].MAC,
 		ConsoleLog: filepath.Join(l.Dir, n.Name+"-console.log"),
-		dir:        l.Dir, log: log, ns: l.ns, accel: l.Accel, changed: l.save,
+		dir:        l.Dir, log: log, ns: l.ns, accel: l.Accel, changed: l.save, powered: func() { l.foreign.machineStarts(l.opts.Site.Silent) },
 		unplugged: true, // until its controller is wired
 	}
 	m.files = files{vars: filepath.Join(l.Dir, n.Name+"-vars.fd"), kcs: filepath.Join(l.claim.dir, n.Name+".kcs")}
@@ -339,6 +357,9 @@ func (l *Lab) takeDown(ctx context.Context, purge bool) error {
 		m.watchers.Wait()
 		errs = append(errs, m.con.close())
 	}
+	if l.foreign != nil {
+		errs = append(errs, l.foreign.close())
+	}
 	if l.ns != nil {
 		errs = append(errs, l.ns.close())
 	}
@@ -351,7 +372,7 @@ func (l *Lab) takeDown(ctx context.Context, purge bool) error {
 	return errors.Join(errs...)
 }
 
-// Purge removes the disks, UEFI variables and console logs that the lab made, after Down. Disks of the caller's stay.
+// Purge removes the disks, UEFI variables, console logs and the files of a site's programs that the lab made, after Down. Disks of the caller's stay.
 func (l *Lab) Purge() error {
 	var errs []error
 	for i, m := range l.machines {
@@ -367,6 +388,7 @@ func (l *Lab) Purge() error {
 			}
 		}
 	}
+	errs = append(errs, os.RemoveAll(filepath.Join(l.Dir, "site")))
 	_ = os.Remove(l.Dir) // only if nothing else is in it
 	return errors.Join(errs...)
 }

@@ -52,6 +52,7 @@ type Machine struct {
 	unplugged bool
 	starts    int
 	failure   string // why the last start failed, in QEMU's words; "" after a start that succeeded
+	powered   func() // called at each start
 	changed   func() // called without lock when a process came or went
 	watchers  sync.WaitGroup
 }
@@ -91,8 +92,6 @@ func (m *Machine) Starts() int {
 	return m.starts
 }
 
-// Start presses the power button of a machine that is off.
-func (m *Machine) Start() error {
 // Failure is why the machine's last start failed or why QEMU ended, in QEMU's own words. An IPMI controller can only answer with
 // a completion code, so this is the place to look at. "" when nothing is wrong.
 func (m *Machine) Failure() string {
@@ -101,6 +100,8 @@ func (m *Machine) Failure() string {
 	return m.failure
 }
 
+// Start presses the power button of a machine that is off.
+func (m *Machine) Start() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.proc != nil {
@@ -113,8 +114,6 @@ func (m *Machine) startLocked(why string) error {
 	if m.unplugged {
 		return errors.New("the machine has no power: its plug is out")
 	}
-	boot := m.take()
-	mode := "bios"
 	err := m.bootLocked(why)
 	m.failure = ""
 	if err != nil {
@@ -132,6 +131,8 @@ func (m *Machine) failLocked(why string) {
 
 // bootLocked is one start of QEMU.
 func (m *Machine) bootLocked(why string) error {
+	boot := m.take()
+	mode := "bios"
 	if m.Spec.Firmware == UEFI || boot.UEFI {
 		mode = "uefi"
 		if err := copyOnce(ovmfVars, m.files.vars); err != nil {
@@ -177,6 +178,7 @@ func (m *Machine) bootLocked(why string) error {
 		f.Close()
 		theirs[i] = nil
 	}
+	m.powered()
 	drained := m.con.plug(ours[fdConsole-3])
 	p.qmp = newQMP(ours[fdQMP-3])
 	m.proc = p

@@ -60,7 +60,7 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 		args = append(args,
 			"-drive", "if=pflash,unit=0,format=raw,readonly=on,file="+ovmfCode,
 			"-drive", "if=pflash,unit=1,format=raw,file="+comma(f.vars),
-			"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string="+onOff[net],
+			"-fw_cfg", "name=opt/org.tianocore/IPv4PXESupport,string="+onOff[net && !n.HTTPOnly],
 			// Where nobody answers, OVMF spends 80 seconds on PXE over IPv6.
 			"-fw_cfg", "name=opt/org.tianocore/IPv6PXESupport,string="+onOff[net && n.IPv6PXE],
 		)
@@ -75,10 +75,10 @@ func qemuArgs(n NodeSpec, accel Accel, boot bmc.Boot, f files, taps []string) []
 	for i, nic := range n.NICs {
 		model := map[string]string{"virtio": "virtio-net-pci", "e1000": "e1000", "e1000e": "e1000e"}[nic.Model]
 		dev := fmt.Sprintf("%s,netdev=net%d,mac=%s", model, i, nic.MAC)
-		if net {
+		if net && !nic.Elsewhere {
 			dev += fmt.Sprintf(",bootindex=%d", firstNIC+i)
 		}
-		if !net || nic.ROM == ROMNone {
+		if !net || nic.ROM == ROMNone || nic.Elsewhere {
 			dev += ",romfile="
 		}
 		args = append(args, "-netdev", fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", i, taps[i]), "-device", dev)

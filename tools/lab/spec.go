@@ -13,6 +13,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
 // Firmware of a machine. The EFI bit of its controller's boot flags starts a BIOS machine with UEFI; a UEFI machine has no BIOS.
@@ -54,6 +56,8 @@ type Options struct {
 	// User and Password of all controllers; "" is admin and ingot-lab.
 	User, Password string
 	Accel          Accel
+	// Site is what the network has that is not Ingot's; the zero value is nothing.
+	Site site.Site
 	// ProbeKernel is a vmlinuz to try KVM with. "" never uses KVM.
 	ProbeKernel string
 	Log         *slog.Logger `json:"-"`
@@ -69,6 +73,7 @@ type NodeSpec struct {
 	UUID      uuid.UUID // zero is made from the names of lab and machine, and so stays the same
 	Serial    string    // of the machine; "" is made from its name
 	IPv6PXE   bool      // let UEFI try PXE over IPv6
+	HTTPOnly  bool      // let UEFI boot from the network over HTTP alone, without PXE
 	// Kernel, Initrd and Append start the machine without any boot loader, as long as its boot device isn't forced to be the disk.
 	// For tests of what runs in a machine: it takes two seconds.
 	Kernel, Initrd, Append string
@@ -88,6 +93,8 @@ type NICSpec struct {
 	Model string // virtio, e1000 or e1000e; "" is virtio
 	MAC   string // "" is made from the position
 	ROM   string // ROMiPXE or ROMNone; "" is ROMiPXE
+	// Elsewhere plugs the card into another network, where there is nobody, and firmware does not boot from it.
+	Elsewhere bool
 }
 
 var (
@@ -137,6 +144,10 @@ func (o Options) fill() (Options, error) {
 	case Auto, TCG, KVM:
 	default:
 		bad("accelerator %q: it is auto, tcg or kvm", o.Accel)
+	}
+	var err error
+	if o.Site, err = o.Site.Fill(); err != nil {
+		errs = append(errs, err)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -186,6 +186,9 @@ func (l *Lab) save() {
 	for c := range l.conductors {
 		add(c.PID(), "conductor")
 	}
+	for _, f := range l.foreign.list() {
+		add(f.pid(), f.what+" "+f.name)
+	}
 	data, err := json.MarshalIndent(s, "", "  ")
 	if err == nil {
 		path := filepath.Join(l.claim.dir, stateFile)
@@ -237,5 +240,5 @@ func sweepOne(name string, log *slog.Logger) error {
 			}
 		}
 	}
-	return errors.Join(deleteNetns("ingot-"+name), c.release())
+	return errors.Join(deleteSpaces("ingot-"+name), c.release())
 }
