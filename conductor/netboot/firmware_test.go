@@ -75,7 +75,7 @@ func bootFirmware(t *testing.T, i int) {
 	case Proxy:
 		otherDHCP(t, machine, "pxelinux.0")
 	case Off:
-		sites[0].start(t, "", t.TempDir(), "10.77.0.1")
+		sites[0].start(t, t.TempDir(), "10.77.0.1")
 	}
 	args := append([]string{"-uuid", guidText, "-netdev", "tap,id=n0,ifname=tap0,script=no,downscript=no",
 		"-device", "virtio-net-pci,netdev=n0,bootindex=1,mac=" + mac.String() + fw.device,

@@ -2,17 +2,14 @@ package netboot
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -23,60 +20,28 @@ import (
 	"github.com/insomniacslk/dhcp/iana"
 
 	"github.com/ingot-metal/ingot/conductor/node"
+	"github.com/ingot-metal/ingot/initramfs/kernel"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
-// documented is the configuration for one kind of DHCP server as docs/network-boot.md has it, for a conductor with an address.
-func documented(t *testing.T, kind, address string) string {
+// siteProgram gives a folder with a DHCP server or relay of Debian, and what it needs, and LD_LIBRARY_PATH for it. Nothing is installed: a package
+// would start it on whatever network the computer has.
+func siteProgram(t *testing.T, name string) (dir string, env []string) {
 	t.Helper()
-	doc, err := os.ReadFile("../../docs/network-boot.md")
+	cache, err := kernel.DefaultCache()
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := regexp.MustCompile("(?s)\n```"+kind+"\n(.*?)\n```\n").FindAllSubmatch(doc, -1)
-	if len(m) != 1 {
-		t.Fatalf("docs/network-boot.md has %d configurations marked %s, want 1", len(m), kind)
-	}
-	return strings.ReplaceAll(string(m[0][1]), "ADDRESS", address)
-}
-
-// siteServers gives the folder with the DHCP servers and relays of Debian that nobody wants installed: a package would start them on whatever
-// network the computer has. They are downloaded once.
-func siteServers(t *testing.T) string {
-	t.Helper()
-	cache, err := os.UserCacheDir()
+	dir, err = site.Fetch(t.Context(), name, cache, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := filepath.Join(cache, "ingot-test", "dhcp-servers")
-	if _, err := os.Stat(dir); err == nil {
-		return dir
-	}
-	kit.NeedPrograms(t, "apt-get", "dpkg-deb")
-	debs := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), "apt-get", "download", "-q", "isc-dhcp-server", "isc-dhcp-relay", "kea-dhcp4-server", "kea-common", "liblog4cplus-2.0.5", "libmariadb3", "libpq5")
-	cmd.Dir = debs
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("download DHCP servers: %v\n%s", err, out)
-	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	unpacked, err := os.MkdirTemp(filepath.Dir(dir), "new-")
+	libraries, err := site.Libraries(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := filepath.Glob(debs + "/*.deb")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		kit.Run(t, "dpkg-deb", "-x", f, unpacked)
-	}
-	if err := os.Rename(unpacked, dir); err != nil && !errors.Is(err, fs.ErrExist) { // another test was first
-		t.Fatal(err)
-	}
-	return dir
+	return dir, []string{"LD_LIBRARY_PATH=" + libraries}
 }
 
 // program runs a server in a namespace ("" is this process's) until the test ends; what it says is logged when the test failed.
@@ -107,10 +72,10 @@ type writer func([]byte)
 
 func (w writer) Write(p []byte) (int, error) { w(p); return len(p), nil }
 
-// site is somebody else's DHCP server on 10.77.0.1, with what docs/network-boot.md has for it.
-type site struct {
+// foreignSite is somebody else's DHCP server on 10.77.0.1, with what docs/network-boot.md has for it.
+type foreignSite struct {
 	name  string
-	start func(t *testing.T, root, dir, address string) // address is the conductor's, for ADDRESS
+	start func(t *testing.T, dir, address string) // address is the conductor's, for ADDRESS
 }
 
 func write(t *testing.T, name, text string) string {
@@ -121,22 +86,24 @@ func write(t *testing.T, name, text string) string {
 	return name
 }
 
-var sites = []site{
-	{"dnsmasq", func(t *testing.T, _, dir, address string) {
-		text := "interface=prov\nbind-interfaces\nport=0\nno-ping\ndhcp-range=10.77.0.100,10.77.0.150,1h\n" + documented(t, "dnsmasq", address)
+var sites = []foreignSite{
+	{"dnsmasq", func(t *testing.T, dir, address string) {
+		text := "interface=prov\nbind-interfaces\nport=0\nno-ping\ndhcp-range=10.77.0.100,10.77.0.150,1h\n" + site.OffText("dnsmasq", address)
 		program(t, "", nil, "dnsmasq", "--keep-in-foreground", "--user=root", "--pid-file=", "--log-facility=-", "--log-dhcp",
 			"--dhcp-leasefile="+dir+"/leases", "--conf-file="+write(t, dir+"/conf", text+"\n"))
 	}},
-	{"dhcpd", func(t *testing.T, root, dir, address string) {
-		text := documented(t, "dhcpd", address) + "\nping-check false;\nauthoritative;\nsubnet 10.77.0.0 netmask 255.255.255.0 { range 10.77.0.100 10.77.0.150; }\n"
-		program(t, "", nil, root+"/usr/sbin/dhcpd", "-4", "-f", "-d", "-cf", write(t, dir+"/conf", text), "-lf", write(t, dir+"/leases", ""), "-pf", dir+"/pid", "prov")
+	{"dhcpd", func(t *testing.T, dir, address string) {
+		text := site.OffText("dhcpd", address) + "\nping-check false;\nauthoritative;\nsubnet 10.77.0.0 netmask 255.255.255.0 { range 10.77.0.100 10.77.0.150; }\n"
+		root, env := siteProgram(t, "isc-dhcp-server")
+		program(t, "", env, root+"/usr/sbin/dhcpd", "-4", "-f", "-d", "-cf", write(t, dir+"/conf", text), "-lf", write(t, dir+"/leases", ""), "-pf", dir+"/pid", "prov")
 	}},
-	{"kea", func(t *testing.T, root, dir, address string) {
+	{"kea", func(t *testing.T, dir, address string) {
 		text := `{"Dhcp4": {"interfaces-config": {"interfaces": ["prov"]}, "lease-database": {"type": "memfile", "persist": false},
 "loggers": [{"name": "kea-dhcp4", "output_options": [{"output": "stdout"}], "severity": "INFO"}],
 "subnet4": [{"subnet": "10.77.0.0/24", "pools": [{"pool": "10.77.0.100 - 10.77.0.150"}]}],
-` + documented(t, "kea", address) + "}}\n"
-		program(t, "", []string{"LD_LIBRARY_PATH=" + root + "/usr/lib/x86_64-linux-gnu", "KEA_PIDFILE_DIR=" + dir, "KEA_LOCKFILE_DIR=none"},
+` + site.OffText("kea", address) + "}}\n"
+		root, env := siteProgram(t, "kea-dhcp4-server")
+		program(t, "", append(env, "KEA_PIDFILE_DIR="+dir, "KEA_LOCKFILE_DIR=none"),
 			root+"/usr/sbin/kea-dhcp4", "-c", write(t, dir+"/conf", text))
 	}},
 }
@@ -152,7 +119,6 @@ var (
 // what this conductor serves.
 func TestDocumentedSites(t *testing.T) {
 	kit.NeedPrograms(t, "dnsmasq")
-	root := siteServers(t)
 	machine := onWire(t)
 	if machine == "" {
 		return
@@ -164,7 +130,7 @@ func TestDocumentedSites(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			r := newRig(t, Off, nil)
 			r.port(r.node(node.DeployWait, true, nil), testMAC, true)
-			s.start(t, root, t.TempDir(), siteAddress)
+			s.start(t, t.TempDir(), siteAddress)
 			for _, c := range []struct {
 				name  string
 				mods  []dhcpv4.Modifier
@@ -243,7 +209,7 @@ func TestDocumentedSites(t *testing.T) {
 // A relay sends what machines of another segment ask to ingotd as well as to the DHCP server: the ProxyDHCP offer reaches them.
 func TestProxyThroughRelays(t *testing.T) {
 	kit.NeedPrograms(t, "dnsmasq")
-	root := siteServers(t)
+	root, env := siteProgram(t, "isc-dhcp-relay")
 	relay := onWire(t) // what is a machine elsewhere: the relay's other leg is eth0
 	if relay == "" {
 		return
@@ -274,13 +240,13 @@ func TestProxyThroughRelays(t *testing.T) {
 		"dhcrelay": {root + "/usr/sbin/dhcrelay", "-4", "-d", "--no-pid", "-a", "-id", "segment", "-iu", "eth0", "10.77.0.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			program(t, relay, nil, args...)
+			program(t, relay, env, args...)
 			for _, c := range []struct {
 				name string
 				mods []dhcpv4.Modifier
 				file string
 			}{
-				{"UEFI PXE", append(pxe(iana.EFI_X86_64, classPXE), edk2PXE), uefiLoader},
+				{"UEFI PXE", append(pxe(iana.EFI_X86_64, classPXE), edk2PXE), namedFile(mac.String(), uefiLoader)},
 				{"iPXE", append(ipxePacket(iana.EFI_BC), ipxeAsks), "http://10.77.0.1:8080/boot.ipxe?mac=52%3A54%3A00%3A00%3A00%3A88&uuid=33221100-5544-7766-8899-aabbccddeeff"},
 			} {
 				in(t, far, func() error {

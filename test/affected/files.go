@@ -22,7 +22,7 @@ var readers = []reader{
 	{"docs/hardware.md", []string{"conductor/api"}},
 	{"docs/ironic-compatibility.md", []string{"conductor/api"}},
 	{"docs/inspection.md", []string{"conductor/inspect/hook"}},
-	{"docs/network-boot.md", []string{"conductor/netboot"}},
+	{"docs/network-boot.md", []string{"tools/lab/site"}},
 	{"initramfs/shell/...", []string{"initramfs/build:TestShellModule"}}, // a module of its own
 	{"conductor/api/testdata/*.jsonl", []string{"conductor/importer"}},
 	{"conductor/api/testdata/access.golden", []string{"test/attack"}},

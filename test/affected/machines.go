@@ -39,6 +39,9 @@ var machines = []line{
 	{"test/e2e:TestControllerFaults", "conductor/power/... conductor/driver tools/lab/bmc"},
 	{"test/e2e:TestStranger", "conductor/netboot"},
 	{"test/e2e:TestOldSystemStarts", "conductor/engine conductor/netboot"},
+	{"test/e2e:TestForeign*", "conductor/netboot tools/lab tools/lab/site"},
+	{"test/e2e:TestNetworks*", "conductor/netboot tools/lab/site"}, // boot nothing but in make test-full
+	{"test/e2e:TestMatrixHasEveryPair", "tools/lab/site"},
 	{"test/e2e:TestPowerCut*", "agent/disk agent/image agent/sink"},
 
 	{"test/machine:TestForms*", "agent/chunked agent/configdrive agent/image agent/sink agent/standalone images/..."},

@@ -23,10 +23,13 @@ var listeners = map[string][]string{
 		"test/attack.TestBootHTTP"},
 	`conductor/netboot: net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.cfg.Address, 69)))`: {"conductor/netboot.TestTransfersAreBounded",
 		"conductor/netboot.TestEveryFileOfferedIsServed"},
-	`conductor/netboot: server4.NewIPv4UDPConn(ifname, &net.UDPAddr{IP: net.IPv4zero, Port: port})`: {"conductor/netboot.FuzzAnswer", "conductor/netboot.TestRepliesAreBounded",
+	`conductor/netboot: lc.ListenPacket(context.Background(), "udp4", fmt.Sprintf("0.0.0.0:%d", port))`: {"conductor/netboot.FuzzAnswer", "conductor/netboot.TestRepliesAreBounded",
 		"conductor/netboot.TestReadRefuses"},
-	`conductor/netboot: icmp.ListenPacket("ip6:ipv6-icmp", "::")`: {"conductor/netboot.TestSolicitor"},
-	`conductor/app: nb.Listen()`:                                  {"test/attack.TestBootHTTP"}, // the three before
+	`conductor/netboot/rawudp: unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: ifindex})`: {"conductor/netboot/rawudp.FuzzParse",
+		"conductor/netboot/probe.FuzzRead", "conductor/netboot/probe.TestMadeUpServersAreBounded"},
+	`conductor/netboot/rawudp: lc.ListenPacket(context.Background(), protocolRaw, from.String())`: {"conductor/netboot/rawudp.FuzzParse"}, // sends; nothing is read from it
+	`conductor/netboot: icmp.ListenPacket("ip6:ipv6-icmp", "::")`:                                 {"conductor/netboot.TestSolicitor"},
+	`conductor/app: nb.Listen()`: {"test/attack.TestBootHTTP"}, // the three before
 	// Opened and closed at once, to find out whether they are free.
 	`conductor/doctor: lc.ListenPacket(ctx, network, address)`: {"test/attack.TestDoctor"},
 	`conductor/doctor: lc.Listen(ctx, network, address)`:       {"test/attack.TestDoctor"},

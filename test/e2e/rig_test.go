@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/test/kit/made"
 	"github.com/ingot-metal/ingot/tools/lab"
+	"github.com/ingot-metal/ingot/tools/lab/site"
 )
 
 // Machines are emulated on processors that others use too: limits are many times what is usual.
@@ -85,18 +87,27 @@ func set(key string, value any) option {
 	}
 }
 
+// notInNames is what a lab's name can't have.
+var notInNames = regexp.MustCompile(`[^a-z0-9]+`)
+
 // newRig brings a rack and a conductor up, until the test ends. They are the test's own, as is the folder with
 // images: the tests of this package run side by side, in one process or in several.
 func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
+	t.Helper()
+	return newRigIn(t, site.Site{}, nodes, opts...)
+}
+
+// newRigIn is newRig in a network that is not Ingot's own.
+func newRigIn(t *testing.T, network site.Site, nodes []lab.NodeSpec, opts ...option) *rig {
 	t.Helper()
 	kit.NeedRoot(t)
 	kit.NeedPrograms(t, "qemu-system-x86_64", "ip")
 	art, dir := makeArtifacts(t), t.TempDir()
 	ctx, cancel := context.WithTimeout(context.Background(), stateLimit)
 	defer cancel()
-	name := strings.Trim(strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())), "-")
+	name := strings.Trim(notInNames.ReplaceAllString(strings.ToLower(t.Name()), "-"), "-")
 	l, err := lab.Up(ctx, lab.Options{
-		Name: fmt.Sprintf("%.24s-%d", name, os.Getpid()), Dir: filepath.Join(dir, "lab"), Nodes: nodes, Accel: lab.TCG,
+		Name: fmt.Sprintf("%.24s-%d", name, os.Getpid()), Dir: filepath.Join(dir, "lab"), Nodes: nodes, Accel: lab.TCG, Site: network,
 		Log: slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo})),
 	})
 	if err != nil {
@@ -117,7 +128,7 @@ func newRig(t *testing.T, nodes []lab.NodeSpec, opts ...option) *rig {
 	r.conf, r.file = map[string]any{}, filepath.Join(dir, "ingotd.yaml")
 	r.configure(append([]option{
 		set("data_dir", filepath.Join(dir, "data")), set("log_level", "debug"), set("hostname", "conductor-1"),
-		set("netboot.dhcp", "server"), set("netboot.interface", "prov"),
+		set("netboot.dhcp", l.Status().Netboot), set("netboot.interface", "prov"),
 		set("netboot.range_start", l.Subnet.Addr().String()[:len(l.Subnet.Addr().String())-1]+"50"),
 		set("netboot.range_end", l.Subnet.Addr().String()[:len(l.Subnet.Addr().String())-1]+"99"),
 		set("netboot.ramdisk_dir", art.ramdisk), set("netboot.images_dir", r.folder),

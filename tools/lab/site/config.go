@@ -24,14 +24,6 @@ type Program struct {
 	Ready   string            // what its log says once it serves
 }
 
-// URL of a boot script, and the file names that the conductor serves.
-const (
-	script     = "http://%s:8080/boot.ipxe?mac=${netX/mac}&uuid=${uuid}"
-	httpLoader = "http://%s:8080/loader/snponly.efi"
-	uefiLoader = "snponly.efi"
-	biosLoader = "undionly.kpxe"
-)
-
 // pool is what a DHCP server gives of a segment.
 type pool struct {
 	net         netip.Prefix
@@ -77,14 +69,7 @@ func (s Site) dnsmasq(p Plan, dir string) Program {
 		line("dhcp-boot=%s", s.BootFile)
 	}
 	if s.Netboot == Off {
-		line("dhcp-userclass=set:ipxe,iPXE")
-		line("dhcp-match=set:efi,option:client-arch,7\ndhcp-match=set:efi,option:client-arch,9\ndhcp-match=set:http,option:client-arch,16")
-		line("dhcp-boot=tag:ipxe,"+script, p.Conductor)
-		line("dhcp-option=tag:ipxe,encap:175,176,1b")
-		line("dhcp-boot=tag:!ipxe,tag:http,"+httpLoader, p.Conductor)
-		line("dhcp-option-force=tag:!ipxe,tag:http,60,HTTPClient")
-		line("dhcp-boot=tag:!ipxe,tag:efi,%s,,%s", uefiLoader, p.Conductor)
-		line("dhcp-boot=tag:!ipxe,tag:!efi,tag:!http,%s,,%s", biosLoader, p.Conductor)
+		line("%s", OffText(Dnsmasq, p.Conductor.String()))
 	}
 	conf := filepath.Join(dir, "dhcp.conf")
 	return Program{Package: "dnsmasq-base", Path: "usr/sbin/dnsmasq", Args: []string{"--keep-in-foreground", "--log-facility=-", "--pid-file=", "--conf-file=" + conf},
@@ -95,8 +80,6 @@ func (s Site) dhcpd(p Plan, dir string) Program {
 	var b strings.Builder
 	line := func(format string, a ...any) { fmt.Fprintf(&b, format+"\n", a...) }
 	line("authoritative;\nping-check false;\ndefault-lease-time 3600;\nmax-lease-time 3600;")
-	line("option client-arch code 93 = unsigned integer 16;")
-	line("option space ipxe;\noption ipxe-encap-opts code 175 = encapsulate ipxe;\noption ipxe.no-pxedhcp code 176 = unsigned integer 8;")
 	if s.MTU != 0 {
 		line("option interface-mtu %d;", s.MTU)
 	}
@@ -111,10 +94,7 @@ func (s Site) dhcpd(p Plan, dir string) Program {
 		line("}")
 	}
 	if s.Netboot == Off {
-		line("if exists user-class and option user-class = \"iPXE\" {\n  filename %q;\n  option ipxe.no-pxedhcp 1;", fmt.Sprintf(script, p.Conductor))
-		line("} elsif option client-arch = 00:10 {\n  filename %q;\n  option vendor-class-identifier \"HTTPClient\";", fmt.Sprintf(httpLoader, p.Conductor))
-		line("} elsif option client-arch = 00:07 or option client-arch = 00:09 {\n  next-server %s;\n  filename %q;", p.Conductor, uefiLoader)
-		line("} else {\n  next-server %s;\n  filename %q;\n}", p.Conductor, biosLoader)
+		line("%s", OffText(Dhcpd, p.Conductor.String()))
 	}
 	conf, leases := filepath.Join(dir, "dhcp.conf"), filepath.Join(dir, "dhcp.leases")
 	return Program{Package: "isc-dhcp-server", Path: "usr/sbin/dhcpd", Args: []string{"-4", "-f", "-d", "--no-pid", "-cf", conf, "-lf", leases, IfServers},
@@ -124,7 +104,7 @@ func (s Site) dhcpd(p Plan, dir string) Program {
 func (s Site) kea(p Plan, dir string) Program {
 	type object = map[string]any
 	option := func(name, data string) object { return object{"name": name, "data": data} }
-	var subnets, options, classes []object
+	var subnets, options []object
 	if s.MTU != 0 {
 		options = append(options, option("interface-mtu", fmt.Sprint(s.MTU)))
 	}
@@ -146,18 +126,9 @@ func (s Site) kea(p Plan, dir string) Program {
 		dhcp4["next-server"], dhcp4["boot-file-name"] = p.DHCP.String(), s.BootFile
 	}
 	if s.Netboot == Off {
-		dhcp4["option-def"] = []object{{"name": "ipxe", "code": 175, "type": "binary"}}
-		classes = []object{
-			{"name": "ipxe", "test": "option[77].text == 'iPXE'", "boot-file-name": fmt.Sprintf(script, p.Conductor),
-				"option-data": []object{{"name": "ipxe", "data": "B00101", "csv-format": false, "always-send": true}}},
-			{"name": "http", "test": "not member('ipxe') and option[93].hex == 0x0010", "boot-file-name": fmt.Sprintf(httpLoader, p.Conductor),
-				"option-data": []object{{"name": "vendor-class-identifier", "data": "HTTPClient", "always-send": true}}},
-			{"name": "efi", "test": "not member('ipxe') and (option[93].hex == 0x0007 or option[93].hex == 0x0009)",
-				"next-server": p.Conductor.String(), "boot-file-name": uefiLoader},
-			{"name": "bios", "test": "not (member('ipxe') or member('http') or member('efi'))",
-				"next-server": p.Conductor.String(), "boot-file-name": biosLoader},
+		if err := json.Unmarshal([]byte("{"+OffText(Kea, p.Conductor.String())+"}"), &dhcp4); err != nil {
+			panic(err) // a constant
 		}
-		dhcp4["client-classes"] = classes
 	}
 	if options != nil {
 		dhcp4["option-data"] = options

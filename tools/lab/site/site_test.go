@@ -3,6 +3,7 @@ package site
 import (
 	"encoding/json"
 	"net/netip"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -59,7 +60,7 @@ func TestConfigurations(t *testing.T) {
 			for word, want := range map[string]bool{
 				"10.77.0.50": true, "10.77.1.50": s.Relay != "", "10.77.1.1": s.Relay != "",
 				"http://10.77.0.1:8080/boot.ipxe?mac=${netX/mac}": s.Netboot == Off, "http://10.77.0.1:8080/loader/snponly.efi": s.Netboot == Off,
-				"HTTPClient": s.Netboot == Off, biosLoader: s.Netboot == Off,
+				"HTTPClient": s.Netboot == Off, "undionly.kpxe": s.Netboot == Off,
 				"pxelinux.0": s.BootFile != "", "1400": s.MTU == 1400,
 			} {
 				// JSON writes & in an escape; the words end before it.
@@ -67,6 +68,19 @@ func TestConfigurations(t *testing.T) {
 					t.Errorf("%+v: %q in the configuration: %v, want %v\n%s", s, word, got, want, text)
 				}
 			}
+		}
+	}
+}
+
+// The lab's servers have the lines that the docs tell people to write.
+func TestDocumentedLines(t *testing.T) {
+	doc, err := os.ReadFile("../../../docs/network-boot.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dhcp, text := range offTexts {
+		if !strings.Contains(string(doc), "\n```"+dhcp+"\n"+text+"\n```\n") {
+			t.Errorf("docs/network-boot.md has other lines for %s than these:\n%s", dhcp, text)
 		}
 	}
 }
