@@ -54,6 +54,7 @@ type crash struct {
 	mu     sync.Mutex
 	at     int // 0: never
 	count  int
+	hit    bool // that write has come
 	commit bool
 	moment func(*node.Node) bool // dies after the write that brings the node here
 }
@@ -182,6 +183,7 @@ func (s *crashStore) Change(ctx context.Context, id string, f func(*node.Node, *
 	c.mu.Lock()
 	c.count++
 	last, commit := c.at > 0 && c.count == c.at, c.commit
+	c.hit = c.hit || last
 	c.mu.Unlock()
 	if last && !commit {
 		s.c.die()

@@ -218,7 +218,7 @@ func TestProxyAnswersRelays(t *testing.T) {
 				return err
 			}
 			o, err := dhcpv4.FromBytes(buf[:n])
-			if err != nil || o.TransactionID != m.TransactionID || o.BootFileNameOption() != uefiLoader || from.String() != "10.77.0.1:67" {
+			if err != nil || o.TransactionID != m.TransactionID || o.BootFileNameOption() != namedFile(testMAC.String(), uefiLoader) || from.String() != "10.77.0.1:67" {
 				t.Errorf("the relay has %v, %v from %s", o, err, from)
 			}
 		}

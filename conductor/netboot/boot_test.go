@@ -369,7 +369,8 @@ func TestWhoHearsOfNoRouter(t *testing.T) {
 	}{
 		{"off, window open", Off, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) }, true},
 		{"off, pxe_enabled=false", Off, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, false) }, false},
-		{"off, active", Off, func(r *rig) { r.port(r.node(node.Active, false, nil), testMAC, true) }, false},
+		{"off, active", Off, func(r *rig) { r.port(r.node(node.Active, false, nil), testMAC, true) }, true}, // its firmware is sent on to the disk
+		{"off, available", Off, func(r *rig) { r.port(r.node(node.Available, false, nil), testMAC, true) }, false},
 		{"off, nobody's", Off, func(*rig) {}, false},
 		{"proxy, before DHCP", Proxy, func(r *rig) { r.port(r.node(node.DeployWait, true, nil), testMAC, true) }, false},
 		{"proxy, after DHCP", Proxy, func(r *rig) {
