@@ -8,8 +8,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -83,5 +85,25 @@ func TestCertificateIsReadAgain(t *testing.T) {
 	}
 	if _, err := OpenCertificate(filepath.Join(dir, "none"), key, nil); err == nil {
 		t.Error("a missing certificate is taken at the start")
+	}
+}
+
+// TLS 1.2 is the least.
+func TestOldTLSIsRefused(t *testing.T) {
+	cert, key := writePair(t, t.TempDir(), 1)
+	c, err := OpenCertificate(cert, key, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for version, want := range map[uint16]bool{tls.VersionTLS10: false, tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true} {
+		near, far := net.Pipe()
+		served := make(chan error, 1)
+		go func() { served <- tls.Server(far, c.Config()).Handshake(); far.Close() }()
+		//nolint:gosec // an old client that trusts everybody
+		err := tls.Client(near, &tls.Config{InsecureSkipVerify: true, MinVersion: version, MaxVersion: version}).Handshake()
+		near.Close()
+		if err := errors.Join(err, <-served); (err == nil) != want {
+			t.Errorf("%s: %v, want it served: %v", tls.VersionName(version), err, want)
+		}
 	}
 }

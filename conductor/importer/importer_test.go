@@ -355,6 +355,20 @@ func TestSecretsComeLater(t *testing.T) {
 	if rep = run(importer.Secrets{"*": {"ipmi_password": "all"}}); len(rep.Changed) != 0 {
 		t.Errorf("and again: %q", rep.Changed)
 	}
+	// A password goes only where the other Ironic sends it: somebody who edits the node here meanwhile does not get it.
+	st = open(t)
+	run(nil)
+	if _, err := st.Change(t.Context(), id(1), func(n *node.Node, _ *node.Also) error {
+		n.DriverInfo["ipmi_address"] = "198.51.100.1"
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	rep = run(importer.Secrets{"n1": {"ipmi_password": "one"}})
+	if n, err := st.Node(t.Context(), id(1)); err != nil || n.DriverInfo["ipmi_password"] == "one" || !n.Maintenance || !strings.Contains(strings.Join(rep.Notes, ""), "sends it elsewhere") {
+		t.Errorf("a password followed a changed address: %v, maintenance %v, notes %q, %v", n.DriverInfo, n.Maintenance, rep.Notes, err)
+	}
+
 	fresh := open(t)
 	if _, err := importer.Run(t.Context(), &importer.Source{URL: url}, fresh, driver.All(), importer.Secrets{"*": {"ipmi_password": "all"}, id(2): {"ipmi_password": "two"}}); err != nil {
 		t.Fatal(err)

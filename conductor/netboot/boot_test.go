@@ -358,6 +358,18 @@ func TestReasons(t *testing.T) {
 	}
 }
 
+// The URLs in a boot script are the conductor's, whatever name it was asked by.
+func TestBootURLsDoNotCopyTheHost(t *testing.T) {
+	r := newRig(t, Off, nil)
+	r.port(r.node(node.DeployWait, true, nil), testMAC, true)
+	for _, query := range []string{"", "?mac=" + testMAC.String(), "?mac=" + testMAC.String() + "&mac=" + secondCard.String()} {
+		text := body(t, r.get("http://evil.example:99/boot.ipxe"+query, "192.0.2.7", "X-Forwarded-Host", "evil.example"))
+		if strings.Contains(text, "evil") || query != "" && !strings.Contains(text, r.s.base()) {
+			t.Errorf("%s: %s", query, text)
+		}
+	}
+}
+
 // In mode off no DHCP request comes here: the MAC of a solicitation says whether the machine is about to boot.
 func TestWhoHearsOfNoRouter(t *testing.T) {
 	mac := testMAC.String()

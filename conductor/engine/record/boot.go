@@ -59,7 +59,7 @@ func HowFar(b *node.Boot, marks []node.Mark, dhcp string) (far string, heard boo
 		}
 		return "last seen: boot program fetched " + at(node.MarkBootProgram) + ", but no boot script: check " + second + " and the HTTP port, and look at the machine's console", true
 	case has(node.MarkDHCP) && dhcp == "proxy":
-		return "last seen: DHCP request answered " + at(node.MarkDHCP) + ", but no fetch of the machine: check that no other server's boot file comes before this conductor's, and that TFTP and HTTP are reachable from the machine", true
+		return "last seen: DHCP request answered " + at(node.MarkDHCP) + ", but no fetch of the machine: check that your DHCP server gave it an address in time, that no other boot file comes before this conductor's, and that TFTP and HTTP are reachable from the machine", true
 	case has(node.MarkDHCP):
 		return "last seen: DHCP request answered " + at(node.MarkDHCP) + ", but nothing fetched: check that TFTP and HTTP are reachable from the machine", true
 	}
