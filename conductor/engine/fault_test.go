@@ -223,7 +223,7 @@ func TestNoCallBack(t *testing.T) {
 		{"proxy", nil, []string{"no DHCP request", "your DHCP server"}},
 		{"off", nil, []string{"nothing was fetched", "are not seen with netboot.dhcp off", "your DHCP server"}},
 		{"server", []string{node.MarkDHCP}, []string{"DHCP request answered", "TFTP"}},
-		{"proxy", []string{node.MarkDHCP}, []string{"DHCP request answered", "no other server's boot file", "TFTP"}},
+		{"proxy", []string{node.MarkDHCP}, []string{"DHCP request answered", "no other boot file", "address in time", "TFTP"}},
 		{"server", []string{node.MarkDHCP, node.MarkBootProgram}, []string{"boot program", "no boot script"}},
 		{"off", []string{node.MarkBootProgram}, []string{"boot program", "what your DHCP server tells iPXE to load"}},
 		{"server", []string{node.MarkDHCP, node.MarkBootProgram, node.MarkBootScript}, []string{"boot script fetched", "no kernel"}},
