@@ -176,6 +176,10 @@ func (r *rig) down() {
 		for _, m := range r.lab.Nodes() {
 			r.tail("console of "+m.Spec.Name, m.ConsoleLog, 5000)
 		}
+		logs, _ := filepath.Glob(filepath.Join(r.lab.Dir, "site", "*.log")) // of the site's DHCP server and relay, if it has any
+		for _, file := range logs {
+			r.tail(filepath.Base(file), file, 5000)
+		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stateLimit)
 	defer cancel()

@@ -116,7 +116,8 @@ func (s Site) kea(p Plan, dir string) Program {
 		subnets = append(subnets, one)
 	}
 	dhcp4 := object{
-		"interfaces-config": object{"interfaces": []string{IfServers}, "dhcp-socket-type": "raw"},
+		// Kea looks once whether the interface has a link, and a bridge has one only with its first machine.
+		"interfaces-config": object{"interfaces": []string{IfServers}, "dhcp-socket-type": "raw", "service-sockets-max-retries": 1 << 20, "service-sockets-retry-wait-time": 500},
 		"lease-database":    object{"type": "memfile", "persist": false},
 		"authoritative":     true, "valid-lifetime": 3600,
 		"subnet4": subnets,
