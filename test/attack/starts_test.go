@@ -191,13 +191,21 @@ func TestAskedToEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		if _, err := fmt.Fprintf(conn, "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: 1.82\r\nContent-Length: %d\r\n\r\n%s", len(body), body[:5]); err != nil {
+		if _, err := fmt.Fprintf(conn, "POST /v1/nodes HTTP/1.1\r\nHost: x\r\nX-OpenStack-Ironic-API-Version: 1.82\r\nContent-Length: %d\r\nExpect: 100-continue\r\n\r\n", len(body)); err != nil {
+			t.Fatal(err)
+		}
+		// A request whose header has not been read when the server is asked to end has not begun.
+		const begun = "HTTP/1.1 100 Continue\r\n\r\n"
+		said := make([]byte, len(begun))
+		if _, err := io.ReadFull(conn, said); err != nil || string(said) != begun {
+			t.Fatalf("a request that begins = %q, %v", said, err)
+		}
+		if _, err := io.WriteString(conn, body[:5]); err != nil {
 			t.Fatal(err)
 		}
 		return conn
 	}
 	conn, slow := begin(), begin()
-	c.want(200, "GET", "/v1/nodes", "") // those before have been taken by then
 	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
