@@ -131,7 +131,11 @@ func (p *program) startLab(ctx context.Context, r rack) error {
 	}
 	if len(s.Nodes) > 0 && len(s.Conductors) > 0 {
 		n := s.Nodes[0]
-		p.note("Next: ingot node create %s --bmc %s --bmc-user %s --bmc-password %s", n.Name, n.BMCAddress, n.User, n.Password)
+		at := ""
+		if url := "http://" + r.api; url != defaultEndpoint {
+			at = " --endpoint " + url
+		}
+		p.note("Next: ingot node create %s --bmc %s --bmc-user %s --bmc-password %s%s", n.Name, n.BMCAddress, n.User, n.Password, at)
 	}
 	return nil
 }
