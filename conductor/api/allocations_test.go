@@ -218,8 +218,8 @@ func TestAllocationsOfProjects(t *testing.T) {
 		t.Errorf("a stranger sees %v", all)
 	}
 	f.want(403, "GET", "/v1/allocations?owner=p1", "")
-	for _, method := range []string{"GET", "PATCH", "DELETE"} {
-		f.want(404, method, "/v1/allocations/"+last, "")
+	for method, body := range map[string]string{"GET": "", "PATCH": "[]", "DELETE": ""} {
+		f.want(404, method, "/v1/allocations/"+last, body)
 	}
 	f.want(404, "GET", "/v1/nodes/leased/allocation", "") // p2 owns the node, the allocation is p1's
 	f.want(404, "DELETE", "/v1/nodes/leased/allocation", "")

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"mime"
 	"net/http"
 	"net/url"
 	"runtime/debug"
@@ -254,6 +255,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		who = a
 	}
 	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: s.base(r), Path: values, Actor: who, User: who.String(), ResendAll: s.cfg.ResendCredentials}
+	if rt != nil {
+		c.Mixed = rt.Query == call.Members
+	}
 	if len(path) > 0 && !ours {
 		v, ranged, err := rest.Negotiate(r.Header, s.cfg.MaxVersion)
 		if ranged {
@@ -283,7 +287,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		return nil, rest.Routing(http.StatusNotAcceptable, "The answers of this API are application/json, which the Accept header excludes.")
 	}
 	var err *rest.Error
-	if c.Query, err = parseQuery(r.URL.RawQuery); err != nil {
+	if c.Query, err = parseQuery(r.URL.RawQuery, rest.Repr); err != nil {
 		return nil, err
 	}
 	if rt.Access != call.Public {
@@ -314,11 +318,20 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		case rt.Form:
 			r.Body = io.NopCloser(body)
 		default:
-			if raw, err = readBody(body); err == nil {
+			if raw, err = readBody(body); err == nil && raw != nil && isForm(r) {
+				c.Query, err = withForm(r.URL.RawQuery, raw)
+				raw = nil
+			}
+			if err == nil {
 				c.Body, err = decode(raw)
 			}
 		}
 		if err != nil {
+			return nil, err
+		}
+	}
+	if rt.Query == call.NoQuery {
+		if err := c.Allow(); err != nil {
 			return nil, err
 		}
 	}
@@ -440,7 +453,8 @@ func acceptsJSON(accept []string) bool {
 	return false
 }
 
-func parseQuery(raw string) (url.Values, *rest.Error) {
+// parseQuery reads a query. shown writes the values of an argument that is there twice.
+func parseQuery(raw string, shown func(any) string) (url.Values, *rest.Error) {
 	q, err := url.ParseQuery(raw)
 	if err != nil {
 		return nil, rest.BadRequest("The query of the address is not well formed: %v", err)
@@ -451,10 +465,31 @@ func parseQuery(raw string) (url.Values, *rest.Error) {
 			for i := range v {
 				list[i] = v[i]
 			}
-			return nil, rest.BadRequest("Expected string for %s: %s", k, rest.Repr(list))
+			return nil, rest.BadRequest("Expected string for %s: %s", k, shown(list))
 		}
 	}
 	return q, nil
+}
+
+func isForm(r *http.Request) bool {
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	return err == nil && kind == "application/x-www-form-urlencoded"
+}
+
+// maxMembers is how many members a form may have: more than any request knows.
+const maxMembers = 100
+
+// withForm gives the arguments of a query and of the form in a body. JSON that is said to be a form is refused with no more than its first
+// character: it may hold secrets.
+func withForm(query string, raw []byte) (url.Values, *rest.Error) {
+	raw = bytes.TrimSpace(raw)
+	switch {
+	case raw[0] == '{' || raw[0] == '[':
+		return nil, rest.BadRequest("Unexpected arguments: %c...: the body is JSON, and its Content-Type is that of a form.", raw[0])
+	case bytes.Count(raw, []byte("&")) >= maxMembers:
+		return nil, rest.BadRequest("The form in the body has more than %d members.", maxMembers)
+	}
+	return parseQuery(query+"&"+string(raw), rest.Shown)
 }
 
 // valueCost is about what a value of JSON takes in memory, besides its text; maxValues bounds how many a body may have.
@@ -469,6 +504,7 @@ func readBody(body *limit.Body) ([]byte, *rest.Error) {
 	if err != nil {
 		return nil, call.BodyError(err)
 	}
+	b = bytes.TrimPrefix(b, []byte("\xef\xbb\xbf")) // a byte order mark
 	if len(bytes.TrimSpace(b)) == 0 {
 		return nil, nil
 	}

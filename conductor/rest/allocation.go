@@ -33,7 +33,3 @@ var AllocationFields = Fields[Allocation]{
 	{"links", 1, false, func(x *Allocation) any { return orNone(x.Links) }},
 	{"node_uuid", 1, false, func(x *Allocation) any { return x.NodeUUID }},
 }
-
-// AllocationListFields are the fields of a list: all of them, there is no other.
-var AllocationListFields = []string{"uuid", "created_at", "updated_at", "candidate_nodes", "extra", "last_error", "name", "owner",
-	"resource_class", "state", "traits", "node_uuid"}

@@ -88,7 +88,7 @@ var NodeFields = Fields[Node]{
 	{"console_interface", 31, true, func(n *Node) any { return n.ConsoleInterface }},
 	{"deploy_interface", 31, true, func(n *Node) any { return n.DeployInterface }},
 	{"deploy_step", 44, false, func(n *Node) any { return orEmpty(n.DeployStep) }},
-	{"description", VersionDescription, false, func(n *Node) any { return n.Description }},
+	{"description", VersionDescription, true, func(n *Node) any { return n.Description }},
 	{"disable_power_off", VersionNoPowerOff, true, func(n *Node) any { return n.DisablePowerOff }},
 	{"driver", 1, true, func(n *Node) any { return n.Driver }},
 	{"driver_info", 1, false, func(n *Node) any { return orEmpty(n.DriverInfo) }},
@@ -147,7 +147,7 @@ var NodeFields = Fields[Node]{
 }
 
 // NodeListFields are the fields of a list without detail.
-var NodeListFields = []string{"uuid", "instance_uuid", "maintenance", "power_state", "provision_state", "name", "links"}
+var NodeListFields = []string{"instance_uuid", "maintenance", "power_state", "provision_state", "uuid", "name", "links"}
 
 // For gives a copy of the node with its states named as version v knows them.
 func (n Node) For(v Version) Node {

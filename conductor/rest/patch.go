@@ -62,6 +62,9 @@ func ParsePatch(body any, v Version, allowed []string) (*Patch, *Error) {
 	if v >= VersionPatchEscapes {
 		schema = escapedPatch
 	}
+	if body == nil {
+		body = map[string]any{} // as in Ironic no body is an empty object, which is no list
+	}
 	if fault := schema.Check(body); fault != "" {
 		return nil, BadRequest("Schema error for patch: %s", fault)
 	}

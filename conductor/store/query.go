@@ -49,7 +49,7 @@ type Query struct {
 	Shard, ParentNode, ChassisUUID, Fault, Name                                                 *string
 
 	Project             *string // owner or lessee
-	DescriptionContains *string // without regard to case (ASCII)
+	DescriptionContains *string // without regard to case (ASCII); "": there is one
 	Provision           *node.State
 	ProvisionIn         []node.State
 	Shards              []string
@@ -186,7 +186,7 @@ func (s *Store) Nodes(ctx context.Context, q Query) ([]*node.Node, error) {
 		w.add("(n.owner = ? OR n.lessee = ?)", *q.Project, *q.Project)
 	}
 	if q.DescriptionContains != nil {
-		w.add(`LOWER(n.description) LIKE LOWER(?) ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(*q.DescriptionContains)+"%")
+		w.add(`n.description <> '' AND LOWER(n.description) LIKE LOWER(?) ESCAPE '\'`, "%"+strings.NewReplacer(`\`, `\\`, `%`, `\%`, `_`, `\_`).Replace(*q.DescriptionContains)+"%")
 	}
 	if q.Provision != nil {
 		w.add("n.provision_state = ?", string(*q.Provision))

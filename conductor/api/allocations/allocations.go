@@ -48,7 +48,7 @@ func (s *Handlers) kind() *resource.Kind[node.Allocation, rest.Allocation] {
 		Path: "allocations", Param: "allocation", Member: "allocations", Body: "allocation", Title: "Allocation", Expects: "allocation_ident",
 		Since: rest.VersionAllocations, Named: rest.VersionAllocations, Write: call.Use,
 		Table:  func() *store.Table[node.Allocation] { return s.store.Allocations() },
-		Fields: rest.AllocationFields, Short: rest.AllocationListFields, Show: show,
+		Fields: rest.AllocationFields, Show: show,
 		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[string]*rest.Schema{
 			"candidate_nodes": document.TextList, "extra": document.OptionalObject, "name": document.OptionalText, "node": document.OptionalText, "owner": document.OptionalText,
 			"resource_class": {Types: []string{"string", "null"}, MaxLen: 80}, "traits": document.TextList, "uuid": document.OptionalText,
@@ -145,7 +145,7 @@ func (s *Handlers) Routes() []call.Route {
 		}
 	}
 	return append(rs,
-		call.Route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: call.Read, Since: k.Since, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		call.Route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: call.Read, Query: call.Named, Since: k.Since, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 			if err := c.Allow("fields"); err != nil {
 				return nil, err
 			}

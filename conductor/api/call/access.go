@@ -28,7 +28,7 @@ func (c *Call) Scope() *string {
 		return nil
 	}
 	if project == "" {
-		project = "\x00" // nobody's: an empty filter would find what belongs to nobody
+		project = nothing // an empty filter would find what belongs to nobody
 	}
 	return &project
 }

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/document"
@@ -37,6 +38,7 @@ type Call struct {
 	Path    map[string]string // values of the route's {names}
 	Query   url.Values
 	Body    any         // decoded JSON; nil if there was none
+	Mixed   bool        // members of the body may be in the query, too
 	Base    string      // scheme and host for links
 	Parts   *limit.Body // the body of a route that reads it itself
 	Actor   *access.Actor
@@ -61,14 +63,34 @@ func (c *Call) Known(ident string) *node.Node {
 	return n
 }
 
-// Allow refuses query arguments that the route does not know: a filter that is silently ignored gives wrong answers.
+// Allow refuses query arguments that the route does not know: a filter that is silently ignored gives wrong answers. It refuses names
+// where an argument is called ..._uuid.
 func (c *Call) Allow(names ...string) *rest.Error {
-	for _, name := range slices.Sorted(maps.Keys(c.Query)) {
-		if !slices.Contains(names, name) {
-			return rest.BadRequest("Unexpected arguments: %s", name)
+	if err := unexpected(c.Query, names); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if id := c.Text(name); id != nil && strings.HasSuffix(name, "_uuid") && !document.IsUUID(*id) {
+			return rest.BadRequest("Expected UUID for %s: %s", name, *id)
 		}
 	}
 	return nil
+}
+
+// mostShown is how many unexpected arguments an answer names.
+const mostShown = 8
+
+func unexpected[V any](sent map[string]V, known []string) *rest.Error {
+	var odd []string
+	for _, name := range slices.Sorted(maps.Keys(sent)) {
+		if !slices.Contains(known, name) && len(odd) < mostShown {
+			odd = append(odd, strings.Trim(rest.Shown(name), "'"))
+		}
+	}
+	if len(odd) == 0 {
+		return nil
+	}
+	return rest.BadRequest("Unexpected arguments: %s", strings.Join(odd, ", "))
 }
 
 // Text returns a query argument, or nil if it was not sent.
@@ -78,6 +100,24 @@ func (c *Call) Text(name string) *string {
 	}
 	v := c.Query.Get(name)
 	return &v
+}
+
+// Filter is Text for what is compared with an attribute that may be unset. Stores find what is unset by an empty text; clients don't: nothing
+// is called so.
+func (c *Call) Filter(name string) *string {
+	v := c.Text(name)
+	if v != nil && *v == "" {
+		*v = nothing
+	}
+	return v
+}
+
+// nothing is a text that no attribute has.
+const nothing = "\x00"
+
+// Split gives the members of a list with commas, without empty ones.
+func Split(list string) []string {
+	return slices.DeleteFunc(strings.Split(list, ","), func(v string) bool { return v == "" })
 }
 
 // Flag returns a query argument that is a boolean, or nil if it was not sent.
@@ -103,16 +143,27 @@ func (c *Call) Object(what string) (map[string]any, *rest.Error) {
 	return nil, rest.BadRequest("Schema error for %s: %s is not of type 'object'", what, rest.Shown(c.Body))
 }
 
-// Arguments returns the body of an action: an object with no other members than those named.
+// Arguments returns the body of an action: an object with no other members than those named. On a Mixed route they may be in the query
+// instead, and a body that is no object is as none.
 func (c *Call) Arguments(names ...string) (map[string]any, *rest.Error) {
-	b, err := c.Object("body")
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range slices.Sorted(maps.Keys(b)) {
-		if !slices.Contains(names, name) {
-			return nil, rest.BadRequest("Unexpected arguments: %s", name)
+	b := map[string]any{}
+	if c.Mixed {
+		sent, _ := c.Body.(map[string]any)
+		maps.Copy(b, sent)
+		for name := range c.Query {
+			if _, twice := b[name]; twice && slices.Contains(names, name) {
+				return nil, rest.BadRequest("Expected string for %s: [...]", name)
+			}
+			b[name] = c.Query.Get(name)
 		}
+	} else {
+		var err *rest.Error
+		if b, err = c.Object("body"); err != nil {
+			return nil, err
+		}
+	}
+	if err := unexpected(b, names); err != nil {
+		return nil, err
 	}
 	return b, nil
 }

@@ -1,7 +1,10 @@
 package call
 
 import (
+	"cmp"
 	"maps"
+	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -23,8 +26,20 @@ const maxLimit = 1000
 // PageArguments are the query arguments that Page reads.
 var PageArguments = []string{"limit", "marker", "sort_key", "sort_dir"}
 
-// Page reads limit, marker, sort_key and sort_dir. sortable tells by what the list may be sorted, known which names are fields.
-func (c *Call) Page(known, sortable func(string) bool) (Page, *rest.Error) {
+// Marker is what a list's marker may be. The zero value is a UUID.
+type Marker struct {
+	What string // "name", in "Expected name for marker: ..."
+	May  func(string) bool
+}
+
+// sorting is what a list may be sorted by: a table of fields.
+type sorting interface {
+	Since(name string) (rest.Version, bool)
+	Sortable(name string) bool
+}
+
+// Page reads limit, marker, sort_key and sort_dir.
+func (c *Call) Page(fields sorting, marker Marker) (Page, *rest.Error) {
 	p := Page{Limit: maxLimit}
 	if l := c.Text("limit"); l != nil {
 		n, err := strconv.Atoi(*l)
@@ -36,22 +51,27 @@ func (c *Call) Page(known, sortable func(string) bool) (Page, *rest.Error) {
 		}
 		p.Limit = min(n, maxLimit)
 	}
+	if marker.May == nil {
+		marker = Marker{"UUID", document.IsUUID}
+	}
 	if m := c.Text("marker"); m != nil {
-		if !document.IsUUID(*m) {
-			return p, rest.BadRequest("Expected UUID for marker: %s", *m)
+		if !marker.May(*m) {
+			return p, rest.BadRequest("Expected %s for marker: %s", marker.What, *m)
 		}
 		p.Marker = *m
 	}
-	switch d := c.Query.Get("sort_dir"); d {
-	case "", "asc":
-	case "desc":
-		p.Desc = true
-	default:
-		return p, rest.BadRequest("Invalid sort direction: %s. Acceptable values are 'asc' or 'desc'", d)
+	if d := c.Text("sort_dir"); d != nil {
+		if p.Desc = *d == "desc"; !p.Desc && *d != "asc" {
+			return p, rest.BadRequest("Invalid sort direction: %s. Acceptable values are 'asc' or 'desc'", *d)
+		}
 	}
-	if k := c.Query.Get("sort_key"); k != "" && k != "id" { // id is what next links of Ironic name the order they were made
-		if !sortable(k) {
-			return p, BadSort(k, known(k))
+	if k := c.Query.Get("sort_key"); k != "" && k != madeOrder {
+		since, known := fields.Since(k)
+		switch {
+		case !fields.Sortable(k):
+			return p, BadSort(k, known)
+		case since > c.Version:
+			return p, rest.NotAcceptable()
 		}
 		p.Sort = k
 	}
@@ -66,13 +86,41 @@ func BadSort(key string, known bool) *rest.Error {
 	return rest.BadRequest("The sort_key value %s is an invalid field for sorting", key)
 }
 
-// Next gives the address of the page after the one that ends with marker, or "" if this one is not full.
-func (c *Call) Next(p Page, path string, got int, marker string) string {
+// madeOrder is what Ironic calls the order in which the members of a list were made.
+const madeOrder = "id"
+
+// Next gives the address of the page after the one that ends with marker, or "" if this one is not full. names are the fields that the list
+// shows; nil: all. It has the arguments of Ironic's, in their order, and the filters, which Ironic forgets.
+func (c *Call) Next(p Page, path string, got int, marker string, names []string) string {
 	if got < p.Limit {
 		return ""
 	}
-	q := maps.Clone(c.Query)
-	q.Set("limit", strconv.Itoa(p.Limit))
-	q.Set("marker", marker)
-	return c.Base + "/v1/" + path + "?" + strings.ReplaceAll(q.Encode(), "%2C", ",")
+	var b strings.Builder
+	b.WriteString(c.Base + "/v1/" + path)
+	sep := "?"
+	add := func(name, value string) {
+		b.WriteString(sep + url.QueryEscape(name) + "=" + strings.ReplaceAll(url.QueryEscape(value), "%2C", ","))
+		sep = "&"
+	}
+	add("sort_key", cmp.Or(p.Sort, madeOrder))
+	add("sort_dir", map[bool]string{false: "asc", true: "desc"}[p.Desc])
+	if fields := slices.DeleteFunc(slices.Clone(names), func(f string) bool { return f == "links" }); len(fields) > 0 {
+		names = fields // links are always shown
+	}
+	detail, _ := c.Flag("detail")
+	switch {
+	case c.Version < rest.VersionSelectFields: // knows neither
+	case names != nil:
+		add("fields", strings.Join(names, ","))
+	case detail != nil && *detail:
+		add("detail", "True")
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Query)) {
+		if name != "fields" && name != "detail" && !slices.Contains(PageArguments, name) {
+			add(name, c.Query.Get(name))
+		}
+	}
+	add("limit", strconv.Itoa(p.Limit))
+	add("marker", marker)
+	return b.String()
 }

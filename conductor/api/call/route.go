@@ -16,12 +16,22 @@ type Route struct {
 	Since  rest.Version // first microversion that has it; 0: all
 	// Hidden: below Since the route is not there (404), else it is not acceptable (406). Ironic has both kinds.
 	Hidden bool
+	Query  Query // what may be in the query; the zero value: nothing
 	Body   int64 // how large a body may be; 0: 1 MiB
 	Form   bool  // the body is nobody's JSON: it is left unread
 	Parts  bool  // the handler reads the body itself, and no more of it than it needs
 	Stream bool  // answers with a stream of events rather than JSON
 	Handle func(ctx context.Context, c *Call) (*Reply, error)
 }
+
+// Query is what the query of a route's address may hold. A form in the body is as a part of the query.
+type Query int
+
+const (
+	NoQuery Query = iota // nothing: whatever there is is refused before the handler runs
+	Named                // what the handler names to Call.Allow
+	Members              // members of the body: each may be in either place (Call.Arguments)
+)
 
 // refusals are what collections are called that say so when they are too new.
 var refusals = map[string]string{"allocations": "allocations", "deploy_templates": "deploy templates", "runbooks": "runbooks",

@@ -38,11 +38,11 @@ func (s *Handlers) Routes() []call.Route {
 	return []call.Route{
 		{Method: http.MethodGet, Path: "/", Access: call.Public, Handle: s.getRoot},
 		{Method: http.MethodGet, Path: "/v1", Access: call.Public, Handle: s.getV1},
-		{Method: http.MethodGet, Path: "/v1/drivers", Access: call.Read, Handle: s.listDrivers},
-		{Method: http.MethodGet, Path: "/v1/drivers/{driver}", Access: call.Read, Handle: s.getDriver},
+		{Method: http.MethodGet, Path: "/v1/drivers", Access: call.Read, Query: call.Named, Handle: s.listDrivers},
+		{Method: http.MethodGet, Path: "/v1/drivers/{driver}", Access: call.Read, Query: call.Named, Handle: s.getDriver},
 		{Method: http.MethodGet, Path: "/v1/drivers/{driver}/properties", Access: call.Read, Handle: s.getDriverProperties},
-		{Method: http.MethodGet, Path: "/v1/conductors", Access: call.Read, Since: rest.VersionConductors, Hidden: true, Handle: s.listConductors},
-		{Method: http.MethodGet, Path: "/v1/conductors/{conductor}", Access: call.Read, Since: rest.VersionConductors, Hidden: true, Handle: s.getConductor},
+		{Method: http.MethodGet, Path: "/v1/conductors", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Handle: s.listConductors},
+		{Method: http.MethodGet, Path: "/v1/conductors/{conductor}", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Handle: s.getConductor},
 		{Method: http.MethodGet, Path: "/v1/shards", Access: call.Read, Since: rest.VersionShards, Hidden: true, Handle: s.listShards},
 	}
 }
@@ -229,8 +229,17 @@ func (s *Handlers) showConductor(c *call.Call, detail bool) rest.Object {
 	return append(o, rest.Member{Name: "links", Value: rest.Links(c.Base, "conductors/"+s.hostname)}, rest.Member{Name: "alive", Value: true})
 }
 
+// conductorFields are the fields of a conductor and whether a list can be sorted by them; conductorShort those of a list without detail.
+var (
+	conductorFields = rest.Fields[struct{}]{
+		{Name: "created_at", Sortable: true}, {Name: "updated_at", Sortable: true}, {Name: "hostname", Sortable: true},
+		{Name: "conductor_group", Sortable: true}, {Name: "drivers"}, {Name: "alive"},
+	}
+	conductorShort = []string{"hostname", "conductor_group", "alive"}
+)
+
 func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("detail", "fields", "limit", "marker", "sort_key", "sort_dir"); err != nil {
+	if err := c.Allow(append([]string{"detail", "fields"}, call.PageArguments...)...); err != nil {
 		return nil, err
 	}
 	detail, err := c.Flag("detail")
@@ -238,24 +247,32 @@ func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply,
 		return nil, err
 	}
 	fields := c.Text("fields")
-	all := detail != nil && *detail
+	all, names := detail != nil && *detail, conductorShort
 	if all && fields != nil {
 		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
 	}
 	o := s.showConductor(c, all || fields != nil)
-	if fields != nil {
+	switch {
+	case all:
+		names = nil
+	case fields != nil:
 		if o, err = pick(o, *fields); err != nil {
 			return nil, err
 		}
+		names = append(call.Split(*fields), "links")
+	}
+	p, err := c.Page(conductorFields, call.Marker{What: "host name", May: func(name string) bool { return name != "" }})
+	if err != nil {
+		return nil, err
 	}
 	items := []rest.Object{o}
-	if m := c.Text("marker"); m != nil {
-		if *m != s.hostname {
-			return nil, rest.NotFound("Conductor %s could not be found.", *m)
+	if p.Marker != "" {
+		if p.Marker != s.hostname {
+			return nil, rest.NotFound("Conductor %s could not be found.", p.Marker)
 		}
 		items = nil
 	}
-	return call.List("conductors", items, ""), nil
+	return call.List("conductors", items, c.Next(p, "conductors", len(items), s.hostname, names)), nil
 }
 
 func (s *Handlers) getConductor(_ context.Context, c *call.Call) (*call.Reply, error) {

@@ -78,11 +78,3 @@ func MAC(d map[string]any, name string) *rest.Error {
 	d[name] = mac
 	return nil
 }
-
-// OrList makes no body an empty patch.
-func OrList(body any) any {
-	if body == nil {
-		return []any{}
-	}
-	return body
-}

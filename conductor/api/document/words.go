@@ -1,6 +1,7 @@
 package document
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"regexp"
@@ -58,6 +59,15 @@ func Boolean(name string, v any) (bool, *rest.Error) {
 		}
 	}
 	return false, rest.BadRequest("Invalid %s: Unrecognized value %s, acceptable values are: '0', '1', 'f', 'false', 'n', 'no', 'off', 'on', 't', 'true', 'y', 'yes'", name, rest.Shown(v))
+}
+
+// Argument reads a boolean of a call, which may be one of the numbers 0 and 1, too.
+func Argument(name string, v any) (bool, *rest.Error) {
+	switch v.(type) {
+	case float64, json.Number:
+		v = fmt.Sprint(v)
+	}
+	return Boolean(name, v)
 }
 
 // IsUUID tells whether s is a UUID in its usual form.

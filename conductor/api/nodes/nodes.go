@@ -80,12 +80,12 @@ var deletable = []node.State{node.Manageable, node.Enroll, node.AdoptFailed, nod
 func (s *Handlers) Routes() []call.Route {
 	const get, post, patch, del = http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
 	return append(s.chassisRoutes(),
-		call.Route{Method: get, Path: "/v1/nodes", Access: call.Read, Handle: s.listNodes},
+		call.Route{Method: get, Path: "/v1/nodes", Access: call.Read, Query: call.Named, Handle: s.listNodes},
 		call.Route{Method: post, Path: "/v1/nodes", Access: call.Write, Handle: s.createNode},
 		call.Route{Method: del, Path: "/v1/nodes", Access: call.Write, Handle: missing("node_ident")},
-		call.Route{Method: get, Path: "/v1/nodes/detail", Access: call.Read, Handle: s.listNodesDetail},
-		call.Route{Method: get, Path: "/v1/nodes/{node}", Access: call.Read, Handle: s.getNode},
-		call.Route{Method: patch, Path: "/v1/nodes/{node}", Access: call.Write, Handle: s.patchNode},
+		call.Route{Method: get, Path: "/v1/nodes/detail", Access: call.Read, Query: call.Named, Handle: s.listNodesDetail},
+		call.Route{Method: get, Path: "/v1/nodes/{node}", Access: call.Read, Query: call.Named, Handle: s.getNode},
+		call.Route{Method: patch, Path: "/v1/nodes/{node}", Access: call.Write, Query: call.Named, Handle: s.patchNode},
 		call.Route{Method: del, Path: "/v1/nodes/{node}", Access: call.Write, Handle: s.deleteNode},
 	)
 }
@@ -156,7 +156,7 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node
 	if in != nil {
 		q.ChassisUUID = &in.UUID
 	}
-	p, err := c.Page(func(k string) bool { _, ok := rest.NodeFields.Since(k); return ok }, rest.NodeFields.Sortable)
+	p, err := c.Page(rest.NodeFields, call.Marker{})
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node
 	}}
 	next := ""
 	if len(nodes) > 0 {
-		next = c.Next(p, path, len(nodes), nodes[len(nodes)-1].UUID)
+		next = c.Next(p, path, len(nodes), nodes[len(nodes)-1].UUID, names)
 	}
 	return call.ListOf("nodes", items, next), nil
 }
@@ -248,18 +248,13 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 			return q, err
 		}
 	}
-	q.Driver, q.ResourceClass, q.Owner, q.Lessee, q.Project = c.Text("driver"), c.Text("resource_class"), c.Text("owner"), c.Text("lessee"), c.Text("project")
+	q.Driver, q.ResourceClass, q.Owner, q.Lessee, q.Project = c.Text("driver"), c.Text("resource_class"), c.Filter("owner"), c.Filter("lessee"), c.Filter("project")
 	q.DescriptionContains = c.Text("description_contains")
 	if g := c.Text("conductor_group"); g != nil {
 		folded := strings.ToLower(*g)
 		q.ConductorGroup = &folded
 	}
-	if i := c.Text("instance_uuid"); i != nil {
-		if !document.IsUUID(*i) {
-			return q, rest.BadRequest("Expected UUID for instance_uuid: %s", *i)
-		}
-		q.InstanceUUID = i
-	}
+	q.InstanceUUID = c.Text("instance_uuid")
 	if st := c.Text("provision_state"); st != nil {
 		if !knownState(*st) {
 			return q, rest.BadRequest("Provision state %q is not valid", *st)
@@ -277,7 +272,7 @@ func (s *Handlers) query(ctx context.Context, c *call.Call) (q store.Query, qerr
 		}
 		q.Fault = f
 	}
-	if sh := c.Text("shard"); sh != nil {
+	if sh := c.Filter("shard"); sh != nil {
 		q.Shards = strings.Split(*sh, ",")
 	}
 	if ch := c.Text("chassis_uuid"); ch != nil {

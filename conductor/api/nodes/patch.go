@@ -195,7 +195,7 @@ func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, er
 	if reset != nil && c.Version < rest.VersionResetInterface {
 		return nil, rest.NotAcceptable()
 	}
-	patch, err := rest.ParsePatch(document.OrList(c.Body), c.Version, known(s.newest, rest.NodeFields, patchable))
+	patch, err := rest.ParsePatch(c.Body, c.Version, known(s.newest, rest.NodeFields, patchable))
 	if err != nil {
 		return nil, err
 	}

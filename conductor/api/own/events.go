@@ -41,7 +41,7 @@ func (s *Handlers) searchLog(ctx context.Context, c *call.Call) (*call.Reply, er
 	if err := c.Allow("node", "user", "project", "type", "severity", "text", "since", "until", "limit", "marker", "sort_dir"); err != nil {
 		return nil, err
 	}
-	p, err := c.Page(func(string) bool { return false }, func(string) bool { return false })
+	p, err := c.Page(rest.Fields[struct{}](nil), call.Marker{})
 	if err != nil {
 		return nil, err
 	}

@@ -87,12 +87,12 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: http.MethodDelete, Path: lock, Access: call.Admin, Handle: s.breakLock},
 		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/network_reset", Access: call.Write, Handle: s.resetNetwork},
 		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read, Handle: s.getCapabilities},
-		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Handle: s.searchLog},
-		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Stream: true, Handle: s.followEvents},
+		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Query: call.Named, Handle: s.searchLog},
+		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Query: call.Named, Stream: true, Handle: s.followEvents},
 		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read, Handle: s.getProgress},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/steps", Access: call.Read, Handle: s.getSteps},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Handle: s.getTimeline},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Handle: s.getLogs},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/steps", Access: call.Read, Query: call.Named, Handle: s.getSteps},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Query: call.Named, Handle: s.getTimeline},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Query: call.Named, Handle: s.getLogs},
 	}...)
 }
 

@@ -35,9 +35,11 @@ func (s *Handlers) putConsole(ctx context.Context, c *call.Call) (*call.Reply, e
 	if err != nil {
 		return nil, err
 	}
-	on, err := document.Boolean("enabled", v)
-	if err != nil {
-		return nil, err
+	on := false
+	if v != nil {
+		if on, err = document.Argument("enabled", v); err != nil {
+			return nil, err
+		}
 	}
 	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
@@ -100,7 +102,7 @@ func (s *Handlers) putSecureBoot(ctx context.Context, c *call.Call) (*call.Reply
 	if v == nil {
 		return nil, rest.BadRequest("Invalid secure_boot None requested for node. Allowed secure_boot states are: True, False) ")
 	}
-	on, err := document.Boolean("target", v)
+	on, err := document.Argument("target", v)
 	if err != nil {
 		return nil, err
 	}

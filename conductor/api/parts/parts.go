@@ -59,33 +59,33 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: del, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Handle: s.clearTraits},
 		{Method: put, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Handle: s.addTrait},
 		{Method: del, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Handle: s.removeTrait},
-		{Method: get, Path: "/v1/nodes/{node}/history", Access: call.Read, Since: rest.VersionHistory, Hidden: true, Handle: s.listHistory},
+		{Method: get, Path: "/v1/nodes/{node}/history", Access: call.Read, Query: call.Named, Since: rest.VersionHistory, Hidden: true, Handle: s.listHistory},
 		{Method: get, Path: "/v1/nodes/{node}/history/{event}", Access: call.Read, Since: rest.VersionHistory, Hidden: true, Handle: s.getHistory},
 		{Method: get, Path: "/v1/nodes/{node}/inventory", Access: call.Read, Since: rest.VersionInventory, Hidden: true, Handle: s.getInventory},
 		{Method: get, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Handle: s.getConsole},
-		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Handle: s.putConsole},
+		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Query: call.Members, Handle: s.putConsole},
 		{Method: put, Path: "/v1/nodes/{node}/states/raid", Access: call.Write, Since: rest.VersionRAID, Handle: s.putRAID},
-		{Method: put, Path: "/v1/nodes/{node}/states/boot_mode", Access: call.Write, Since: rest.VersionSetBootMode, Hidden: true, Handle: s.putBootMode},
-		{Method: put, Path: "/v1/nodes/{node}/states/secure_boot", Access: call.Write, Since: rest.VersionSetBootMode, Hidden: true, Handle: s.putSecureBoot},
+		{Method: put, Path: "/v1/nodes/{node}/states/boot_mode", Access: call.Write, Query: call.Members, Since: rest.VersionSetBootMode, Hidden: true, Handle: s.putBootMode},
+		{Method: put, Path: "/v1/nodes/{node}/states/secure_boot", Access: call.Write, Query: call.Members, Since: rest.VersionSetBootMode, Hidden: true, Handle: s.putSecureBoot},
 		{Method: put, Path: "/v1/nodes/{node}/management/inject_nmi", Access: call.Use, Since: rest.VersionNMI, Hidden: true, Handle: s.injectNMI},
 		{Method: get, Path: "/v1/nodes/{node}/management/indicators", Access: call.Read, Since: rest.VersionIndicators, Hidden: true, Handle: s.listIndicators},
 		{Method: get, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Read, Since: rest.VersionIndicators, Hidden: true, Handle: s.getIndicator},
 		{Method: put, Path: "/v1/nodes/{node}/management/indicators/{indicator}", Access: call.Use, Since: rest.VersionIndicators, Hidden: true, Handle: s.putIndicator},
-		{Method: get, Path: "/v1/nodes/{node}/bios", Access: call.Read, Since: 40, Hidden: true, Handle: s.listBIOS},
+		{Method: get, Path: "/v1/nodes/{node}/bios", Access: call.Read, Query: call.Named, Since: 40, Hidden: true, Handle: s.listBIOS},
 		{Method: get, Path: "/v1/nodes/{node}/bios/{setting}", Access: call.Read, Since: 40, Hidden: true, Handle: s.getBIOS},
-		{Method: get, Path: "/v1/nodes/{node}/firmware", Access: call.Read, Since: rest.VersionFirmware, Hidden: true, Handle: s.listFirmware},
+		{Method: get, Path: "/v1/nodes/{node}/firmware", Access: call.Read, Query: call.Named, Since: rest.VersionFirmware, Hidden: true, Handle: s.listFirmware},
 		{Method: get, Path: "/v1/nodes/{node}/children", Access: call.Read, Since: rest.VersionChildren, Hidden: true, Handle: s.listChildren},
 		{Method: get, Path: "/v1/nodes/{node}/vmedia", Access: call.Read, Since: rest.VersionGetMedia, Hidden: true, Handle: s.getMedia},
 		{Method: post, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Since: rest.VersionAttachMedia, Hidden: true, Handle: s.attachMedia},
-		{Method: del, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Since: rest.VersionAttachMedia, Hidden: true, Handle: s.detachMedia},
+		{Method: del, Path: "/v1/nodes/{node}/vmedia", Access: call.Write, Query: call.Named, Since: rest.VersionAttachMedia, Hidden: true, Handle: s.detachMedia},
 		{Method: get, Path: "/v1/nodes/{node}/vendor_passthru/methods", Access: call.Write, Handle: s.listVendorMethods},
 		{Method: get, Path: "/v1/drivers/{driver}/raid/logical_disk_properties", Access: call.Read, Since: rest.VersionRAID, Handle: s.getDiskProperties},
 		{Method: get, Path: "/v1/drivers/{driver}/vendor_passthru/methods", Access: call.Admin, Handle: s.listDriverMethods},
 	}
 	for _, method := range []string{get, post, put, del} {
 		rs = append(rs,
-			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: call.Write, Handle: s.callVendor},
-			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru", Access: call.Admin, Handle: s.callDriver},
+			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru", Access: call.Write, Query: call.Named, Handle: s.callVendor},
+			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru", Access: call.Admin, Query: call.Named, Handle: s.callDriver},
 			// The method in the address is how python-ironicclient calls it.
 			call.Route{Method: method, Path: "/v1/nodes/{node}/vendor_passthru/{method}", Access: call.Write, Handle: s.callVendor},
 			call.Route{Method: method, Path: "/v1/drivers/{driver}/vendor_passthru/{method}", Access: call.Admin, Handle: s.callDriver},
@@ -105,6 +105,9 @@ func (s *Handlers) keep(ctx context.Context, c *call.Call, n *node.Node, event s
 }
 
 func (s *Handlers) putRAID(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if c.Body == nil {
+		return nil, rest.BadRequest("Expected types <class 'dict'> for target_raid_config: None")
+	}
 	config, err := c.Object("target_raid_config")
 	if err != nil {
 		return nil, err

@@ -37,7 +37,7 @@ func showEvent(c *call.Call, h node.HistoryEntry, detail bool) rest.Object {
 }
 
 // historyKeys are what a history can be sorted by; times are in the order of events already.
-var historyKeys = map[string]func(node.HistoryEntry) string{
+var historyKeys = historyOrder{
 	"created_at": func(h node.HistoryEntry) string { return call.Stamp(h.At) },
 	"uuid":       func(h node.HistoryEntry) string { return h.UUID },
 	"severity":   func(h node.HistoryEntry) string { return h.Severity },
@@ -47,6 +47,12 @@ var historyKeys = map[string]func(node.HistoryEntry) string{
 	"user":       func(h node.HistoryEntry) string { return h.User },
 }
 
+type historyOrder map[string]func(node.HistoryEntry) string
+
+// Since and Sortable make the keys what call.Page sorts by.
+func (o historyOrder) Since(name string) (rest.Version, bool) { return 0, o.Sortable(name) }
+func (o historyOrder) Sortable(name string) bool              { return o[name] != nil }
+
 func (s *Handlers) listHistory(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	if err := c.Allow("detail", "limit", "marker", "sort_key", "sort_dir"); err != nil {
 		return nil, err
@@ -55,8 +61,7 @@ func (s *Handlers) listHistory(ctx context.Context, c *call.Call) (*call.Reply, 
 	if err != nil {
 		return nil, err
 	}
-	sortable := func(k string) bool { return historyKeys[k] != nil }
-	p, err := c.Page(sortable, sortable)
+	p, err := c.Page(historyKeys, call.Marker{})
 	if err != nil {
 		return nil, err
 	}
@@ -90,7 +95,7 @@ func (s *Handlers) listHistory(ctx context.Context, c *call.Call) (*call.Reply, 
 	}
 	next := ""
 	if more {
-		next = c.Next(p, "nodes/"+n.UUID+"/history", len(events), events[len(events)-1].UUID)
+		next = c.Next(p, "nodes/"+n.UUID+"/history", len(events), events[len(events)-1].UUID, nil)
 	}
 	return call.List("history", items, next), nil
 }

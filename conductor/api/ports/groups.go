@@ -205,7 +205,7 @@ func (s *Handlers) portgroupRoutes() []call.Route {
 		{Path: "/v1/nodes/{node}/portgroups", Handle: of(false)},
 		{Path: "/v1/nodes/{node}/portgroups/detail", Handle: of(true)},
 	} {
-		r.Method, r.Access, r.Since, r.Hidden = http.MethodGet, call.Read, rest.VersionGroupParts, true
+		r.Method, r.Access, r.Query, r.Since, r.Hidden = http.MethodGet, call.Read, call.Named, rest.VersionGroupParts, true
 		rs = append(rs, r)
 	}
 	return rs

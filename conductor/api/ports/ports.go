@@ -54,15 +54,15 @@ func New(st keeper, find *finder.Finder, drivers *driver.Table, log *slog.Logger
 func (s *Handlers) Routes() []call.Route {
 	const get, post, patch, del = http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
 	return append(s.portgroupRoutes(),
-		call.Route{Method: get, Path: "/v1/nodes/{node}/ports", Access: call.Read, Handle: s.listNodePorts},
-		call.Route{Method: get, Path: "/v1/nodes/{node}/ports/detail", Access: call.Read, Handle: s.listNodePortsDetail},
+		call.Route{Method: get, Path: "/v1/nodes/{node}/ports", Access: call.Read, Query: call.Named, Handle: s.listNodePorts},
+		call.Route{Method: get, Path: "/v1/nodes/{node}/ports/detail", Access: call.Read, Query: call.Named, Handle: s.listNodePortsDetail},
 		call.Route{Method: get, Path: "/v1/nodes/{node}/vifs", Access: call.Read, Since: rest.VersionVIFs, Hidden: true, Handle: s.listVIFs},
 		call.Route{Method: post, Path: "/v1/nodes/{node}/vifs", Access: call.Write, Since: rest.VersionVIFs, Hidden: true, Handle: s.attachVIF},
 		call.Route{Method: del, Path: "/v1/nodes/{node}/vifs/{vif}", Access: call.Write, Since: rest.VersionVIFs, Hidden: true, Handle: s.detachVIF},
-		call.Route{Method: get, Path: "/v1/ports", Access: call.Read, Handle: s.listPorts},
+		call.Route{Method: get, Path: "/v1/ports", Access: call.Read, Query: call.Named, Handle: s.listPorts},
 		call.Route{Method: post, Path: "/v1/ports", Access: call.Write, Handle: s.createPort},
-		call.Route{Method: get, Path: "/v1/ports/detail", Access: call.Read, Handle: s.listPortsDetail},
-		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Handle: s.getPort},
+		call.Route{Method: get, Path: "/v1/ports/detail", Access: call.Read, Query: call.Named, Handle: s.listPortsDetail},
+		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Query: call.Named, Handle: s.getPort},
 		call.Route{Method: patch, Path: "/v1/ports/{port}", Access: call.Write, Handle: s.patchPort},
 		call.Route{Method: del, Path: "/v1/ports/{port}", Access: call.Write, Handle: s.deletePort},
 		call.Route{Method: post, Path: "/v1/events", Access: call.Admin, Since: rest.VersionEvents, Hidden: true, Handle: s.postEvents},
@@ -198,7 +198,16 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail b
 	if detail {
 		names = nil
 	}
-	var q store.PortQuery
+	q := store.PortQuery{Shards: call.Split(c.Query.Get("shard")), ConductorGroups: call.Split(strings.ToLower(c.Query.Get("conductor_groups")))}
+	by := 0
+	for _, asked := range []bool{of != nil || c.Query.Has("node") || c.Query.Has("node_uuid"), in != nil || c.Query.Has("portgroup"), len(q.Shards) > 0} {
+		if asked {
+			by++
+		}
+	}
+	if by > 1 {
+		return nil, rest.Fault(http.StatusForbidden, "Operation not permitted.") // there is one way to say whose ports they are
+	}
 	for _, arg := range []string{"node", "node_uuid"} {
 		if ident := c.Text(arg); ident != nil {
 			if !document.IsUUID(*ident) && c.Version < rest.VersionNames {
@@ -237,18 +246,9 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail b
 		q.PortgroupUUID = &in.UUID
 	}
 	q.DescriptionContains = c.Text("description_contains")
-	if sh := c.Text("shard"); sh != nil {
-		q.Shards = strings.Split(*sh, ",")
-	}
-	if g := c.Text("conductor_groups"); g != nil {
-		q.ConductorGroups = strings.Split(strings.ToLower(*g), ",")
-	}
-	p, err := c.Page(func(k string) bool { _, ok := rest.PortFields.Since(k); return ok }, rest.PortFields.Sortable)
+	p, err := c.Page(rest.PortFields, call.Marker{})
 	if err != nil {
 		return nil, err
-	}
-	if since, _ := rest.PortFields.Since(p.Sort); since > c.Version {
-		return nil, rest.NotAcceptable()
 	}
 	q.Limit, q.Marker, q.Sort, q.Desc = p.Limit, p.Marker, p.Sort, p.Desc
 	q.Project = c.Scope()
@@ -266,7 +266,7 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail b
 	}
 	next := ""
 	if len(ports) > 0 {
-		next = c.Next(p, path, len(ports), ports[len(ports)-1].UUID)
+		next = c.Next(p, path, len(ports), ports[len(ports)-1].UUID, names)
 	}
 	return call.List("ports", items, next), nil
 }
@@ -496,7 +496,7 @@ func (s *Handlers) patchPort(ctx context.Context, c *call.Call) (*call.Reply, er
 	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	patch, err := rest.ParsePatch(document.OrList(c.Body), c.Version, portPatchable)
+	patch, err := rest.ParsePatch(c.Body, c.Version, portPatchable)
 	if err != nil {
 		return nil, err
 	}

@@ -58,9 +58,9 @@ func New(st keeper, find *finder.Finder, ns *nodes.Handlers, hostname string) *H
 // in Ironic: a ramdisk has no password.
 func (s *Handlers) Routes() []call.Route {
 	return []call.Route{
-		{Method: http.MethodGet, Path: "/v1/lookup", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Handle: s.lookup},
+		{Method: http.MethodGet, Path: "/v1/lookup", Access: call.Public, Query: call.Named, Since: rest.VersionRamdisk, Hidden: true, Handle: s.lookup},
 		{Method: http.MethodPost, Path: "/v1/heartbeat/{node}", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Handle: s.heartbeat},
-		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Body: MaxInspection, Parts: true, Handle: s.continueInspection},
+		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Query: call.Named, Body: MaxInspection, Parts: true, Handle: s.continueInspection},
 	}
 }
 

@@ -37,8 +37,12 @@ type lister interface {
 // OfNodes keeps the resources of the nodes that a query finds. Its argument is a list with commas.
 func OfNodes[T any](nodes lister, name string, since rest.Version, query func(values []string) []store.Query) Filter[T] {
 	return Filter[T]{Name: name, Since: since, Match: func(ctx context.Context, _ *call.Call, value string) (func(*T) bool, error) {
+		values := call.Split(value)
+		if len(values) == 0 {
+			return func(*T) bool { return true }, nil
+		}
 		wanted := map[string]bool{}
-		for _, q := range query(strings.Split(value, ",")) {
+		for _, q := range query(values) {
 			found, err := nodes.Nodes(ctx, q)
 			if err != nil {
 				return nil, err

@@ -44,7 +44,8 @@ type Kind[T, R any] struct {
 	Update func(ctx context.Context, uuid string, change func(*T) error) (*T, error)
 	Table  func() *store.Table[T] // asked for with every request: the table of routes is made without a store, too
 	Fields rest.Fields[R]
-	Short  []string // Fields of a list without detail
+	Short  []string // Fields of a list without detail; nil: all
+	Marker call.Marker
 	Show   func(c *call.Call, v *T) R
 
 	Schema    *rest.Schema // of a document; "uuid" is in it, but not in what document returns
@@ -69,16 +70,16 @@ type Kind[T, R any] struct {
 func (k *Kind[T, R]) Routes() []call.Route {
 	all, one := "/v1/"+k.Path, "/v1/"+k.Path+"/{"+k.Param+"}"
 	rs := []call.Route{
-		{Method: http.MethodGet, Path: all, Access: call.Read, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		{Method: http.MethodGet, Path: all, Access: call.Read, Query: call.Named, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 			return k.List(ctx, c, k.Path, false, "", nil)
 		}},
 		{Method: http.MethodPost, Path: all, Access: k.Write, Handle: k.create},
-		{Method: http.MethodGet, Path: one, Access: call.Read, Handle: k.get},
+		{Method: http.MethodGet, Path: one, Access: call.Read, Query: call.Named, Handle: k.get},
 		{Method: http.MethodPatch, Path: one, Access: k.Write, Handle: k.patch},
 		{Method: http.MethodDelete, Path: one, Access: k.Write, Handle: k.delete},
 	}
 	if k.DetailPath {
-		rs = append(rs, call.Route{Method: http.MethodGet, Path: all + "/detail", Access: call.Read, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		rs = append(rs, call.Route{Method: http.MethodGet, Path: all + "/detail", Access: call.Read, Query: call.Named, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 			return k.List(ctx, c, k.Path+"/detail", true, "", nil)
 		}})
 	}
@@ -188,12 +189,9 @@ func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail
 	if k.Sees != nil {
 		keeps = append(keeps, func(v *T) bool { return k.Sees(c, v) })
 	}
-	p, err := c.Page(func(f string) bool { _, ok := k.Fields.Since(f); return ok }, k.Fields.Sortable)
+	p, err := c.Page(k.Fields, k.Marker)
 	if err != nil {
 		return nil, err
-	}
-	if since, _ := k.Fields.Since(p.Sort); since > c.Version {
-		return nil, rest.NotAcceptable()
 	}
 	vs, terr := k.Table().List(ctx, nodeUUID)
 	if terr != nil {
@@ -226,7 +224,7 @@ func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail
 		shown := k.Show(c, v)
 		items, last = append(items, k.Fields.Render(&shown, c.Version, names)), head(v).UUID
 	}
-	return call.List(k.Member, items, c.Next(p, path, len(items), last)), nil
+	return call.List(k.Member, items, c.Next(p, path, len(items), last, names)), nil
 }
 
 // listNames tells which fields a list shows; nil is all.
@@ -249,8 +247,11 @@ func (k *Kind[T, R]) listNames(c *call.Call, detail bool) ([]string, *rest.Error
 		return nil, rest.BadRequest("Can not specify ?detail=True and fields in the same request.")
 	case d != nil && *d:
 		return nil, nil
-	case names == nil:
-		return append(slices.Clone(k.Short), "links"), nil
+	case names == nil && k.Short != nil:
+		return slices.DeleteFunc(append(slices.Clone(k.Short), "links"), func(f string) bool {
+			since, _ := k.Fields.Since(f)
+			return since > c.Version
+		}), nil
 	}
 	return names, nil
 }
@@ -351,7 +352,7 @@ func (k *Kind[T, R]) patch(ctx context.Context, c *call.Call) (*call.Reply, erro
 	if err := c.Allow(); err != nil {
 		return nil, err
 	}
-	patch, err := rest.ParsePatch(document.OrList(c.Body), c.Version, k.Patchable)
+	patch, err := rest.ParsePatch(c.Body, c.Version, k.Patchable)
 	if err != nil {
 		return nil, err
 	}

@@ -82,9 +82,6 @@ var driveSchema = &rest.Schema{
 }
 
 func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	names := []string{"target"}
 	for name, since := range rest.ProvisionParameters {
 		if since <= s.newest {
@@ -147,9 +144,26 @@ func (s *Handlers) putProvision(ctx context.Context, c *call.Call) (*call.Reply,
 	return &call.Reply{Status: http.StatusAccepted, Location: c.Base + "/v1/nodes/" + c.Path["node"] + "/states"}, nil
 }
 
+// emptyIsNone are the parameters that go with any verb when they are empty.
+var emptyIsNone = map[string]bool{"configdrive": true, "clean_steps": true, "deploy_steps": true, "service_steps": true}
+
+func isEmpty(v any) bool {
+	switch x := v.(type) {
+	case string:
+		return x == ""
+	case []any:
+		return len(x) == 0
+	case map[string]any:
+		return len(x) == 0
+	}
+	return false
+}
+
 // request checks what comes with a verb and makes the engine's request of it.
 func request(c *call.Call, n *node.Node, b map[string]any, verb node.Verb) (engine.Request, *rest.Error) {
 	req := engine.Request{Verb: verb}
+	b = maps.Clone(b)
+	maps.DeleteFunc(b, func(name string, v any) bool { return emptyIsNone[name] && isEmpty(v) })
 	for name, since := range rest.ProvisionParameters {
 		if b[name] != nil && c.Version < since {
 			return req, rest.Fault(http.StatusNotAcceptable, "Request not acceptable. The minimal required API version should be %s", since)
@@ -196,7 +210,7 @@ func request(c *call.Call, n *node.Node, b map[string]any, verb node.Verb) (engi
 		return req, rest.BadRequest(`A non-empty "rescue_password" is required when setting target provision state to rescue`)
 	}
 	if v, ok := b["disable_ramdisk"]; ok && v != nil {
-		if req.DisableRamdisk, err = document.Boolean("disable_ramdisk", v); err != nil {
+		if req.DisableRamdisk, err = document.Argument("disable_ramdisk", v); err != nil {
 			return req, err
 		}
 		switch {

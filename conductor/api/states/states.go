@@ -7,6 +7,7 @@ package states
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strconv"
@@ -58,16 +59,16 @@ func New(st keeper, en machines, find *finder.Finder, ns *nodes.Handlers, ts *te
 func (s *Handlers) Routes() []call.Route {
 	const get, put, del = http.MethodGet, http.MethodPut, http.MethodDelete
 	return []call.Route{
-		{Method: get, Path: "/v1/nodes/validate", Access: call.Read, Handle: s.validateQuery},
+		{Method: get, Path: "/v1/nodes/validate", Access: call.Read, Query: call.Named, Handle: s.validateQuery},
 		{Method: get, Path: "/v1/nodes/{node}/validate", Access: call.Read, Handle: s.validateNode},
 		{Method: get, Path: "/v1/nodes/{node}/states", Access: call.Read, Handle: s.getStates},
-		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Handle: s.putPower},
-		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Body: maxDriveBody, Handle: s.putProvision},
+		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Query: call.Members, Handle: s.putPower},
+		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Query: call.Members, Body: maxDriveBody, Handle: s.putProvision},
 		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/plan", Access: call.Write, Handle: s.postPlan},
-		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Handle: s.putMaintenance},
+		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Query: call.Members, Handle: s.putMaintenance},
 		{Method: del, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Handle: s.deleteMaintenance},
 		{Method: get, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Read, Handle: s.getBootDevice},
-		{Method: put, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Write, Handle: s.putBootDevice},
+		{Method: put, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Write, Query: call.Members, Handle: s.putBootDevice},
 		{Method: get, Path: "/v1/nodes/{node}/management/boot_device/supported", Access: call.Read, Handle: s.getBootDevices},
 	}
 }
@@ -90,9 +91,6 @@ func (s *Handlers) getStates(ctx context.Context, c *call.Call) (*call.Reply, er
 }
 
 func (s *Handlers) putPower(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	b, err := c.Arguments("target", "timeout")
 	if err != nil {
 		return nil, err
@@ -106,14 +104,14 @@ func (s *Handlers) putPower(ctx context.Context, c *call.Call) (*call.Reply, err
 		if c.Version < rest.VersionSoftPower {
 			return nil, rest.NotAcceptable()
 		}
-		seconds, err := integer(t)
+		seconds, err := wholeSeconds(t)
 		if err != nil {
 			return nil, rest.BadRequest("Expected an integer for timeout: %v", t)
 		}
 		if seconds < 1 {
 			return nil, rest.BadRequest("timeout has to be positive integer")
 		}
-		timeout = time.Duration(seconds) * time.Second
+		timeout = time.Duration(min(seconds, math.MaxInt32)) * time.Second
 	}
 	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
@@ -159,15 +157,26 @@ func integer(v any) (int, error) {
 	return 0, fmt.Errorf("%v is not a whole number", v)
 }
 
-func (s *Handlers) putMaintenance(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
+// wholeSeconds reads a timeout as Ironic does: a fraction is cut off, and true is 1.
+func wholeSeconds(v any) (int, error) {
+	switch x := v.(type) {
+	case bool:
+		return map[bool]int{true: 1}[x], nil
+	case float64:
+		return integer(math.Trunc(x))
 	}
+	return integer(v)
+}
+
+func (s *Handlers) putMaintenance(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	b, err := c.Arguments("reason")
 	if err != nil {
 		return nil, err
 	}
-	reason, _ := b["reason"].(string)
+	reason, ok := b["reason"].(string)
+	if !ok && b["reason"] != nil {
+		return nil, rest.BadRequest("Expected string for reason: %s", rest.Shown(b["reason"]))
+	}
 	return s.setMaintenance(ctx, c, true, reason)
 }
 
@@ -234,7 +243,7 @@ func (s *Handlers) putBootDevice(ctx context.Context, c *call.Call) (*call.Reply
 	}
 	persistent := false
 	if p, ok := b["persistent"]; ok && p != nil {
-		if persistent, err = document.Boolean("persistent", p); err != nil {
+		if persistent, err = document.Argument("persistent", p); err != nil {
 			return nil, err
 		}
 	}

@@ -49,6 +49,9 @@ func (s *Handlers) Routes() []call.Route {
 	return rs
 }
 
+// names says that markers may be names, as in Ironic; there, too, a page can only begin after a UUID, and after a name nothing is found.
+var names = call.Marker{What: "name", May: document.URLName.MatchString}
+
 // driversKey is the key in a deploy template's extra that limits it to hardware types. Clients know no other place for it.
 const driversKey = "ingot:drivers"
 
@@ -83,7 +86,7 @@ func (s *Handlers) templates() *resource.Kind[node.DeployTemplate, rest.DeployTe
 		Path: "deploy_templates", Param: "template", Member: "deploy_templates", Body: "template", Title: "Deploy template", Expects: "template_ident",
 		Since: rest.VersionTemplates, Named: rest.VersionTemplates, DetailSince: rest.VersionTemplates, Write: call.Admin,
 		Table:  func() *store.Table[node.DeployTemplate] { return s.store.DeployTemplates() },
-		Fields: rest.DeployTemplateFields, Short: rest.NamedListFields,
+		Fields: rest.DeployTemplateFields, Short: rest.NamedListFields, Marker: names,
 		Show: func(c *call.Call, t *node.DeployTemplate) rest.DeployTemplate {
 			return rest.DeployTemplate{UUID: t.UUID, CreatedAt: rest.NullTime{Time: t.CreatedAt}, UpdatedAt: rest.NullTime{Time: t.UpdatedAt}, Name: t.Name,
 				Extra: t.Extra, Links: rest.Links(c.Base, "deploy_templates/"+t.UUID), Steps: showSteps(t.Steps, "priority")}
