@@ -123,9 +123,6 @@ func (s *Handlers) Routes() []call.Route {
 			r.Handle = s.createAllocation
 		case http.MethodDelete:
 			r.Handle = func(ctx context.Context, c *call.Call) (*call.Reply, error) {
-				if err := c.Allow(); err != nil {
-					return nil, err
-				}
 				a, err := k.ByIdent(ctx, c, c.Path[k.Param])
 				if err != nil {
 					return nil, err
@@ -160,9 +157,6 @@ func (s *Handlers) Routes() []call.Route {
 			return k.One(c, http.StatusOK, a, names), nil
 		}},
 		call.Route{Method: http.MethodDelete, Path: "/v1/nodes/{node}/allocation", Access: call.Use, Since: k.Since, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
-			if err := c.Allow(); err != nil {
-				return nil, err
-			}
 			a, err := s.allocationOf(ctx, c)
 			if err != nil {
 				return nil, err
@@ -230,9 +224,6 @@ func removable(a *node.Allocation, n *node.Node) *rest.Error {
 }
 
 func (s *Handlers) createAllocation(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	k := s.kind()
 	d, err := c.Object(k.Body)
 	if err != nil {

@@ -108,9 +108,6 @@ func showQuarantine(c *call.Call, n *node.Node) rest.Quarantine {
 }
 
 func (s *Handlers) getQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
@@ -119,9 +116,6 @@ func (s *Handlers) getQuarantine(ctx context.Context, c *call.Call) (*call.Reply
 }
 
 func (s *Handlers) postQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	b, aerr := c.Arguments("reason")
 	if aerr != nil {
 		return nil, aerr
@@ -141,9 +135,6 @@ func (s *Handlers) postQuarantine(ctx context.Context, c *call.Call) (*call.Repl
 }
 
 func (s *Handlers) deleteQuarantine(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
@@ -163,9 +154,6 @@ func showLock(n *node.Node, l engine.Lock) rest.Lock {
 }
 
 func (s *Handlers) getLock(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
@@ -175,9 +163,6 @@ func (s *Handlers) getLock(ctx context.Context, c *call.Call) (*call.Reply, erro
 
 // breakLock answers with the lock that was broken.
 func (s *Handlers) breakLock(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
@@ -191,9 +176,6 @@ func (s *Handlers) breakLock(ctx context.Context, c *call.Call) (*call.Reply, er
 
 // resetNetwork answers when the node's agent has been asked.
 func (s *Handlers) resetNetwork(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err

@@ -25,9 +25,6 @@ var mediaSchema = &rest.Schema{
 }
 
 func (s *Handlers) getMedia(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err

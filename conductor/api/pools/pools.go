@@ -83,9 +83,6 @@ var schema = &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[st
 }}
 
 func (s *Handlers) list(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	w, err := pool.Look(ctx, s.store)
 	if err != nil {
 		return nil, err
@@ -105,9 +102,6 @@ func (s *Handlers) list(ctx context.Context, c *call.Call) (*call.Reply, error) 
 }
 
 func (s *Handlers) get(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	return s.answer(ctx, c, http.StatusOK)
 }
 
@@ -161,9 +155,6 @@ func showNode(w *pool.World, p *node.Pool, f *pool.Fact, why string) rest.Warm {
 
 // set makes a pool, or changes the one of that name: what the body leaves out gets its default.
 func (s *Handlers) set(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	name := c.Path["pool"]
 	if !poolName.MatchString(name) || document.IsUUID(name) {
 		return nil, rest.BadRequest("%q can't be the name of a pool: it begins with a letter or a digit, and goes on with up to 62 of those, dots, dashes and underscores.", name)
@@ -231,9 +222,6 @@ func shownImage(image map[string]any) map[string]any {
 }
 
 func (s *Handlers) delete(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	p, err := s.store.Pools().Get(ctx, c.Path["pool"])
 	if err == nil {
 		err = s.store.Pools().Delete(ctx, p.UUID)
@@ -248,9 +236,6 @@ func (s *Handlers) delete(ctx context.Context, c *call.Call) (*call.Reply, error
 }
 
 func (s *Handlers) getWarm(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
@@ -294,9 +279,6 @@ func concealed(out rest.Warm, v call.View) rest.Warm {
 
 // postWarm boots a node's agent. With an image in the body it has that written ahead as well.
 func (s *Handlers) postWarm(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	b, aerr := c.Arguments("image")
 	if aerr != nil {
 		return nil, aerr
@@ -320,9 +302,6 @@ func (s *Handlers) postWarm(ctx context.Context, c *call.Call) (*call.Reply, err
 }
 
 func (s *Handlers) deleteWarm(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	return s.change(ctx, c, func(uuid string) error { return s.do.Cool(ctx, uuid, c.User) })
 }
 

@@ -299,9 +299,6 @@ func (k *Kind[T, R]) order(c *call.Call, vs []*T, p call.Page) []*T {
 }
 
 func (k *Kind[T, R]) create(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	d, err := c.Object(k.Body)
 	if err != nil {
 		return nil, err
@@ -349,9 +346,6 @@ func (k *Kind[T, R]) refused(err error, v *T) error {
 }
 
 func (k *Kind[T, R]) patch(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	patch, err := rest.ParsePatch(c.Body, c.Version, k.Patchable)
 	if err != nil {
 		return nil, err
@@ -426,9 +420,6 @@ func (k *Kind[T, R]) patchOnce(ctx context.Context, c *call.Call, patch *rest.Pa
 }
 
 func (k *Kind[T, R]) delete(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	v, err := k.ByIdent(ctx, c, c.Path[k.Param])
 	if err != nil {
 		return nil, err

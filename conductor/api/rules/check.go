@@ -21,9 +21,6 @@ func (s *Handlers) checkRoutes() []call.Route {
 }
 
 func (s *Handlers) checkRule(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(); err != nil {
-		return nil, err
-	}
 	b, aerr := c.Arguments("rule")
 	if aerr != nil {
 		return nil, aerr
