@@ -30,6 +30,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine"
 	"github.com/ingot-metal/ingot/conductor/erasure"
 	"github.com/ingot-metal/ingot/conductor/events"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/limit"
@@ -525,7 +526,7 @@ func decode(raw []byte) (v any, _ *rest.Error) {
 	if raw == nil {
 		return nil, nil
 	}
-	if err := json.Unmarshal(raw, &v); err != nil {
+	if err := exact.Unmarshal(raw, &v); err != nil {
 		return nil, rest.BadRequest("The body is not JSON: %v", err)
 	}
 	return v, nil

@@ -18,6 +18,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -144,7 +145,7 @@ func (c *Client) once(ctx context.Context, method, path string, body []byte, out
 	if out == nil || len(b) == 0 {
 		return nil
 	}
-	if err := json.Unmarshal(b, out); err != nil {
+	if err := exact.Unmarshal(b, out); err != nil {
 		return fmt.Errorf("read answer of %s %s: %w", method, path, err)
 	}
 	return nil
@@ -162,7 +163,7 @@ func all[T any](ctx context.Context, c *Client, path, name string) ([]T, error) 
 			return nil, err
 		}
 		var items []T
-		if err := json.Unmarshal(page[name], &items); err != nil {
+		if err := exact.Unmarshal(page[name], &items); err != nil {
 			return nil, fmt.Errorf("read list of %s: %w", name, err)
 		}
 		out = append(out, items...)

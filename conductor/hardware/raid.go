@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -97,7 +98,7 @@ func checkDisk(d map[string]any) string {
 	checks := map[string]func(v any) string{
 		"raid_level": func(v any) string { return oneOf(v, RAIDLevels...) },
 		"size_gb": func(v any) string {
-			f, ok := v.(float64)
+			f, ok := exact.Float(v)
 			if v == "MAX" || ok && f >= 0 && f == float64(int64(f)) {
 				return ""
 			}
@@ -109,7 +110,7 @@ func checkDisk(d map[string]any) string {
 		"disk_type":            func(v any) string { return oneOf(v, "hdd", "ssd") },
 		"interface_type":       func(v any) string { return oneOf(v, "sata", "scsi", "sas") },
 		"number_of_physical_disks": func(v any) string {
-			if f, ok := v.(float64); !ok || f != float64(int64(f)) {
+			if f, ok := exact.Float(v); !ok || f != float64(int64(f)) {
 				return repr(v) + " is not of type 'integer'"
 			} else if f <= 0 {
 				return repr(v) + " is less than or equal to the minimum of 0"
@@ -201,7 +202,7 @@ func CheckSoftwareRAID(config map[string]any) error {
 			return Invalidf("Software RAID Configuration requires RAID-1 for the first logical disk")
 		case i > 0 && d["is_root_volume"] == true:
 			return Invalidf("Software RAID: the root volume must be the first logical disk")
-		case d["size_gb"] == float64(0):
+		case exact.Plain(d["size_gb"]) == float64(0):
 			return Invalidf("Logical disk %d: a size of 0 GiB can't be made", i+1)
 		case d["size_gb"] == "MAX" && i < len(disks)-1 && named < len(disks):
 			return Invalidf("Software RAID: only the last logical disk on the same disks can have the size MAX")

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/driver"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/conductor/store"
@@ -99,7 +100,7 @@ func each[T any](take func(T) error) func([]json.RawMessage) error {
 	return func(items []json.RawMessage) error {
 		for _, raw := range items {
 			var v T
-			if err := json.Unmarshal(raw, &v); err != nil {
+			if err := exact.Unmarshal(raw, &v); err != nil {
 				return fmt.Errorf("decode %.200s: %w", raw, err)
 			}
 			if err := take(v); err != nil {
@@ -145,7 +146,7 @@ func (r *run) nodes(items []json.RawMessage) error {
 	var waiting []one
 	for _, raw := range items {
 		var o one
-		if err := errors.Join(json.Unmarshal(raw, &o.shown), json.Unmarshal(raw, &o.raw)); err != nil {
+		if err := errors.Join(exact.Unmarshal(raw, &o.shown), exact.Unmarshal(raw, &o.raw)); err != nil {
 			return fmt.Errorf("decode %.200s: %w", raw, err)
 		}
 		waiting = append(waiting, o)

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/exact"
 )
 
 // holds tells whether a condition of a rule holds.
@@ -106,7 +108,7 @@ func judge(name string, args map[string]any) (bool, error) {
 	case "is-none":
 		return v == nil, nil
 	case "is-true":
-		switch v := v.(type) {
+		switch v := exact.Plain(v).(type) {
 		case bool:
 			return v, nil
 		case float64:
@@ -116,7 +118,7 @@ func judge(name string, args map[string]any) (bool, error) {
 		}
 		return false, nil
 	case "is-false":
-		switch v := v.(type) {
+		switch v := exact.Plain(v).(type) {
 		case nil:
 			return true, nil
 		case bool:
@@ -188,11 +190,12 @@ func chain(name string, args map[string]any) (bool, error) {
 
 // equal compares two values. A number equals the text of that number, since what comes from a text with more than one place is text.
 func equal(a, b any) bool {
-	x, xNumber := a.(float64)
-	y, yNumber := b.(float64)
+	if same, numbers := exact.Equal(a, b); numbers {
+		return same
+	}
+	x, xNumber := exact.Float(a)
+	y, yNumber := exact.Float(b)
 	switch {
-	case xNumber && yNumber:
-		return x == y
 	case xNumber || yNumber:
 		s, isText := a.(string)
 		n := y
@@ -229,7 +232,7 @@ func order(a, b any, asText bool) (int, error) {
 }
 
 func numeric(v any) (float64, error) {
-	switch v := v.(type) {
+	switch v := exact.Plain(v).(type) {
 	case float64:
 		return v, nil
 	case string:

@@ -1,6 +1,7 @@
 package inspect
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -292,6 +293,8 @@ func pyRepr(v any) string {
 			q = `"`
 		}
 		return q + strings.NewReplacer(`\`, `\\`, q, `\`+q, "\n", `\n`, "\r", `\r`, "\t", `\t`).Replace(v) + q
+	case json.Number:
+		return string(v)
 	case float64:
 		// JSON does not tell whole numbers from others, and inventories have whole ones.
 		return strconv.FormatFloat(v, 'f', -1, 64)

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -66,6 +67,8 @@ func size(v any, most int) int {
 	switch v := v.(type) {
 	case string:
 		return len(v) + 2
+	case json.Number:
+		return len(v)
 	case map[string]any:
 		n := 2
 		for k, x := range v {

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/exact"
 )
 
 // Clone returns a node that has nothing in common with n: whatever is done to one leaves the other as it is. What is kept in maps
@@ -127,7 +129,7 @@ func cloneMap(m map[string]any) map[string]any {
 
 func cloneValue(v any) any {
 	switch x := v.(type) {
-	case nil, bool, float64, string:
+	case nil, bool, float64, string, json.Number:
 		return v
 	case map[string]any:
 		if x == nil {
@@ -150,7 +152,7 @@ func cloneValue(v any) any {
 		return nil // a store refuses it
 	}
 	var out any
-	if err := json.Unmarshal(b, &out); err != nil {
+	if err := exact.Unmarshal(b, &out); err != nil {
 		return nil
 	}
 	return out

@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/exact"
 )
 
 // Stars stand for a secret.
@@ -67,7 +69,7 @@ func object(m map[string]any, stars string, also []string) map[string]any {
 // JSON is Value for a document; one that can't be read becomes nil.
 func JSON(doc json.RawMessage, also ...string) json.RawMessage {
 	var v any
-	if len(doc) == 0 || json.Unmarshal(doc, &v) != nil {
+	if len(doc) == 0 || exact.Unmarshal(doc, &v) != nil {
 		return nil
 	}
 	b, err := json.Marshal(Value(v, also...))

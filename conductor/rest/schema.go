@@ -2,6 +2,7 @@ package rest
 
 import (
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"regexp"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
@@ -131,7 +133,7 @@ func (s *Schema) fits(o map[string]any) bool {
 }
 
 func isType(v any, t string) bool {
-	switch x := v.(type) {
+	switch x := exact.Plain(v).(type) {
 	case nil:
 		return t == "null"
 	case bool:
@@ -211,6 +213,8 @@ func Repr(v any) string {
 		return quote + x + quote
 	case int:
 		return strconv.Itoa(x)
+	case json.Number:
+		return string(x)
 	case float64:
 		if x == float64(int64(x)) {
 			return strconv.FormatInt(int64(x), 10)

@@ -2,7 +2,6 @@ package signoflife
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,6 +9,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/exact"
 )
 
 // tries is how often cloud-init calls; it waits three seconds in between, and the boot waits for it.
@@ -29,7 +30,7 @@ func AddPhoneHome(drive any, url, uuid string) (map[string]any, error) {
 		if strings.TrimSpace(d) == "" {
 			return AddPhoneHome(nil, url, uuid)
 		}
-		if json.Unmarshal([]byte(d), &out) != nil || out == nil {
+		if exact.Unmarshal([]byte(d), &out) != nil || out == nil {
 			return nil, errors.New("the config drive is a finished image, into which the address for phone_home can't be put: give it as an object with meta_data, user_data, network_data and vendor_data, or ask for another sign of life")
 		}
 	default:
@@ -106,7 +107,7 @@ func ownPhoneHome(v any) bool {
 func Addresses(drive any, inside []netip.Prefix) []netip.Addr {
 	if text, ok := drive.(string); ok {
 		var o map[string]any
-		if json.Unmarshal([]byte(text), &o) != nil {
+		if exact.Unmarshal([]byte(text), &o) != nil {
 			return nil
 		}
 		drive = o

@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -143,7 +143,7 @@ func candidates(tx *txn, a *node.Allocation) ([]Candidate, error) {
 			return c, err
 		}
 		if len(content) > 0 {
-			if err := json.Unmarshal(content, &wanted); err != nil {
+			if err := exact.Unmarshal(content, &wanted); err != nil {
 				return c, fmt.Errorf("decode node %s: %w", c.UUID, err)
 			}
 		}

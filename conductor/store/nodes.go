@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
@@ -65,17 +66,17 @@ func encode(n *node.Node) (row, error) {
 }
 
 func decode(r row, n *node.Node) error {
-	if err := json.Unmarshal(r.doc, n); err != nil {
+	if err := exact.Unmarshal(r.doc, n); err != nil {
 		return fmt.Errorf("decode node: %w", err)
 	}
 	var part sealedPart
-	if err := json.Unmarshal(r.secret, &part); err != nil {
+	if err := exact.Unmarshal(r.secret, &part); err != nil {
 		return fmt.Errorf("decode node: %w", err)
 	}
 	n.DriverInfo, n.InstanceInfo, n.Job, n.Past = part.DriverInfo, part.InstanceInfo, part.Job, part.Past
 	if r.drive != nil {
 		var d any
-		if err := json.Unmarshal(r.drive, &d); err != nil {
+		if err := exact.Unmarshal(r.drive, &d); err != nil {
 			return fmt.Errorf("decode config drive: %w", err)
 		}
 		if n.InstanceInfo == nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -27,7 +28,7 @@ func (s *Store) PoolMembers(ctx context.Context) (map[string]node.PoolMember, er
 		if err := scan(&m.NodeUUID, &doc); err != nil {
 			return m, err
 		}
-		if err := json.Unmarshal(doc, &m); err != nil {
+		if err := exact.Unmarshal(doc, &m); err != nil {
 			return m, fmt.Errorf("decode what is remembered of node %s: %w", m.NodeUUID, err)
 		}
 		return m, nil

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -98,7 +99,7 @@ func (s *Store) editPort(tx *txn, p *node.Port, e node.PortEdit) error {
 		return fmt.Errorf("encode port: %w", err)
 	}
 	out := new(node.Port)
-	if err := json.Unmarshal(b, out); err != nil {
+	if err := exact.Unmarshal(b, out); err != nil {
 		return fmt.Errorf("decode port: %w", err)
 	}
 	after, err := json.Marshal(out)

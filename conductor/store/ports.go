@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -47,7 +48,7 @@ func scanPort(scan func(...any) error) (*node.Port, error) {
 		return nil, notFound(err)
 	}
 	p := new(node.Port)
-	if err := json.Unmarshal(doc, p); err != nil {
+	if err := exact.Unmarshal(doc, p); err != nil {
 		return nil, fmt.Errorf("decode port: %w", err)
 	}
 	return p, nil

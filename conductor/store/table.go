@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -82,7 +83,7 @@ func (t *Table[T]) scan(scan func(...any) error) (*T, error) {
 		}
 	}
 	v := new(T)
-	if err := json.Unmarshal(doc, v); err != nil {
+	if err := exact.Unmarshal(doc, v); err != nil {
 		return nil, fmt.Errorf("decode %s %s: %w", t.kind, id, err)
 	}
 	h := meta(v).Meta()

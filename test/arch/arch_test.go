@@ -71,6 +71,7 @@ var may = map[string][]string{
 	"conductor/app":             {"conductor/..."},
 	"conductor/cmd/ingotd":      {"conductor/app"},
 	"conductor/config":          {"conductor/guard", "conductor/limit", "conductor/signoflife"},
+	"conductor/exact":           {},
 	"conductor/limit":           {},
 	"conductor/node":            {},
 	"conductor/redact":          {},
@@ -149,6 +150,9 @@ var may = map[string][]string{
 	"tools/lab/site":  {"initramfs/kernel"},
 }
 
+// numbers is how conductor and tools decode what clients sent: all may use it, as they use encoding/json.
+const numbers = "conductor/exact"
+
 // programs lists who may start other programs. In the ramdisk there are none to start, apart from the worker and a shell.
 var programs = []string{
 	"initramfs/init", "initramfs/build", "initramfs/kernel", "images/build", "tools/lab", "tools/lab/site", "tools/demo", "tools/cli", "agent/linux",
@@ -216,6 +220,9 @@ func TestImports(t *testing.T) {
 		}
 		for _, i := range p.Imports {
 			ours, isOurs := strings.CutPrefix(i, module)
+			if isOurs && ours == numbers && (strings.HasPrefix(name, "conductor/") || strings.HasPrefix(name, "tools/")) {
+				continue
+			}
 			if isOurs && !slices.ContainsFunc(allowed, func(a string) bool { return match(a, ours) }) {
 				t.Errorf("%s imports %s, which its line in test/arch does not allow", name, ours)
 			}

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/exact"
 )
 
 // controller is how to reach a controller.
@@ -63,7 +64,7 @@ virtual lab are inside its namespace, where "ingot lab console" is the way to a 
 // consoleOf reads from a node's driver_info how to reach its controller.
 func consoleOf(info map[string]any, address, user string) (controller, error) {
 	text := func(key string) string {
-		if f, ok := info[key].(float64); ok {
+		if f, ok := exact.Float(info[key]); ok {
 			return strconv.Itoa(int(f))
 		}
 		s, _ := info[key].(string)

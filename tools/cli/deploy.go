@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -230,7 +230,7 @@ func (d *deployment) configDrive(name string) (any, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read network data: %w", err)
 		}
-		if err := json.Unmarshal(b, &drive.NetworkData); err != nil {
+		if err := exact.Unmarshal(b, &drive.NetworkData); err != nil {
 			return nil, usage("%s is not a JSON object: %v", d.networkData, err)
 		}
 	}

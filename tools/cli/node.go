@@ -14,6 +14,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -46,14 +47,12 @@ func value(s string) any {
 		return s
 	}
 	var v any
-	if json.Unmarshal([]byte(s), &v) != nil {
+	if exact.Unmarshal([]byte(s), &v) != nil {
 		return s
 	}
 	// Long numbers are names (serials, WWNs), which a float would spoil; and so is what JSON would write otherwise.
-	if f, ok := v.(float64); ok {
-		if b, err := json.Marshal(f); err != nil || string(b) != s {
-			return s
-		}
+	if n, ok := v.(json.Number); ok {
+		return string(n)
 	}
 	return v
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/ingot-metal/ingot/conductor/client"
+	"github.com/ingot-metal/ingot/conductor/exact"
 )
 
 // verb is a change of provision state as a command.
@@ -210,7 +210,7 @@ func stepArguments(list []string) ([]client.Step, error) {
 		}
 		st := client.Step{Interface: iface, Step: step, Args: map[string]any{}}
 		if hasArgs {
-			if err := json.Unmarshal([]byte(raw), &st.Args); err != nil {
+			if err := exact.Unmarshal([]byte(raw), &st.Args); err != nil {
 				return nil, usage("--step %s: the arguments are not a JSON object: %v", name, err)
 			}
 		}

@@ -1,10 +1,11 @@
 // Package document reads and checks JSON values that clients send: attributes of a resource by name, and the words that may stand in them.
 //
-// A document holds the values of all attributes that a client may set, as in the body of a POST: numbers are float64, lists []any. What
+// A document holds the values of all attributes that a client may set, as in the body of a POST: numbers are as package exact has them, lists []any. What
 // a client may send is null, absent or of the type that the schema asks for, which is checked before.
 package document
 
 import (
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -53,7 +54,7 @@ func OrNull(s string) any {
 
 // Number gives a whole number; 0 for null and no value.
 func Number(d map[string]any, name string) int {
-	f, _ := d[name].(float64)
+	f, _ := exact.Float(d[name])
 	return int(f)
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -156,7 +157,7 @@ func contiguous(mask []byte) bool {
 }
 
 func mtu(v any) *fault {
-	n, ok := v.(float64)
+	n, ok := exact.Float(v)
 	switch {
 	case v == nil:
 		return nil

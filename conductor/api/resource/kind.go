@@ -24,7 +24,7 @@ import (
 // List. There are few resources of a kind, so filters, order and pages are made here from all of them.
 //
 // A resource is written from a document: the JSON values of all attributes that a client may set, as in the body of a POST (so
-// numbers are float64, lists []any). PATCH is applied to the document of what is stored, and assign reads either.
+// numbers are as package exact has them, lists []any). PATCH is applied to the document of what is stored, and assign reads either.
 type Kind[T, R any] struct {
 	Path    string // of the collection, below /v1/: "volume/connectors"
 	Param   string // what routes call one of them: {connector} in "/v1/volume/connectors/{connector}"

@@ -2,12 +2,12 @@ package states
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"net/http"
 	"slices"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -48,7 +48,7 @@ func (s *Handlers) postPlan(ctx context.Context, c *call.Call) (*call.Reply, err
 		for _, st := range d.Job.Steps {
 			args := map[string]any{}
 			if len(st.Args) > 0 {
-				if err := json.Unmarshal(st.Args, &args); err != nil {
+				if err := exact.Unmarshal(st.Args, &args); err != nil {
 					return nil, err
 				}
 			}

@@ -20,6 +20,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/nodes"
 	"github.com/ingot-metal/ingot/conductor/api/templates"
 	"github.com/ingot-metal/ingot/conductor/engine"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -143,7 +144,7 @@ func (s *Handlers) putPower(ctx context.Context, c *call.Call) (*call.Reply, err
 
 // integer reads a whole number, also one that came as text.
 func integer(v any) (int, error) {
-	switch x := v.(type) {
+	switch x := exact.Plain(v).(type) {
 	case float64:
 		if x == float64(int(x)) {
 			return int(x), nil

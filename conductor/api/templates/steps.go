@@ -10,6 +10,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/document"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -78,7 +79,7 @@ func checkSteps(v rest.Version, d map[string]any, order, what string) (fault, in
 
 // place reads a priority or an order, which may be sent as text.
 func place(v any) (int, bool) {
-	switch v := v.(type) {
+	switch v := exact.Plain(v).(type) {
 	case float64:
 		return int(v), v > -1<<31 && v < 1<<31
 	case string:
@@ -132,7 +133,7 @@ func stepsIn(c *call.Call, d map[string]any, order string, was []node.TemplateSt
 func argsOf(st node.TemplateStep) (map[string]any, error) {
 	args := map[string]any{}
 	if len(st.Args) > 0 {
-		if err := json.Unmarshal(st.Args, &args); err != nil {
+		if err := exact.Unmarshal(st.Args, &args); err != nil {
 			return nil, fmt.Errorf("read stored arguments of step %s.%s: %w", st.Interface, st.Step, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"reflect"
 	"slices"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/guard"
 	"github.com/ingot-metal/ingot/conductor/inspect"
 	"github.com/ingot-metal/ingot/conductor/inspect/hook"
@@ -161,7 +162,7 @@ func (t Taker) found(ctx context.Context, n *node.Node, result json.RawMessage) 
 // Found reads the result of an inspection, or a stored inventory: what hooks and rules work on, but for the node's ports.
 func Found(n *node.Node, result json.RawMessage) (*hook.Found, error) {
 	var doc map[string]any
-	if err := json.Unmarshal(result, &doc); err != nil {
+	if err := exact.Unmarshal(result, &doc); err != nil {
 		return nil, err
 	}
 	inventory, ok := doc["inventory"].(map[string]any)
@@ -181,7 +182,7 @@ func Remember(f *hook.Found, before []byte) error {
 		Wrote     map[string]any `json:"inspection_wrote"`
 		LastDisks *[]string      `json:"inspection_last_disks"`
 	}
-	if err := json.Unmarshal(before, &doc); err != nil {
+	if err := exact.Unmarshal(before, &doc); err != nil {
 		return err
 	}
 	if doc.Wrote != nil {

@@ -3,10 +3,10 @@ package instance
 import (
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"net/url"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
 
@@ -58,7 +58,7 @@ func plainAlgo(name string) string {
 // DriveText reads a config drive that is given as a text: the text of an object, which it returns, an http or https URL, or an image in base64. ok
 // is false for anything else, such as the path of a file, some of which look like base64.
 func DriveText(text string) (object map[string]any, ok bool) {
-	if json.Unmarshal([]byte(text), &object) == nil && object != nil {
+	if exact.Unmarshal([]byte(text), &object) == nil && object != nil {
 		return object, true
 	}
 	packed := strings.Join(strings.Fields(text), "")

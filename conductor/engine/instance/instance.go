@@ -93,8 +93,11 @@ func HasConfigDrive(n *node.Node) bool {
 func WholeNumber(v any) (int64, bool) {
 	switch v := v.(type) {
 	case json.Number:
-		n, err := v.Int64()
-		return n, err == nil
+		if n, err := v.Int64(); err == nil {
+			return n, true
+		}
+		f, err := v.Float64() // 10.0 is one, too
+		return int64(f), err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53
 	case float64:
 		return int64(v), v == math.Trunc(v) && math.Abs(v) < 1<<53
 	case int:

@@ -3,6 +3,7 @@ package instance
 import (
 	"encoding/json"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
@@ -24,7 +25,7 @@ func RootDeviceHints(v any) (map[string]any, error) {
 		return nil, invalidf("root_device can't be used: %v", err)
 	}
 	var m map[string]any
-	if err := json.Unmarshal(raw, &m); err != nil || len(m) == 0 {
+	if err := exact.Unmarshal(raw, &m); err != nil || len(m) == 0 {
 		return nil, nil // null
 	}
 	return m, nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/proto/drive"
@@ -70,7 +71,7 @@ func (m Maker) stepArgs(n *node.Node, s node.JobStep) (json.RawMessage, error) {
 	}
 	if len(s.Args) > 0 {
 		given := map[string]any{}
-		if err := json.Unmarshal(s.Args, &given); err != nil {
+		if err := exact.Unmarshal(s.Args, &given); err != nil {
 			return nil, fmt.Errorf("read arguments of step %s: %w", s.Name, err)
 		}
 		for k, v := range given {

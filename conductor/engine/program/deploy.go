@@ -9,6 +9,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/engine/start"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -21,7 +22,7 @@ func (m Maker) checkAsked(n *node.Node, asked []node.JobStep) error {
 			continue
 		}
 		var args map[string]any
-		if json.Unmarshal(a.Args, &args) != nil {
+		if exact.Unmarshal(a.Args, &args) != nil {
 			continue // which is refused by its declaration
 		}
 		for _, key := range []string{"image_source", "image_mirrors", "image_os_hash_algo", "image_os_hash_value", "image_checksum", "image_signature", "configdrive"} {

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -155,7 +156,7 @@ func PlugArgs(raw json.RawMessage) (map[string]any, error) {
 	if len(raw) == 0 {
 		return args, nil
 	}
-	return args, json.Unmarshal(raw, &args)
+	return args, exact.Unmarshal(raw, &args)
 }
 
 // rescueSteps are the steps that bring a node into rescue, or back.

@@ -15,6 +15,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
 	"github.com/ingot-metal/ingot/conductor/engine/start"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/hardware"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/proto/steparg"
@@ -200,7 +201,7 @@ func checkRAID(args json.RawMessage) error {
 		Target map[string]any `json:"target_raid_config"` // of create_configuration
 		Config map[string]any `json:"raid_config"`        // of apply_configuration
 	}
-	if err := json.Unmarshal(args, &a); err != nil {
+	if err := exact.Unmarshal(args, &a); err != nil {
 		return err
 	}
 	for _, c := range []map[string]any{a.Target, a.Config} {

@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/redact"
 )
@@ -22,7 +23,7 @@ func UseRAID(n *node.Node, s *node.JobStep) error {
 		} `json:"raid_config"`
 		RootDevice map[string]any `json:"root_device"`
 	}
-	if err := json.Unmarshal(s.Result, &r); err != nil {
+	if err := exact.Unmarshal(s.Result, &r); err != nil {
 		return err
 	}
 	old := rootHint(n.RAIDConfig)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/power"
 	"github.com/ingot-metal/ingot/conductor/signoflife"
@@ -227,7 +228,7 @@ func (o Options) AddPhoneHome(n *node.Node, j *node.Job, args json.RawMessage) (
 	}
 	const step = "write_configdrive"
 	var a map[string]any
-	if err := json.Unmarshal(args, &a); err != nil {
+	if err := exact.Unmarshal(args, &a); err != nil {
 		return nil, fmt.Errorf("read arguments of step %s: %w", step, err)
 	}
 	url := strings.TrimSuffix(o.PhoneHomeURL, "/") + signoflife.Path + signoflife.Token(o.PhoneHomeKey, n.UUID, j.ID)

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 )
 
@@ -174,7 +175,7 @@ func same(a, b any) bool { return reflect.DeepEqual(plain(a), plain(b)) }
 // plain is a value as it comes out of JSON.
 func plain(v any) any {
 	switch v.(type) {
-	case nil, string, bool, float64:
+	case nil, string, bool, float64, json.Number:
 		return v
 	}
 	b, err := json.Marshal(v)
@@ -182,7 +183,7 @@ func plain(v any) any {
 		return v
 	}
 	var out any
-	if json.Unmarshal(b, &out) != nil {
+	if exact.Unmarshal(b, &out) != nil {
 		return v
 	}
 	return out
@@ -221,7 +222,7 @@ func text(v any) string           { s, _ := v.(string); return s }
 
 // number is a count: what is not a whole number above zero is zero.
 func number(v any) int64 {
-	switch v := plain(v).(type) {
+	switch v := exact.Plain(plain(v)).(type) {
 	case float64:
 		if v > 0 && v < 1<<62 {
 			return int64(v)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
@@ -36,7 +37,7 @@ func Delay(info map[string]any, kind string) (Range, error) {
 const maxDelay = 24 * time.Hour
 
 func parseRange(v any) (Range, error) {
-	switch v := v.(type) {
+	switch v := exact.Plain(v).(type) {
 	case nil:
 		return Range{}, nil
 	case float64:
@@ -107,7 +108,7 @@ type fault struct {
 }
 
 func parseFault(v any) (fault, error) {
-	switch v := v.(type) {
+	switch v := exact.Plain(v).(type) {
 	case string:
 		return fault{message: v, times: -1}, nil
 	case bool:
@@ -133,7 +134,7 @@ func parseFault(v any) (fault, error) {
 				}
 				f.message = s
 			case "times":
-				n, ok := e.(float64)
+				n, ok := exact.Float(e)
 				if !ok || n < 0 || n != math.Trunc(n) || n > 1e6 {
 					return f, fmt.Errorf("times is %v, not a number of times", e)
 				}

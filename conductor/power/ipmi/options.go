@@ -10,6 +10,7 @@ import (
 
 	"github.com/bougou/go-ipmi/pkg/types"
 
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/power"
 )
 
@@ -121,7 +122,7 @@ func parse(info power.Info) (options, error) {
 
 // text turns a value of driver_info into a string: clients send ports and suites as numbers or as text.
 func text(v any) string {
-	switch v := v.(type) {
+	switch v := exact.Plain(v).(type) {
 	case nil:
 		return ""
 	case string:
