@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -72,6 +73,10 @@ func TestBesideAProgramThatHasThePort(t *testing.T) {
 	for _, i := range []string{"lo", "left", "right"} {
 		kit.Run(t, "ip", "link", "set", i, "up")
 	}
+	// The kernel sends nothing before it has noticed, some time after both ends are up, that there is a carrier.
+	kit.Eventually(t, time.Minute, "the wire has a carrier", func() bool {
+		return strings.Contains(kit.Run(t, "ip", "link", "show", "left"), "state UP")
+	})
 	out, err := NewSender("left", netip.MustParseAddr("10.9.0.1"))
 	if err != nil {
 		t.Fatal(err)
