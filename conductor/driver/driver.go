@@ -303,9 +303,9 @@ func (e *IncompatibleError) Error() string {
 // Kinds. chosen is a node's Interfaces.
 func (t *Type) Check(chosen map[string]string) error {
 	for _, kind := range Kinds {
-		name := chosen[kind]
+		name, set := chosen[kind]
 		switch {
-		case name == "" || slices.Contains(t.Interfaces[kind], name):
+		case !set || slices.Contains(t.Interfaces[kind], name):
 		case !slices.Contains(t.table.enabled[kind], name):
 			return &InterfaceError{Type: t.Name, Kind: kind, Name: name, Valid: slices.Clone(t.table.enabled[kind])}
 		case !t.any:

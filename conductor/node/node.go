@@ -47,33 +47,35 @@ type Node struct {
 	// DiscoveredAt is when the node enrolled itself: a machine that nobody had told of booted the agent. Zero: somebody made the node.
 	DiscoveredAt time.Time `json:",omitzero"`
 
-	ResourceClass   string              `json:",omitzero"`
-	ConductorGroup  string              `json:",omitzero"`
-	Owner           string              `json:",omitzero"`
-	Lessee          string              `json:",omitzero"`
-	LeasedAt        time.Time           `json:",omitzero"` // when Lessee was set, by the store: a lessee sees nothing of before
-	Description     string              `json:",omitzero"`
-	Protected       bool                `json:",omitzero"`
-	ProtectedReason string              `json:",omitzero"`
-	Retired         bool                `json:",omitzero"`
-	RetiredReason   string              `json:",omitzero"`
-	AutomatedClean  *bool               `json:",omitzero"` // nil: the configuration's choice
-	DisablePowerOff bool                `json:",omitzero"`
-	Quarantine      *Quarantine         `json:",omitzero"` // nil: none
-	ChassisUUID     string              `json:",omitzero"`
-	ParentNode      string              `json:",omitzero"`
-	Shard           string              `json:",omitzero"`
-	AllocationUUID  string              `json:",omitzero"`
-	NetworkData     map[string]any      `json:",omitzero"`
-	Traits          []string            `json:",omitzero"`
-	RAIDConfig      map[string]any      `json:",omitzero"`
-	TargetRAID      map[string]any      `json:",omitzero"`
-	Interfaces      map[string]string   `json:",omitzero"` // "boot", "power", ... -> name; missing ones take the hardware type's default
-	BootMode        string              `json:",omitzero"` // observed: "bios", "uefi" or ""
-	SecureBoot      *bool               `json:",omitzero"` // observed; nil: not known
-	Health          string              `json:",omitzero"` // as the controller says: "ok", "warning", "critical" or ""
-	BIOS            []BIOSSetting       `json:",omitzero"` // as they were last read, by name
-	Firmware        []FirmwareComponent `json:",omitzero"`
+	ResourceClass   string      `json:",omitzero"`
+	ConductorGroup  string      `json:",omitzero"`
+	Owner           string      `json:",omitzero"`
+	Lessee          string      `json:",omitzero"`
+	LeasedAt        time.Time   `json:",omitzero"` // when Lessee was set, by the store: a lessee sees nothing of before
+	Description     string      `json:",omitzero"`
+	Protected       bool        `json:",omitzero"`
+	ProtectedReason string      `json:",omitzero"`
+	Retired         bool        `json:",omitzero"`
+	RetiredReason   string      `json:",omitzero"`
+	AutomatedClean  *bool       `json:",omitzero"` // nil: the configuration's choice
+	DisablePowerOff bool        `json:",omitzero"`
+	Quarantine      *Quarantine `json:",omitzero"` // nil: none
+	ChassisUUID     string      `json:",omitzero"`
+	ParentNode      string      `json:",omitzero"`
+	Shard           string      `json:",omitzero"`
+	// Blank names the attributes that were set to an empty string: on the API that is not the same as none.
+	Blank          []string            `json:",omitzero"`
+	AllocationUUID string              `json:",omitzero"`
+	NetworkData    map[string]any      `json:",omitzero"`
+	Traits         []string            `json:",omitzero"`
+	RAIDConfig     map[string]any      `json:",omitzero"`
+	TargetRAID     map[string]any      `json:",omitzero"`
+	Interfaces     map[string]string   `json:",omitzero"` // "boot", "power", ... -> name; missing ones take the hardware type's default
+	BootMode       string              `json:",omitzero"` // observed: "bios", "uefi" or ""
+	SecureBoot     *bool               `json:",omitzero"` // observed; nil: not known
+	Health         string              `json:",omitzero"` // as the controller says: "ok", "warning", "critical" or ""
+	BIOS           []BIOSSetting       `json:",omitzero"` // as they were last read, by name
+	Firmware       []FirmwareComponent `json:",omitzero"`
 
 	// Owner conductor, its lease and fencing number (DESIGN: ownership is apart from the short lock).
 	Conductor  string    `json:",omitzero"`

@@ -14,6 +14,8 @@ type Head struct {
 	Owner     string // project; empty: nobody's
 	CreatedAt time.Time
 	UpdatedAt time.Time // zero until the first change
+	// Blank names the attributes that were set to an empty string: on the API that is not the same as none.
+	Blank []string `json:",omitempty"`
 }
 
 // Resource is anything that the store keeps in its table of resources. Meta gives the part that the store fills in; Unique gives

@@ -28,6 +28,9 @@ func appendJSON(b []byte, v any) ([]byte, error) {
 	case json.Number: // that package exact kept: it is what a decoder has read
 		return append(b, x...), nil
 	case Null:
+		if x == Blank {
+			return append(b, '"', '"'), nil
+		}
 		if x == "" {
 			return append(b, "null"...), nil
 		}

@@ -2,19 +2,26 @@ package rest
 
 import (
 	"encoding/json"
+	"slices"
 	"time"
 )
 
 // Null is a string that is JSON null when empty.
 type Null string
 
-// MarshalJSON implements json.Marshaler.
-func (n Null) MarshalJSON() ([]byte, error) {
-	if n == "" {
-		return []byte("null"), nil
+// Blank is the Null that is an empty string in JSON. It is no text that a client could send, and sorts before all that are.
+const Blank Null = "\x00\xff"
+
+// Text gives an attribute as clients see it: Blank when it is empty and its name is among blank.
+func Text(s, name string, blank []string) Null {
+	if s == "" && slices.Contains(blank, name) {
+		return Blank
 	}
-	return marshal(string(n))
+	return Null(s)
 }
+
+// MarshalJSON implements json.Marshaler.
+func (n Null) MarshalJSON() ([]byte, error) { return marshal(n) }
 
 // UnmarshalJSON implements json.Unmarshaler.
 func (n *Null) UnmarshalJSON(b []byte) error {

@@ -147,7 +147,8 @@ func (s *Store) CreateNode(ctx context.Context, n *node.Node) error {
 	if c.Provision == node.None {
 		c.Provision = node.Enroll
 	}
-	c.CreatedAt, c.UpdatedAt, c.Version = s.now(), s.now(), 1
+	c.CreatedAt, c.Version = s.now(), 1
+	c.UpdatedAt = c.CreatedAt
 	if c.ProvisionUpdatedAt.IsZero() {
 		c.ProvisionUpdatedAt = c.CreatedAt
 	}

@@ -84,7 +84,8 @@ func (s *Store) createPort(tx *txn, p *node.Port) error {
 	} else if !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
-	p.CreatedAt, p.UpdatedAt = s.now(), s.now()
+	p.CreatedAt = s.now()
+	p.UpdatedAt = p.CreatedAt
 	if err := oneNetwork(tx, p); err != nil {
 		return err
 	}

@@ -57,10 +57,10 @@ func (s *Handlers) kind() *resource.Kind[node.Allocation, rest.Allocation] {
 		May:       func(c *call.Call, a *node.Allocation) error { return c.MayFor(access.AllocationUpdate, ownedBy(a)) },
 		Patchable: []string{"name", "extra"},
 		Document: func(a *node.Allocation) map[string]any {
-			return map[string]any{"name": document.OrNull(a.Name), "extra": rest.Clone(a.Extra)}
+			return map[string]any{"name": document.Kept(a.Name, "name", a.Blank), "extra": rest.Clone(a.Extra)}
 		},
 		Check: func(_ context.Context, _ *call.Call, was *node.Allocation, d map[string]any) error {
-			if name := document.Text(d, "name"); name != "" && name != was.Name && !document.ValidName(rest.VersionURLNames, name) {
+			if name := document.Text(d, "name"); name != "" && name != was.Name && !document.ValidLabel(rest.VersionURLNames, name) {
 				return rest.BadRequest("Cannot update allocation with invalid name '%s'", name)
 			}
 			properties, err := alloc.Properties(document.Object(d, "extra"))
@@ -74,6 +74,8 @@ func (s *Handlers) kind() *resource.Kind[node.Allocation, rest.Allocation] {
 		},
 		Assign: func(_ *call.Call, a *node.Allocation, d map[string]any) *rest.Error {
 			a.Name, a.Extra = document.Text(d, "name"), document.Object(d, "extra")
+			a.Blank = slices.DeleteFunc(a.Blank, func(name string) bool { return name == "name" })
+			a.Blank = append(a.Blank, document.Blank(d, "name")...)
 			return nil
 		},
 	}
@@ -107,7 +109,7 @@ func ownedBy(a *node.Allocation) access.Object { return access.Object{Owner: a.O
 func show(c *call.Call, a *node.Allocation) rest.Allocation {
 	return rest.Allocation{
 		UUID: a.UUID, CreatedAt: rest.NullTime{Time: a.CreatedAt}, UpdatedAt: rest.NullTime{Time: a.UpdatedAt}, CandidateNodes: a.CandidateNodes,
-		Extra: a.Extra, LastError: rest.Null(a.LastError), Name: rest.Null(a.Name), Owner: rest.Null(a.Owner), ResourceClass: rest.Null(a.ResourceClass),
+		Extra: a.Extra, LastError: rest.Null(a.LastError), Name: rest.Text(a.Name, "name", a.Blank), Owner: rest.Text(a.Owner, "owner", a.Blank), ResourceClass: rest.Null(a.ResourceClass),
 		State: a.State, Traits: a.Traits, Links: rest.Links(c.Base, "allocations/"+a.UUID), NodeUUID: rest.Null(a.NodeUUID),
 	}
 }
@@ -306,22 +308,22 @@ func newAllocation(c *call.Call, k *resource.Kind[node.Allocation, rest.Allocati
 			a.Traits = append(a.Traits, t)
 		}
 	}
+	var err *rest.Error
 	if id, ok := d["uuid"].(string); ok {
-		if !document.IsUUID(id) {
-			return nil, rest.BadRequest("Expected UUID for uuid: %s", id)
+		if a.UUID, err = document.NewUUID(id); err != nil {
+			return nil, err
 		}
-		a.UUID = strings.ToLower(id)
 	}
 	if _, ok := d["owner"]; ok && c.Version < rest.VersionAllocOwner {
 		return nil, rest.NotAcceptable()
 	}
-	a.Name, a.Owner = document.Text(d, "name"), document.Text(d, "owner")
-	if a.Name != "" && !document.ValidName(rest.VersionURLNames, a.Name) {
+	a.Name, a.Owner, a.Blank = document.Text(d, "name"), document.Text(d, "owner"), document.Blank(d, "name", "owner")
+	if a.Name != "" && !document.ValidLabel(rest.VersionURLNames, a.Name) {
 		return nil, rest.BadRequest("Cannot create allocation with invalid name '%s'", a.Name)
 	}
-	var err error
-	if a.Properties, err = alloc.Properties(a.Extra); err != nil {
-		return nil, rest.BadRequest("%s", err)
+	var perr error
+	if a.Properties, perr = alloc.Properties(a.Extra); perr != nil {
+		return nil, rest.BadRequest("%s", perr)
 	}
 	if _, err := alloc.Image(a.Extra); err != nil {
 		return nil, rest.BadRequest("%s", err)

@@ -21,10 +21,9 @@ type Reply struct {
 	Challenge string
 }
 
-// UpdatedAt gives t, or null when nothing has happened after the object was made. The store stamps both times of a new object one
-// after the other, so they may be a moment apart.
+// UpdatedAt gives t, or null when nothing has happened after the object was made: both times of a new object are the same.
 func UpdatedAt(t, created time.Time) rest.NullTime {
-	if t.Sub(created) < 2*time.Millisecond {
+	if t.Equal(created) {
 		return rest.NullTime{}
 	}
 	return rest.NullTime{Time: t}

@@ -5,6 +5,8 @@
 package document
 
 import (
+	"slices"
+
 	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
@@ -50,6 +52,19 @@ func OrNull(s string) any {
 		return nil
 	}
 	return s
+}
+
+// Blank gives those of names that d holds as an empty string, which is not the same as null.
+func Blank(d map[string]any, names ...string) []string {
+	return slices.DeleteFunc(names, func(name string) bool { return d[name] != "" })
+}
+
+// Kept is OrNull for an attribute that is an empty string when it is among blank.
+func Kept(s, name string, blank []string) any {
+	if slices.Contains(blank, name) {
+		return s
+	}
+	return OrNull(s)
 }
 
 // Number gives a whole number; 0 for null and no value.

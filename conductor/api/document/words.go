@@ -1,6 +1,7 @@
 package document
 
 import (
+	_ "embed"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -14,8 +15,19 @@ import (
 
 var customTrait = regexp.MustCompile(`^CUSTOM_[A-Z0-9_]+$`)
 
-// standardTrait admits the names of the os-traits library by their prefixes.
-var standardTrait = regexp.MustCompile(`^(COMPUTE|HW|MISC|OWNER|STORAGE)_[A-Z0-9_]+$`)
+// standardTraits are the names of the os-traits library, one in a line.
+//
+//go:embed traits.txt
+var standardTraits string
+
+// isStandard tells whether a trait is one of standardTraits.
+var isStandard = func() map[string]bool {
+	is := map[string]bool{}
+	for name := range strings.FieldsSeq(standardTraits) {
+		is[name] = true
+	}
+	return is
+}()
 
 // URLName is what names in addresses are made of; hostName is what names were made of before rest.VersionURLNames.
 var (
@@ -39,7 +51,7 @@ func TraitFault(t string) string {
 	if len(t) > 255 {
 		return rest.Shown(t) + " is too long"
 	}
-	if !customTrait.MatchString(t) && !standardTrait.MatchString(t) {
+	if !customTrait.MatchString(t) && !isStandard[t] {
 		return fmt.Sprintf("%s is not valid under any of the given schemas. Possible root cause: %s does not match %s", rest.Shown(t), rest.Shown(t), rest.Repr(customTrait.String()))
 	}
 	return ""
@@ -73,9 +85,30 @@ func Argument(name string, v any) (bool, *rest.Error) {
 // IsUUID tells whether s is a UUID in its usual form.
 func IsUUID(s string) bool { return len(s) == 36 && uuid.Validate(s) == nil }
 
+// UUID reads a UUID as clients may write it, in capitals or without hyphens, and gives the one form in which all are kept.
+func UUID(s string) (string, bool) {
+	if len(s) != 36 && len(s) != 32 {
+		return "", false
+	}
+	id, err := uuid.Parse(s)
+	return id.String(), err == nil
+}
+
+// NewUUID is UUID for what a new resource is to be called.
+func NewUUID(s string) (string, *rest.Error) {
+	id, ok := UUID(s)
+	if !ok {
+		return "", rest.BadRequest("Expected UUID for uuid: %s", s)
+	}
+	return id, nil
+}
+
 // ValidName tells whether a node may be called so.
-func ValidName(v rest.Version, name string) bool {
-	if len(name) > 255 || IsUUID(name) {
+func ValidName(v rest.Version, name string) bool { return !IsUUID(name) && ValidLabel(v, name) }
+
+// ValidLabel tells whether a port group or an allocation may be called so.
+func ValidLabel(v rest.Version, name string) bool {
+	if len(name) > 255 {
 		return false
 	}
 	if v < rest.VersionURLNames {

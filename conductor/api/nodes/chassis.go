@@ -22,7 +22,7 @@ func (s *Handlers) chassis() *resource.Kind[node.Chassis, rest.Chassis] {
 			path := "chassis/" + v.UUID
 			return rest.Chassis{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
-				Description: rest.Null(v.Description), Extra: v.Extra, Links: rest.Links(c.Base, path),
+				Description: rest.Text(v.Description, "description", v.Blank), Extra: v.Extra, Links: rest.Links(c.Base, path),
 				Nodes: [][]rest.Link{rest.Links(c.Base, path+"/nodes")},
 			}
 		},
@@ -31,16 +31,17 @@ func (s *Handlers) chassis() *resource.Kind[node.Chassis, rest.Chassis] {
 		}},
 		Patchable: []string{"description", "extra", "uuid"},
 		Document: func(v *node.Chassis) map[string]any {
-			return map[string]any{"description": document.OrNull(v.Description), "extra": rest.Clone(v.Extra)}
+			return map[string]any{"uuid": v.UUID, "description": document.Kept(v.Description, "description", v.Blank), "extra": rest.Clone(v.Extra)}
 		},
 		Check: func(_ context.Context, _ *call.Call, was *node.Chassis, d map[string]any) error {
-			if id := document.Text(d, "uuid"); was != nil && id != "" && !strings.EqualFold(id, was.UUID) {
+			if was != nil && !strings.EqualFold(document.Text(d, "uuid"), was.UUID) {
 				return rest.BadRequest("Cannot overwrite UUID for an existing Chassis.")
 			}
 			return nil
 		},
 		Assign: func(_ *call.Call, v *node.Chassis, d map[string]any) *rest.Error {
 			v.Description, v.Extra = document.Text(d, "description"), document.Object(d, "extra")
+			v.Blank = document.Blank(d, "description")
 			return nil
 		},
 	}

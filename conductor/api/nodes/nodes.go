@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/document"
@@ -58,7 +60,7 @@ var schema = func() *rest.Schema {
 		Types: []string{"object"}, Closed: true, Required: []string{"driver"},
 		Props: map[string]*rest.Schema{
 			"automated_clean": document.OptionalFlag, "chassis_uuid": document.OptionalText, "conductor_group": document.OptionalText,
-			"console_enabled": document.OptionalFlag, "disable_power_off": document.OptionalFlag, "description": {Types: []string{"string", "null"}, MaxLen: 4096},
+			"boot_mode": {Types: []string{"string", "null"}, MaxLen: 16}, "secure_boot": document.OptionalFlag, "console_enabled": document.OptionalFlag, "disable_power_off": document.OptionalFlag, "description": {Types: []string{"string", "null"}, MaxLen: 4096},
 			"driver": {Types: []string{"string"}}, "driver_info": document.SecretObject, "extra": document.OptionalObject, "instance_info": document.SecretObject,
 			"instance_name": {Types: []string{"string", "null"}, MinLen: 1, MaxLen: 255}, "parent_node": {Types: []string{"string", "null"}, MaxLen: 255},
 			"instance_uuid": document.OptionalText, "lessee": document.OptionalText, "maintenance": document.OptionalFlag, "name": document.OptionalText,
@@ -337,13 +339,15 @@ func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, e
 		n.Provision = node.Available
 	}
 	if id, ok := b["uuid"].(string); ok {
-		if !document.IsUUID(id) {
-			return nil, rest.BadRequest("Expected UUID for uuid: %s", id)
+		if n.UUID, err = document.NewUUID(id); err != nil {
+			return nil, err
 		}
-		n.UUID = strings.ToLower(id)
 	}
 	delete(b, "uuid")
-	if name, ok := b["name"].(string); ok && name != "" {
+	if n.UUID == "" {
+		n.UUID = uuid.NewString() // errors name it
+	}
+	if name, ok := b["name"].(string); ok {
 		if slices.Contains(document.ReservedNames, name) {
 			return nil, rest.BadRequest("The word %q is reserved and can not be used as a node name. Reserved words are: %s.", name, strings.Join(document.ReservedNames, ", "))
 		}
@@ -351,20 +355,16 @@ func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, e
 			return nil, rest.BadRequest("Cannot create node with invalid name '%s'", name)
 		}
 	}
-	if v, ok := b["console_enabled"]; ok && v != nil {
-		if _, err := document.Boolean("console_enabled", v); err != nil {
-			return nil, err
-		}
-		delete(b, "console_enabled") // consoles are switched on by their own call
+	if err := observed(n, b); err != nil {
+		return nil, err
 	}
 	if err := s.assign(n, b); err != nil {
 		return nil, err
 	}
+	// Of a new node these are null when they are empty.
+	n.Blank = slices.DeleteFunc(n.Blank, func(name string) bool { return name == "owner" || name == "resource_class" })
 	if err := checkNetworkData(n.NetworkData); err != nil {
 		return nil, err
-	}
-	if !n.Retired {
-		n.RetiredReason = ""
 	}
 	if err := own(c, n); err != nil {
 		return nil, err
@@ -380,6 +380,25 @@ func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, e
 		Status: http.StatusCreated, Body: item(c, &shown, nil),
 		Location: c.Base + "/v1/nodes/" + n.UUID,
 	}, nil
+}
+
+// observed takes from the document of a new node what no PATCH can set, and what the machine will tell better.
+func observed(n *node.Node, d map[string]any) (err *rest.Error) {
+	if n.ConsoleEnabled, err = document.Flag(d, "console_enabled", false); err != nil {
+		return err
+	}
+	n.BootMode = document.Text(d, "boot_mode")
+	if d["secure_boot"] != nil {
+		on, err := document.Boolean("secure_boot", d["secure_boot"])
+		if err != nil {
+			return err
+		}
+		n.SecureBoot = &on
+	}
+	for _, name := range []string{"boot_mode", "console_enabled", "secure_boot"} {
+		delete(d, name)
+	}
+	return nil
 }
 
 func (s *Handlers) deleteNode(ctx context.Context, c *call.Call) (*call.Reply, error) {

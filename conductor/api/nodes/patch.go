@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/engine/instance"
+	"github.com/ingot-metal/ingot/conductor/exact"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/redact"
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -39,19 +41,15 @@ var kinds = slices.DeleteFunc(slices.Clone(driver.Kinds), func(kind string) bool
 
 // attributes gives the present values of all attributes that can be set, as JSON values of the caller's own.
 func attributes(n *node.Node) map[string]any {
-	text := func(s string) any {
-		if s == "" {
-			return nil
-		}
-		return s
-	}
+	text := document.OrNull
+	blank := func(s, name string) any { return document.Kept(s, name, n.Blank) }
 	d := map[string]any{
-		"automated_clean": nil, "chassis_uuid": text(n.ChassisUUID), "conductor_group": n.ConductorGroup, "description": text(n.Description),
+		"automated_clean": nil, "chassis_uuid": text(n.ChassisUUID), "conductor_group": n.ConductorGroup, "description": blank(n.Description, "description"),
 		"driver": n.Driver, "driver_info": rest.Clone(n.DriverInfo), "extra": rest.Clone(n.Extra), "instance_info": rest.Clone(n.InstanceInfo),
-		"instance_uuid": text(n.InstanceUUID), "lessee": text(n.Lessee), "maintenance": n.Maintenance, "name": text(n.Name),
-		"network_data": rest.Clone(n.NetworkData), "owner": text(n.Owner), "properties": rest.Clone(n.Properties), "protected": n.Protected,
-		"protected_reason": text(n.ProtectedReason), "resource_class": text(n.ResourceClass), "retired": n.Retired,
-		"retired_reason": text(n.RetiredReason), "shard": text(n.Shard), "disable_power_off": n.DisablePowerOff,
+		"instance_uuid": text(n.InstanceUUID), "lessee": blank(n.Lessee, "lessee"), "maintenance": n.Maintenance, "name": text(n.Name),
+		"network_data": rest.Clone(n.NetworkData), "owner": blank(n.Owner, "owner"), "properties": rest.Clone(n.Properties), "protected": n.Protected,
+		"protected_reason": blank(n.ProtectedReason, "protected_reason"), "resource_class": blank(n.ResourceClass, "resource_class"), "retired": n.Retired,
+		"retired_reason": blank(n.RetiredReason, "retired_reason"), "shard": blank(n.Shard, "shard"), "disable_power_off": n.DisablePowerOff,
 		"instance_name": text(n.InstanceName), "parent_node": text(n.ParentNode),
 	}
 	if n.AutomatedClean != nil {
@@ -94,7 +92,7 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	}
 	n.Interfaces = nil
 	for _, kind := range kinds {
-		if name := text(kind + "_interface"); name != "" {
+		if name, ok := d[kind+"_interface"].(string); ok {
 			if n.Interfaces == nil {
 				n.Interfaces = map[string]string{}
 			}
@@ -112,14 +110,16 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 		}
 		return rest.BadRequest("Could not find the following interface in the 'ironic.hardware.interfaces.%s' entrypoint: %s. Valid interfaces are %s.", wrong.Kind, wrong.Name, rest.Repr(valid))
 	}
-	if ch := text("chassis_uuid"); ch != "" && !document.IsUUID(ch) {
+	if ch, ok := d["chassis_uuid"].(string); ok && !document.IsUUID(ch) {
 		return rest.BadRequest("Expected UUID for chassis_uuid: %s", ch)
 	}
 	n.ChassisUUID = strings.ToLower(text("chassis_uuid"))
-	if in := text("instance_uuid"); in != "" && !document.IsUUID(in) {
-		return rest.BadRequest("Expected UUID for instance_uuid: %s", in)
+	n.InstanceUUID = ""
+	if in, ok := d["instance_uuid"].(string); ok {
+		if n.InstanceUUID, ok = document.UUID(in); !ok {
+			return rest.BadRequest("Expected UUID for instance_uuid: %s", in)
+		}
 	}
-	n.InstanceUUID = strings.ToLower(text("instance_uuid"))
 	n.Name, n.Description, n.Owner, n.Lessee = text("name"), text("description"), text("owner"), text("lessee")
 	n.ResourceClass, n.Shard, n.ParentNode = text("resource_class"), text("shard"), text("parent_node")
 	// Hints that no agent understands are refused while somebody is looking. Stored ones don't stand in the way of other changes.
@@ -128,6 +128,11 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 			if _, err := instance.RootDeviceHints(v); err != nil {
 				return rest.BadRequest("%s: %s", name, err)
 			}
+		}
+	}
+	if p := object("properties"); !reflect.DeepEqual(p, n.Properties) {
+		if err := checkSizes(n.UUID, p); err != nil {
+			return err
 		}
 	}
 	called := n.InstanceInfo[displayName]
@@ -142,7 +147,43 @@ func (s *Handlers) assign(n *node.Node, d map[string]any) *rest.Error {
 	n.Maintenance, n.Protected, n.Retired = flag("maintenance"), flag("protected"), flag("retired")
 	n.DisablePowerOff = flag("disable_power_off")
 	n.ProtectedReason, n.RetiredReason = text("protected_reason"), text("retired_reason")
+	n.Blank = document.Blank(d, "description", "lessee", "owner", "protected_reason", "resource_class", "retired_reason", "shard")
 	return err
+}
+
+// sizes are the properties that schedulers count with.
+var sizes = []string{"local_gb", "cpus", "memory_mb"}
+
+// wholeNumber is a text that stands for an integer of at least 0.
+var wholeNumber = regexp.MustCompile(`^\s*(\+?[0-9]+(_[0-9]+)*|-0+)\s*$`)
+
+// checkSizes refuses sizes that no scheduler can read. Fractions and booleans are taken for the integers that Ironic makes of them.
+func checkSizes(uuid string, properties map[string]any) *rest.Error {
+	var bad []string
+	for _, name := range sizes {
+		v := properties[name]
+		switch x := exact.Plain(v).(type) {
+		case nil, bool:
+			continue
+		case float64:
+			if x > -1 {
+				continue
+			}
+		case string:
+			if wholeNumber.MatchString(x) {
+				continue
+			}
+			if len(x) < 80 {
+				bad = append(bad, name+"="+x)
+				continue
+			}
+		}
+		bad = append(bad, name+"="+rest.Shown(v))
+	}
+	if len(bad) > 0 {
+		return rest.BadRequest("The following properties for node %s should be non-negative integers, but provided values are: %s", uuid, strings.Join(bad, ", "))
+	}
+	return nil
 }
 
 // displayName is where Nova keeps the name of the instance, in instance_info.
@@ -210,6 +251,9 @@ func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, er
 	n, nerr := s.find.Node(ctx, c)
 	if nerr != nil {
 		return nil, nerr
+	}
+	if name, set := patch.Value("name"); set && (name == nil || name == "") { // it is taken away by "remove" only
+		return nil, rest.BadRequest("Node %s: Cannot change name to invalid name '%s'", c.Path["node"], map[bool]string{true: "None"}[name == nil])
 	}
 	n, nerr = s.store.UpdateNode(ctx, n.UUID, func(n *node.Node) error {
 		if err := mayPatch(c, n, patch); err != nil {
@@ -289,6 +333,12 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 		}
 	}
 	if slices.Contains(roots, "network_data") { // what is stored already does not stand in the way of other changes
+		switch sent, set := patch.Value("network_data"); { // an empty document is none; it is taken away by "remove" only
+		case set && sent == nil:
+			return rest.BadRequest("Invalid network_data: None is not of type 'object'")
+		case set && len(n.NetworkData) == 0:
+			return rest.BadRequest("Invalid network_data: 'links' is a required property")
+		}
 		if err := checkNetworkData(n.NetworkData); err != nil {
 			return err
 		}

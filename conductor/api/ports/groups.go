@@ -32,7 +32,7 @@ func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 			return rest.Portgroup{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
 				Address: rest.Null(v.Address), Category: rest.Null(v.Category), DynamicPortgroup: v.DynamicPortgroup, Extra: v.Extra,
-				InternalInfo: v.InternalInfo, Mode: v.Mode, Name: rest.Null(v.Name), NodeUUID: v.NodeUUID,
+				InternalInfo: v.InternalInfo, Mode: v.Mode, Name: rest.Text(v.Name, "name", v.Blank), NodeUUID: v.NodeUUID,
 				PhysicalNetwork: rest.Null(v.PhysicalNetwork), Properties: v.Properties, StandalonePortsSupported: v.StandalonePortsSupported,
 				Links: rest.Links(c.Base, path), Ports: rest.Links(c.Base, path+"/ports"),
 			}
@@ -47,7 +47,7 @@ func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 		Document: func(v *node.Portgroup) map[string]any {
 			return map[string]any{
 				"address": document.OrNull(v.Address), "category": document.OrNull(v.Category), "extra": rest.Clone(v.Extra), "mode": v.Mode,
-				"name": document.OrNull(v.Name), "node_uuid": v.NodeUUID, "physical_network": document.OrNull(v.PhysicalNetwork),
+				"name": document.Kept(v.Name, "name", v.Blank), "node_uuid": v.NodeUUID, "physical_network": document.OrNull(v.PhysicalNetwork),
 				"properties": rest.Clone(v.Properties), "standalone_ports_supported": v.StandalonePortsSupported,
 			}
 		},
@@ -85,6 +85,7 @@ func assignPortgroup(_ *call.Call, v *node.Portgroup, d map[string]any) *rest.Er
 	}
 	v.NodeUUID, v.Name, v.Address, v.Mode = document.Text(d, "node_uuid"), document.Text(d, "name"), document.Text(d, "address"), document.Text(d, "mode")
 	v.Category, v.PhysicalNetwork = document.Text(d, "category"), document.Text(d, "physical_network")
+	v.Blank = document.Blank(d, "name")
 	v.Extra, v.Properties, v.StandalonePortsSupported = document.Object(d, "extra"), document.Object(d, "properties"), standalone
 	if v.Mode == "" {
 		v.Mode = defaultMode
@@ -95,7 +96,7 @@ func assignPortgroup(_ *call.Call, v *node.Portgroup, d map[string]any) *rest.Er
 // checkPortgroup looks at a port group that is to be: at its node, its name, and at its ports when it is not new.
 func (s *Handlers) checkPortgroup(ctx context.Context, c *call.Call, was *node.Portgroup, d map[string]any) error {
 	name := document.Text(d, "name")
-	bad := name != "" && !document.ValidName(c.Version, name)
+	bad := name != "" && !document.ValidLabel(c.Version, name)
 	if err := document.MAC(d, "address"); err != nil {
 		return err
 	}

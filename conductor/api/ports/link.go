@@ -33,8 +33,8 @@ var linkKinds = [][]string{
 	append([]string{"port_id"}, vtepKeys...),
 }
 
-// datapathID is the name of a switch in OpenFlow: eight bytes.
-var datapathID = regexp.MustCompile(`^([0-9a-fA-F]{2}:){7}[0-9a-fA-F]{2}$`)
+// datapathID is the name of a switch in OpenFlow: eight bytes, with colons between them or without.
+var datapathID = regexp.MustCompile(`^(([0-9a-fA-F]{2}:){7}[0-9a-fA-F]{2}|[0-9a-fA-F]{16})$`)
 
 // checkLink wants a whole link, or an empty object, or one that says that nobody manages the switch, and writes the switch's address
 // as it is stored. was is the port before; a link that stays as it was is left alone, whatever the version knows.

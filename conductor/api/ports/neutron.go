@@ -40,6 +40,11 @@ func (s *Handlers) postEvents(_ context.Context, c *call.Call) (*call.Reply, err
 				return nil, rest.BadRequest("Schema error for evts: %s is not a 'mac-address'", rest.Shown(mac))
 			}
 		}
+		for _, name := range []string{"device_id", "binding:host_id"} {
+			if id, ok := event[name].(string); ok && !document.IsUUID(id) {
+				return nil, rest.BadRequest("Expected UUID for %s: %s", name, id)
+			}
+		}
 		s.log.Debug("event of the network service", "event", event["event"], "port", event["port_id"], "status", event["status"])
 	}
 	return call.NoContent(), nil

@@ -328,13 +328,6 @@ func (s *Handlers) checkPort(ctx context.Context, c *call.Call, was *node.Port, 
 	if err := checkLink(c.Version, was, link); err != nil {
 		return err
 	}
-	smart, err := document.Flag(d, "is_smartnic", false)
-	if err != nil {
-		return err
-	}
-	if smart && (was == nil || !was.IsSmartNIC) && (link["port_id"] == nil || link["hostname"] == nil) {
-		return rest.BadRequest("Smart NIC port must have port_id and hostname in local_link_connection")
-	}
 	if network, ok := d["physical_network"].(string); ok && network == "" {
 		return rest.BadRequest("A non-empty value is required when setting physical_network")
 	}
@@ -342,8 +335,8 @@ func (s *Handlers) checkPort(ctx context.Context, c *call.Call, was *node.Port, 
 	if err != nil {
 		return err
 	}
-	id := document.Text(d, "portgroup_uuid")
-	if id == "" {
+	id, ok := d["portgroup_uuid"].(string)
+	if !ok {
 		return nil
 	}
 	if !document.IsUUID(id) {
@@ -445,11 +438,10 @@ func (s *Handlers) createPort(ctx context.Context, c *call.Call) (*call.Reply, e
 		return nil, nerr
 	}
 	p := &node.Port{}
-	if id := document.Text(d, "uuid"); id != "" {
-		if !document.IsUUID(id) {
-			return nil, rest.BadRequest("Expected UUID for uuid: %s", id)
+	if id, ok := d["uuid"].(string); ok {
+		if p.UUID, err = document.NewUUID(id); err != nil {
+			return nil, err
 		}
-		p.UUID = strings.ToLower(id)
 	}
 	if err := s.checkPort(ctx, c, nil, n, d); err != nil {
 		return nil, err
@@ -513,6 +505,9 @@ func (s *Handlers) patchPort(ctx context.Context, c *call.Call) (*call.Reply, er
 	return nil, rest.Conflict("Port %s is being changed by others all the time; try again.", c.Path["port"])
 }
 
+// errSame ends a change of a port that changes nothing, so that nothing is written.
+var errSame = errors.New("the port is so already")
+
 // patchPortOnce applies a patch to the port as it is now. What was checked is what is changed, or ErrChanged.
 func (s *Handlers) patchPortOnce(ctx context.Context, c *call.Call, patch *rest.Patch) (*node.Port, error) {
 	was, err := s.Port(ctx, c)
@@ -548,15 +543,23 @@ func (s *Handlers) patchPortOnce(ctx context.Context, c *call.Call, patch *rest.
 	if err := checkPortChange(c, was, owner, patch, d); err != nil {
 		return nil, err
 	}
-	return s.store.UpdatePort(ctx, was.UUID, func(p *node.Port) error {
-		if !reflect.DeepEqual(portDocument(p), portDocument(was)) {
+	p, err := s.store.UpdatePort(ctx, was.UUID, func(p *node.Port) error {
+		before := portDocument(p)
+		if !reflect.DeepEqual(before, portDocument(was)) {
 			return resource.ErrChanged
 		}
 		if err := assignPort(p, d); err != nil {
 			return err
 		}
+		if reflect.DeepEqual(before, portDocument(p)) {
+			return errSame
+		}
 		return nil
 	})
+	if errors.Is(err, errSame) {
+		return was, nil
+	}
+	return p, err
 }
 
 // checkPortChange refuses what the node's state does not allow. d is what the port is to become.

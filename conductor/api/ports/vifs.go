@@ -125,32 +125,19 @@ func (s *Handlers) attachVIF(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, rest.BadRequest("Schema error for vif: %s", fault)
 	}
 	id := b["id"].(string)
-	if !document.URLName.MatchString(id) {
-		return nil, rest.BadRequest("Expected UUID or name for id: %s", id)
-	}
-	wanted := ""
-	if c.Version >= rest.VersionVIFPort {
-		_, port := b["port_uuid"]
-		_, group := b["portgroup_uuid"]
-		if port && group {
-			return nil, rest.BadRequest("Cannot specify both port_uuid and portgroup_uuid")
-		}
-		for name := range map[string]bool{"port_uuid": port, "portgroup_uuid": group} {
-			v, ok := b[name]
-			if !ok {
-				continue
-			}
-			if wanted, _ = v.(string); !document.IsUUID(wanted) {
-				return nil, rest.BadRequest("Expected UUID for %s: %v", name, v)
-			}
-		}
+	if err := checkVIF("id", id); err != nil {
+		return nil, err
 	}
 	n, nerr := s.find.Free(ctx, c)
 	if nerr != nil {
 		return nil, nerr
 	}
 	if !s.plugsVIFs(n) {
-		return call.NoContent(), nil
+		return call.NoContent(), nil // nor does anybody look where it should be plugged
+	}
+	wanted, err := wantedCarrier(c, b)
+	if err != nil {
+		return nil, err
 	}
 	s.attaching.Lock() // one at a time: a VIF is on one port
 	defer s.attaching.Unlock()
@@ -173,7 +160,40 @@ func (s *Handlers) attachVIF(ctx context.Context, c *call.Call) (*call.Reply, er
 	return call.NoContent(), nil
 }
 
+// wantedCarrier reads which port or port group a VIF is to be on; "" leaves the choice to us.
+func wantedCarrier(c *call.Call, vif map[string]any) (uuid string, _ *rest.Error) {
+	if c.Version < rest.VersionVIFPort {
+		return "", nil
+	}
+	_, port := vif["port_uuid"]
+	_, group := vif["portgroup_uuid"]
+	if port && group {
+		return "", rest.BadRequest("Cannot specify both port_uuid and portgroup_uuid")
+	}
+	for _, name := range []string{"port_uuid", "portgroup_uuid"} {
+		v, ok := vif[name]
+		if !ok {
+			continue
+		}
+		if uuid, _ = v.(string); !document.IsUUID(uuid) {
+			return "", rest.BadRequest("Expected UUID for %s: %s", name, rest.Shown(v))
+		}
+	}
+	return uuid, nil
+}
+
+// checkVIF refuses what can't be the name of a VIF.
+func checkVIF(argument, id string) *rest.Error {
+	if len(id) > 255 || !document.URLName.MatchString(id) {
+		return rest.BadRequest("Expected UUID or name for %s: %s", argument, id)
+	}
+	return nil
+}
+
 func (s *Handlers) detachVIF(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := checkVIF("vif_id", c.Path["vif"]); err != nil {
+		return nil, err
+	}
 	n, err := s.find.Free(ctx, c)
 	if err != nil {
 		return nil, err

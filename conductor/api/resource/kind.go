@@ -316,10 +316,9 @@ func (k *Kind[T, R]) create(ctx context.Context, c *call.Call) (*call.Reply, err
 	}
 	v := new(T)
 	if id, ok := d["uuid"].(string); ok {
-		if !document.IsUUID(id) {
-			return nil, rest.BadRequest("Expected UUID for uuid: %s", id)
+		if head(v).UUID, err = document.NewUUID(id); err != nil {
+			return nil, err
 		}
-		head(v).UUID = strings.ToLower(id)
 	}
 	if k.Check != nil {
 		if err := k.Check(ctx, c, nil, d); err != nil {
