@@ -246,7 +246,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		return &call.Reply{Status: http.StatusOK}, nil
 	}
 	path, ours := normalise(r.URL.EscapedPath())
-	rt, values, missing := s.routes.find(r.Method, path)
+	version, ranged, verr := rest.Negotiate(r.Header, s.cfg.MaxVersion)
+	query := r.URL.RawQuery
+	if !ours && verr == nil {
+		path, query = s.routes.usual(r.Method, version, path, query)
+	}
+	method := r.Method
+	if method == http.MethodHead && len(path) == 0 { // the root alone is asked for so, by what watches over servers
+		method = http.MethodGet
+	}
+	rt, values, missing := s.routes.find(method, path)
 	who := access.Anybody()
 	if missing != nil || rt.Access != call.Public {
 		a, refused, err := s.authenticate(r)
@@ -260,20 +269,19 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		c.Mixed = rt.Query == call.Members
 	}
 	if len(path) > 0 && !ours {
-		v, ranged, err := rest.Negotiate(r.Header, s.cfg.MaxVersion)
 		if ranged {
 			w.Header().Set(rest.MinVersionHeader, rest.MinVersion.String())
 			w.Header().Set(rest.MaxVersionHeader, s.cfg.MaxVersion.String())
 		}
-		if err != nil {
-			return nil, err
+		if verr != nil {
+			return nil, verr
 		}
-		w.Header().Set(rest.VersionHeader, v.String())
+		w.Header().Set(rest.VersionHeader, version.String())
 		w.Header().Set("Vary", rest.VersionHeader+", "+rest.ServiceHeader)
-		if v >= rest.VersionRequestID {
+		if version >= rest.VersionRequestID {
 			w.Header().Set("X-OpenStack-Request-Id", id)
 		}
-		c.Version = v
+		c.Version = version
 	}
 	if missing != nil {
 		if missing.Status == http.StatusMethodNotAllowed {
@@ -288,7 +296,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		return nil, rest.Routing(http.StatusNotAcceptable, "The answers of this API are application/json, which the Accept header excludes.")
 	}
 	var err *rest.Error
-	if c.Query, err = parseQuery(r.URL.RawQuery, rest.Repr); err != nil {
+	if c.Query, err = parseQuery(query, rest.Repr); err != nil {
 		return nil, err
 	}
 	if rt.Access != call.Public {
@@ -301,7 +309,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 		}
 	}
 	var raw []byte
-	if r.Method != http.MethodGet {
+	if rt.Method != http.MethodGet {
 		most := int64(maxBody)
 		if rt.Body > 0 {
 			most = rt.Body
@@ -320,7 +328,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			r.Body = io.NopCloser(body)
 		default:
 			if raw, err = readBody(body); err == nil && raw != nil && isForm(r) {
-				c.Query, err = withForm(r.URL.RawQuery, raw)
+				c.Query, err = withForm(query, raw)
 				raw = nil
 			}
 			if err == nil {

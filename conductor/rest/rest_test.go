@@ -237,7 +237,13 @@ func TestNegotiate(t *testing.T) {
 		{"another major", []string{"2.1"}, nil, 0, true},
 		{"nonsense", []string{"one"}, nil, 0, false},
 		{"nonsense for all", nil, []string{"baremetal"}, 1, true},
-		{"long", []string{"1.99999999999999999999"}, nil, 0, false},
+		{"long", []string{"1.99999999999999999999"}, nil, 0, true},
+		{"long major", []string{"99999999999999999999.1"}, nil, 0, true},
+		{"negative", []string{"1.-1"}, nil, 0, true},
+		{"zeros", []string{"01.05"}, nil, 5, true},
+		{"blanks", []string{"1. 5"}, nil, 5, true},
+		{"empty", []string{""}, nil, 1, true},
+		{"three numbers", []string{"1.2.3"}, nil, 0, false},
 	} {
 		h := http.Header{}
 		for _, v := range c.own {

@@ -122,7 +122,8 @@ func (v Version) String() string { return "1." + strconv.Itoa(int(v)) }
 // The names of the headers that each request has, as net/http keeps them.
 var versionKey, serviceKey = http.CanonicalHeaderKey(VersionHeader), http.CanonicalHeaderKey(ServiceHeader)
 
-var versionText = regexp.MustCompile(`^(\d{1,9})\.(\d{1,9})$`)
+// versionText is what can be read as a version, however large its numbers are.
+var versionText = regexp.MustCompile(`^\s*([+-]?\d+)\s*\.\s*([+-]?\d+)\s*$`)
 
 // Negotiate reads the version a client asks for, of which newest is the newest on offer: none is 1.1, "latest" the newest. The
 // header of all of OpenStack counts before Ironic's own. The error is what to answer. ranged tells whether that answer carries the
@@ -152,16 +153,19 @@ func Negotiate(h http.Header, newest Version) (v Version, ranged bool, err *Erro
 	if m == nil {
 		return 0, false, Routing(http.StatusNotAcceptable, "Invalid value for "+VersionHeader+" header")
 	}
-	minor, _ := strconv.Atoi(m[2]) // at most nine digits
+	major, _ := strconv.Atoi(m[1]) // what is too large becomes the largest number, which is no version either
+	minor, _ := strconv.Atoi(m[2])
+	if len(header) > 40 {
+		header = header[:40] + "..."
+	}
 	offered := fmt.Sprintf("not supported by this service. The supported version range is: [%s, %s].", MinVersion, newest)
-	if m[1] != "1" {
+	if major != 1 {
 		return 0, true, Routing(http.StatusNotAcceptable, fmt.Sprintf("Mutually exclusive versions requested. Version %s requested but %s", header, offered))
 	}
-	v = Version(minor)
-	if v < MinVersion || v > newest {
+	if minor < int(MinVersion) || minor > int(newest) {
 		return 0, true, Routing(http.StatusNotAcceptable, fmt.Sprintf("Version %s was requested but the minor version is %s", header, offered))
 	}
-	return v, true, nil
+	return Version(minor), true, nil
 }
 
 // StateFor gives the name of a provision state (or target) as clients of version v know it; "" is null.

@@ -132,15 +132,8 @@ func (s *Handlers) Routes() []call.Route {
 				return s.deleteAllocation(ctx, c, a, k.Missing(c.Path[k.Param]))
 			}
 		}
-		if since := map[string]rest.Version{http.MethodPost: k.Since, http.MethodDelete: k.Since, http.MethodPatch: rest.VersionPatchAlloc}[r.Method]; since > 0 {
-			handle := r.Handle
-			r.Since, r.Hidden = 0, false
-			r.Handle = func(ctx context.Context, c *call.Call) (*call.Reply, error) {
-				if c.Version < since {
-					return nil, rest.Routing(http.StatusMethodNotAllowed, "")
-				}
-				return handle(ctx, c)
-			}
+		if r.Barred = r.Method != http.MethodGet; r.Method == http.MethodPatch {
+			r.Since = rest.VersionPatchAlloc
 		}
 	}
 	return append(rs,

@@ -16,10 +16,12 @@ type Route struct {
 	Since  rest.Version // first microversion that has it; 0: all
 	// Hidden: below Since the route is not there (404), else it is not acceptable (406). Ironic has both kinds.
 	Hidden bool
+	Barred bool  // below Since the method is not allowed (405)
 	Query  Query // what may be in the query; the zero value: nothing
 	Body   int64 // how large a body may be; 0: 1 MiB
 	Form   bool  // the body is nobody's JSON: it is left unread
 	Parts  bool  // the handler reads the body itself, and no more of it than it needs
+	Fields bool  // shows one object, of which ?fields= chooses fields
 	Stream bool  // answers with a stream of events rather than JSON
 	Handle func(ctx context.Context, c *Call) (*Reply, error)
 }
@@ -51,6 +53,9 @@ const (
 
 // TooNew is the answer in versions that do not have the route yet.
 func (r *Route) TooNew() *rest.Error {
+	if r.Barred {
+		return rest.Routing(http.StatusMethodNotAllowed, "")
+	}
 	collection, _, _ := strings.Cut(strings.TrimPrefix(r.Path, "/v1/"), "/")
 	if name := refusals[collection]; name != "" {
 		return rest.Routing(http.StatusNotFound, "The API version does not allow "+name)

@@ -39,10 +39,10 @@ func (s *Handlers) Routes() []call.Route {
 		{Method: http.MethodGet, Path: "/", Access: call.Public, Handle: s.getRoot},
 		{Method: http.MethodGet, Path: "/v1", Access: call.Public, Handle: s.getV1},
 		{Method: http.MethodGet, Path: "/v1/drivers", Access: call.Read, Query: call.Named, Handle: s.listDrivers},
-		{Method: http.MethodGet, Path: "/v1/drivers/{driver}", Access: call.Read, Query: call.Named, Handle: s.getDriver},
+		{Method: http.MethodGet, Path: "/v1/drivers/{driver}", Access: call.Read, Query: call.Named, Fields: true, Handle: s.getDriver},
 		{Method: http.MethodGet, Path: "/v1/drivers/{driver}/properties", Access: call.Read, Handle: s.getDriverProperties},
 		{Method: http.MethodGet, Path: "/v1/conductors", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Handle: s.listConductors},
-		{Method: http.MethodGet, Path: "/v1/conductors/{conductor}", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Handle: s.getConductor},
+		{Method: http.MethodGet, Path: "/v1/conductors/{conductor}", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Fields: true, Handle: s.getConductor},
 		{Method: http.MethodGet, Path: "/v1/shards", Access: call.Read, Since: rest.VersionShards, Hidden: true, Handle: s.listShards},
 	}
 }

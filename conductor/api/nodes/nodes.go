@@ -86,7 +86,7 @@ func (s *Handlers) Routes() []call.Route {
 		call.Route{Method: post, Path: "/v1/nodes", Access: call.Write, Handle: s.createNode},
 		call.Route{Method: del, Path: "/v1/nodes", Access: call.Write, Handle: missing("node_ident")},
 		call.Route{Method: get, Path: "/v1/nodes/detail", Access: call.Read, Query: call.Named, Handle: s.listNodesDetail},
-		call.Route{Method: get, Path: "/v1/nodes/{node}", Access: call.Read, Query: call.Named, Handle: s.getNode},
+		call.Route{Method: get, Path: "/v1/nodes/{node}", Access: call.Read, Query: call.Named, Fields: true, Handle: s.getNode},
 		call.Route{Method: patch, Path: "/v1/nodes/{node}", Access: call.Write, Query: call.Named, Handle: s.patchNode},
 		call.Route{Method: del, Path: "/v1/nodes/{node}", Access: call.Write, Handle: s.deleteNode},
 	)

@@ -343,6 +343,12 @@ func (s *Handlers) applyPatch(ctx context.Context, c *call.Call, n *node.Node, p
 			return err
 		}
 	}
+	used := s.drivers.Interfaces(&was)
+	roots = slices.DeleteFunc(roots, func(root string) bool { // an interface may be "changed" to what it is in every state
+		kind, isInterface := strings.CutSuffix(root, "_interface")
+		v, set := patch.Value(root)
+		return isInterface && set && !patch.Removes(root) && v == used[kind]
+	})
 	return checkChange(c, &was, n, roots)
 }
 

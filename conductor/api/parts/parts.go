@@ -55,10 +55,10 @@ func (s *Handlers) Routes() []call.Route {
 	const get, post, put, del = http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete
 	rs := []call.Route{
 		{Method: get, Path: "/v1/nodes/{node}/traits", Access: call.Read, Since: rest.VersionTraits, Handle: s.listTraits},
-		{Method: put, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Handle: s.setTraits},
-		{Method: del, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Handle: s.clearTraits},
-		{Method: put, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Handle: s.addTrait},
-		{Method: del, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Handle: s.removeTrait},
+		{Method: put, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Barred: true, Handle: s.setTraits},
+		{Method: del, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Hidden: true, Handle: s.clearTraits},
+		{Method: put, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Barred: true, Handle: s.addTrait},
+		{Method: del, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Hidden: true, Handle: s.removeTrait},
 		{Method: get, Path: "/v1/nodes/{node}/history", Access: call.Read, Query: call.Named, Since: rest.VersionHistory, Hidden: true, Handle: s.listHistory},
 		{Method: get, Path: "/v1/nodes/{node}/history/{event}", Access: call.Read, Since: rest.VersionHistory, Hidden: true, Handle: s.getHistory},
 		{Method: get, Path: "/v1/nodes/{node}/inventory", Access: call.Read, Since: rest.VersionInventory, Hidden: true, Handle: s.getInventory},

@@ -62,7 +62,7 @@ func (s *Handlers) Routes() []call.Route {
 		call.Route{Method: get, Path: "/v1/ports", Access: call.Read, Query: call.Named, Handle: s.listPorts},
 		call.Route{Method: post, Path: "/v1/ports", Access: call.Write, Handle: s.createPort},
 		call.Route{Method: get, Path: "/v1/ports/detail", Access: call.Read, Query: call.Named, Handle: s.listPortsDetail},
-		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Query: call.Named, Handle: s.getPort},
+		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Query: call.Named, Fields: true, Handle: s.getPort},
 		call.Route{Method: patch, Path: "/v1/ports/{port}", Access: call.Write, Handle: s.patchPort},
 		call.Route{Method: del, Path: "/v1/ports/{port}", Access: call.Write, Handle: s.deletePort},
 		call.Route{Method: post, Path: "/v1/events", Access: call.Admin, Since: rest.VersionEvents, Hidden: true, Handle: s.postEvents},

@@ -74,7 +74,7 @@ func (k *Kind[T, R]) Routes() []call.Route {
 			return k.List(ctx, c, k.Path, false, "", nil)
 		}},
 		{Method: http.MethodPost, Path: all, Access: k.Write, Handle: k.create},
-		{Method: http.MethodGet, Path: one, Access: call.Read, Query: call.Named, Handle: k.get},
+		{Method: http.MethodGet, Path: one, Access: call.Read, Query: call.Named, Fields: k.Since < rest.VersionChildren, Handle: k.get},
 		{Method: http.MethodPatch, Path: one, Access: k.Write, Handle: k.patch},
 		{Method: http.MethodDelete, Path: one, Access: k.Write, Handle: k.delete},
 	}

@@ -33,18 +33,7 @@ func New(st tables) *Handlers { return &Handlers{store: st} }
 func (s *Handlers) Routes() []call.Route {
 	rs := append(s.templates().Routes(), s.runbooks().Routes()...)
 	for i := range rs {
-		r := &rs[i]
-		if r.Method == http.MethodGet {
-			continue
-		}
-		since, handle := r.Since, r.Handle
-		r.Since, r.Hidden = 0, false
-		r.Handle = func(ctx context.Context, c *call.Call) (*call.Reply, error) {
-			if c.Version < since {
-				return nil, rest.Routing(http.StatusMethodNotAllowed, "")
-			}
-			return handle(ctx, c)
-		}
+		rs[i].Barred = rs[i].Method != http.MethodGet
 	}
 	return rs
 }
