@@ -1,6 +1,7 @@
 """Walks through every subcommand of `openstack baremetal`, in one process because the client starts slowly.
 
-The endpoint is the only argument. What the client has is asked of the client: a command that is neither walked nor excused fails the walk.
+The endpoint is the only argument. What the client has is asked of the client: a command that did not succeed once, and is not said to be refused,
+fails the walk.
 """
 import contextlib
 import io
@@ -16,10 +17,10 @@ from ironicclient.v1 import utils
 from openstackclient import shell
 
 GROUP = "openstack.baremetal.v1"
-# Commands that are not walked, each with its reason.
-EXCUSED = {}
+# Commands that fake hardware refuses, in Ironic with the same words; fails() below holds them.
+REFUSED = {"baremetal driver passthru call", "baremetal node inject nmi"}
 
-walked = set()
+succeeded, refused = set(), set()
 commands = sorted({e.name.replace("_", " ") for d in metadata.distributions() for e in d.entry_points if e.group == GROUP})
 names = {tuple(c.split()): c for c in commands}
 
@@ -30,7 +31,7 @@ def start(args):
     known = [n for n in names if words[:len(n)] == n]
     if not known:
         sys.exit(f"the client has no command {' '.join(args)}")
-    walked.add(names[max(known, key=len)])
+    name = names[max(known, key=len)]
     for handler in list(logging.getLogger().handlers):
         logging.getLogger().removeHandler(handler)
     out, err = io.StringIO(), io.StringIO()
@@ -39,6 +40,7 @@ def start(args):
             status = shell.OpenStackShell().run(list(words))
         except SystemExit as e:
             status = e.code
+    (refused if status else succeeded).add(name)
     return status, out.getvalue(), err.getvalue()
 
 
@@ -249,7 +251,7 @@ with tempfile.NamedTemporaryFile("w", suffix=".json") as f:
 check("nodes", [n["Name"] for n in show("node", "list")], ["n2"])
 check("ports", [p["Address"] for p in show("port", "list")], ["52:54:00:00:00:0c"])
 
-missed = set(commands) - walked
-if missed != set(EXCUSED):
-    sys.exit(f"not walked and without a reason: {sorted(missed - set(EXCUSED))}; excused for nothing: {sorted(set(EXCUSED) - missed)}")
-print(f"{len(walked)} of {len(commands)} subcommands walked")
+for what, have, want in (("did not succeed", set(commands) - succeeded, REFUSED), ("were not refused", REFUSED - refused, set())):
+    if have != want:
+        sys.exit(f"commands that {what}: {sorted(have)}, want {sorted(want)}")
+print(f"{len(succeeded)} of {len(commands)} subcommands succeeded, {len(REFUSED)} are refused")
