@@ -61,6 +61,7 @@ func (d *Driver) do(ctx context.Context, op string, mode repetition, f func(cont
 	defer d.mu.Unlock()
 	start := time.Now()
 	wait := firstWait
+	var busy *power.Error // what the controller said when it last said anything
 	for lost := 0; ; {
 		s, err := d.open(ctx, start)
 		if err == nil {
@@ -72,6 +73,12 @@ func (d *Driver) do(ctx context.Context, op string, mode repetition, f func(cont
 		var pe *power.Error
 		if !errors.As(err, &pe) {
 			pe = classify(err)
+		}
+		if pe.Kind == power.Busy {
+			busy = pe
+		}
+		if ctx.Err() != nil && busy != nil && pe.Kind == power.Unreachable {
+			pe = busy // only the time for the newest answer was short
 		}
 		pe.Op, pe.Addr = op, d.opt.addr
 		if ctx.Err() != nil {
@@ -95,6 +102,9 @@ func (d *Driver) do(ctx context.Context, op string, mode repetition, f func(cont
 		}
 		d.log.Debug("trying again", "op", op, "err", err, "wait", wait)
 		if !sleep(ctx, wait) {
+			if busy != nil {
+				return busy
+			}
 			return pe
 		}
 		wait = min(2*wait, maxWait)
