@@ -10,10 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ingot-metal/ingot/agent/image/swarm"
 	"github.com/ingot-metal/ingot/agent/inventory"
 	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/step"
-	"github.com/ingot-metal/ingot/agent/swarm"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 	"google.golang.org/protobuf/proto"
 )

@@ -9,7 +9,7 @@ import (
 	"net"
 	"strings"
 
-	"github.com/ingot-metal/ingot/agent/netup"
+	"github.com/ingot-metal/ingot/agent/machine/netup"
 )
 
 // Secret is text that must not appear in a log.

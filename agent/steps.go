@@ -8,22 +8,22 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/boot"
+	"github.com/ingot-metal/ingot/agent/boot/kexec"
+	"github.com/ingot-metal/ingot/agent/boot/workload"
 	"github.com/ingot-metal/ingot/agent/burnin"
-	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/erase"
+	"github.com/ingot-metal/ingot/agent/disk/erase"
+	"github.com/ingot-metal/ingot/agent/disk/raid"
 	"github.com/ingot-metal/ingot/agent/image"
-	"github.com/ingot-metal/ingot/agent/inject"
+	"github.com/ingot-metal/ingot/agent/image/configdrive"
+	"github.com/ingot-metal/ingot/agent/image/inject"
 	"github.com/ingot-metal/ingot/agent/inventory"
-	"github.com/ingot-metal/ingot/agent/kexec"
-	"github.com/ingot-metal/ingot/agent/passthru"
-	"github.com/ingot-metal/ingot/agent/raid"
+	"github.com/ingot-metal/ingot/agent/machine/passthru"
 	"github.com/ingot-metal/ingot/agent/rescue"
 	"github.com/ingot-metal/ingot/agent/step"
-	"github.com/ingot-metal/ingot/agent/workload"
 )
 
-// Machine is what the steps ask of the machine, taken together: agent/linux and agent/fake have it.
+// Machine is what the steps ask of the machine, taken together: agent/machine/linux and agent/machine/fake have it.
 type Machine interface {
 	passthru.Door
 	Root() string

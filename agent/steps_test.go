@@ -18,8 +18,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/boot"
-	"github.com/ingot-metal/ingot/agent/fake"
-	"github.com/ingot-metal/ingot/agent/linux"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
+	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/test/kit"
 )

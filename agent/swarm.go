@@ -8,7 +8,7 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/ingot-metal/ingot/agent/swarm"
+	"github.com/ingot-metal/ingot/agent/image/swarm"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 	contract "github.com/ingot-metal/ingot/proto/swarm"
 	"google.golang.org/grpc/peer"

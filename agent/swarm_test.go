@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ingot-metal/ingot/agent/image/swarm"
 	"github.com/ingot-metal/ingot/agent/step"
-	"github.com/ingot-metal/ingot/agent/swarm"
 	"github.com/ingot-metal/ingot/images/index"
 	agentv1 "github.com/ingot-metal/ingot/proto/agentv1"
 )

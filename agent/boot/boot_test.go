@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/fat"
+	"github.com/ingot-metal/ingot/images/fs/fat"
 	"github.com/ingot-metal/ingot/test/kit"
 	"golang.org/x/sys/unix"
 )

@@ -15,9 +15,9 @@ import (
 	"unicode/utf16"
 
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/ext4"
-	"github.com/ingot-metal/ingot/agent/fat"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/fs/ext4"
+	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
 // What is taken from an image for its EFI system partition is bounded: it is held in memory.

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"unicode"
 
-	"github.com/ingot-metal/ingot/agent/fat"
+	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
 // FuzzCSV holds that whatever a BOOTX64.CSV says, a loader is found that is there and is for this machine, with a label that a boot entry can

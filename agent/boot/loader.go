@@ -10,7 +10,7 @@ import (
 	"unicode"
 	"unicode/utf16"
 
-	"github.com/ingot-metal/ingot/agent/fat"
+	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
 // loader is what a boot entry starts.

@@ -19,8 +19,8 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/fat"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/fs/fat"
 	"golang.org/x/sys/unix"
 )
 

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/agent/fake"
-	"github.com/ingot-metal/ingot/agent/linux"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
+	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/erase"
-	"github.com/ingot-metal/ingot/agent/passthru"
+	"github.com/ingot-metal/ingot/agent/disk/erase"
+	"github.com/ingot-metal/ingot/agent/machine/passthru"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 

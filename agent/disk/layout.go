@@ -12,9 +12,9 @@ import (
 	"time"
 	"unicode/utf16"
 
-	"github.com/ingot-metal/ingot/agent/ext4"
-	"github.com/ingot-metal/ingot/agent/fat"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/fs/ext4"
+	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
 // Layout is how a disk is divided around an image that is one file system, under the names of Ironic's instance_info.

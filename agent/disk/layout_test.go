@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ingot-metal/ingot/agent/fat"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/fs/fat"
 	"github.com/ingot-metal/ingot/test/kit"
 	"golang.org/x/sys/unix"
 )

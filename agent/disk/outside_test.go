@@ -6,7 +6,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/ingot-metal/ingot/agent/fat"
+	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
 // ReserveOn is Reserve for who has the disk open. A partition that the image brings is then also known by the label of its file system, ISO

@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
 )
 
 // TestView writes and reads at random in a partition that begins in the image's head and ends in its tail, on disks of both kinds of

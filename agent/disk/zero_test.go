@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
 )
 
 // turncoat is a device that punches for a while only, and then what it punched before is what it was, or that takes less than it is given. It counts.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fetch"
-	"github.com/ingot-metal/ingot/agent/sink"
+	"github.com/ingot-metal/ingot/agent/image/sink"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 )

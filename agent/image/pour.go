@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/sink"
+	"github.com/ingot-metal/ingot/agent/image/sink"
 	"github.com/ingot-metal/ingot/images"
 )
 

@@ -15,8 +15,8 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/fake"
-	"github.com/ingot-metal/ingot/agent/fat"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
+	"github.com/ingot-metal/ingot/images/fs/fat"
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/test/kit"
 )

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ingot-metal/ingot/agent/sink"
+	"github.com/ingot-metal/ingot/agent/image/sink"
 )
 
 // Phases is how long the parts of write_image took, one after the other.

@@ -30,8 +30,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/fake"
 	"github.com/ingot-metal/ingot/agent/fetch"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 )

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/ingot-metal/ingot/agent/smbios"
+	"github.com/ingot-metal/ingot/agent/inventory/smbios"
 	"github.com/jaypipes/ghw"
 )
 

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/ingot-metal/ingot/agent/smbios"
+	"github.com/ingot-metal/ingot/agent/inventory/smbios"
 )
 
 // dmiTables reads the SMBIOS tables; nil for a machine without. The kernel shows them to root alone.

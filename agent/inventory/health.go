@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/passthru"
+	"github.com/ingot-metal/ingot/agent/machine/passthru"
 )
 
 // DiskHealth is what a disk says of itself (SMART, or NVMe's health log). A disk that can't tell is not in the list.

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/agent/fake"
-	"github.com/ingot-metal/ingot/agent/passthru"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
+	"github.com/ingot-metal/ingot/agent/machine/passthru"
 )
 
 // TestDiskHealth: a healthy drive, failing ones, one that can't tell, and one that does not answer, which costs its own part alone.

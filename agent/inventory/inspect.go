@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/passthru"
+	"github.com/ingot-metal/ingot/agent/machine/passthru"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/raid"
-	"github.com/ingot-metal/ingot/agent/smbios"
+	"github.com/ingot-metal/ingot/agent/disk/raid"
+	"github.com/ingot-metal/ingot/agent/inventory/smbios"
 	"github.com/ingot-metal/ingot/proto/lldp"
 )
 

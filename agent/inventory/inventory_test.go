@@ -18,7 +18,7 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/agent/disk"
-	"github.com/ingot-metal/ingot/agent/fake"
+	"github.com/ingot-metal/ingot/agent/machine/fake"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/test/kit"
 )

@@ -34,7 +34,7 @@ import (
 // Users may log in. They are the same: Ironic's name for the one, and everybody's habit for the other.
 var users = []string{"rescue", "root"}
 
-// Door is all that this asks of the machine; agent/linux has it.
+// Door is all that this asks of the machine; agent/machine/linux has it.
 type Door interface {
 	HasShell() bool
 	Shell(command string, env []string, stdin, stdout, stderr *os.File, tty bool) (*os.Process, error)

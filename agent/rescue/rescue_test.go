@@ -22,7 +22,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ingot-metal/ingot/agent/linux"
+	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/agent/step"
 	"golang.org/x/crypto/bcrypt"
 	"golang.org/x/crypto/ssh"

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/agent/boot"
-	"github.com/ingot-metal/ingot/agent/fat"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/fs/fat"
 )
 
 // bootable is a disk with one partition, an EFI system partition.

@@ -9,7 +9,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/ingot-metal/ingot/agent/configdrive"
+	"github.com/ingot-metal/ingot/agent/image/configdrive"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 

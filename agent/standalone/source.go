@@ -15,10 +15,10 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/ingot-metal/ingot/agent/chunked"
-	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/fetch"
+	"github.com/ingot-metal/ingot/agent/image/chunked"
+	"github.com/ingot-metal/ingot/agent/image/configdrive"
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
 	"github.com/ingot-metal/ingot/images/index"

@@ -16,9 +16,9 @@ import (
 
 	"github.com/ingot-metal/ingot/agent"
 	"github.com/ingot-metal/ingot/agent/boot"
-	"github.com/ingot-metal/ingot/agent/configdrive"
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/image"
+	"github.com/ingot-metal/ingot/agent/image/configdrive"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 

@@ -28,7 +28,7 @@ const (
 const (
 	classPXE   = "PXEClient"
 	classHTTP  = "HTTPClient"
-	classAgent = "ingot-agent" // what our own agent tells (agent/netup)
+	classAgent = "ingot-agent" // what our own agent tells (agent/machine/netup)
 )
 
 const (

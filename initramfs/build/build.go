@@ -37,7 +37,7 @@ type Options struct {
 	CA       string   // file with the certificate (PEM) of the conductor's CA to pin; empty: the boot parameters name it
 	Firmware string   // folder to put at /lib/firmware
 	Overlay  []string // folders to put over the root, the last one winning
-	Steps    []string // folders with steps of the site's own, see agent/site; they may also lie in overlays
+	Steps    []string // folders with steps of the site's own, see agent/step/site; they may also lie in overlays
 	Modules  []string // more kernel modules; "name?" for one that may be absent
 	NoShell  bool     // leave the shell out where the profile has one
 	Shell    bool     // put it in where the profile has none

@@ -16,14 +16,14 @@ import (
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
-// small is a module: agent imports agent/inventory, which imports agent/smbios; conductor/... does likewise.
+// small is a module: agent imports agent/inventory, which imports agent/inventory/smbios; conductor/... does likewise.
 func small() graph {
 	g := graph{}
 	add := func(name string, imports, testImports []string, tests ...string) {
 		g[name] = &pkg{name: name, imports: imports, testImports: testImports, tests: tests, hasSource: true}
 	}
-	add("agent/smbios", nil, nil, "smbios_test.go")
-	add("agent/inventory", []string{"agent/smbios"}, []string{"test/kit"}, "inventory_test.go")
+	add("agent/inventory/smbios", nil, nil, "smbios_test.go")
+	add("agent/inventory", []string{"agent/inventory/smbios"}, []string{"test/kit"}, "inventory_test.go")
 	add("agent", []string{"agent/inventory"}, nil, "agent_test.go")
 	add("conductor/node", nil, nil, "state_test.go")
 	add("conductor/agents", []string{"conductor/node"}, []string{"agent/inventory"}, "agents_test.go")
@@ -61,11 +61,11 @@ func TestAffectedFollowsImports(t *testing.T) {
 		source, tests []string
 		want          map[string]int
 	}{
-		{"a leaf", []string{"agent/smbios"}, nil,
-			map[string]int{"agent/smbios": 0, "agent/inventory": 1, "agent": 2, "conductor/agents": 2, "test/arch": 3}},
+		{"a leaf", []string{"agent/inventory/smbios"}, nil,
+			map[string]int{"agent/inventory/smbios": 0, "agent/inventory": 1, "agent": 2, "conductor/agents": 2, "test/arch": 3}},
 		{"what only tests import goes no further", []string{"test/kit"}, nil,
 			map[string]int{"test/kit": 0, "agent/inventory": 1, "test/e2e": 1}},
-		{"tests affect nothing else", nil, []string{"agent/smbios"}, map[string]int{"agent/smbios": 0}},
+		{"tests affect nothing else", nil, []string{"agent/inventory/smbios"}, map[string]int{"agent/inventory/smbios": 0}},
 		{"the nearer of two ways", []string{"agent/inventory", "conductor/node"}, nil,
 			map[string]int{
 				"agent/inventory": 0, "agent": 1, "conductor/node": 0, "conductor/agents": 1, "conductor/app": 2,
@@ -90,14 +90,14 @@ func TestFilesBelongToPackages(t *testing.T) {
 		file string
 		want change
 	}{
-		{"agent/smbios/describe.go", change{source: []string{"agent/smbios"}}},
-		{"agent/smbios/smbios_test.go", change{
-			tests: []string{"agent/smbios"}, testFiles: map[string][]string{"agent/smbios": {"smbios_test.go"}},
+		{"agent/inventory/smbios/describe.go", change{source: []string{"agent/inventory/smbios"}}},
+		{"agent/inventory/smbios/smbios_test.go", change{
+			tests: []string{"agent/inventory/smbios"}, testFiles: map[string][]string{"agent/inventory/smbios": {"smbios_test.go"}},
 		}},
-		{"agent/smbios/testdata/dell.bin", change{tests: []string{"agent/smbios"}}},
-		{"agent/smbios/testdata/vm/main.go", change{tests: []string{"agent/smbios"}}},
-		{"agent/smbios/README.md", change{tests: []string{"agent/smbios"}}},
-		{"agent/smbios/tables.txt", change{source: []string{"agent/smbios"}}},
+		{"agent/inventory/smbios/testdata/dell.bin", change{tests: []string{"agent/inventory/smbios"}}},
+		{"agent/inventory/smbios/testdata/vm/main.go", change{tests: []string{"agent/inventory/smbios"}}},
+		{"agent/inventory/smbios/README.md", change{tests: []string{"agent/inventory/smbios"}}},
+		{"agent/inventory/smbios/tables.txt", change{source: []string{"agent/inventory/smbios"}}},
 		{"conductor/store/migrations/1.sql", change{source: []string{"conductor/store"}}},
 		{"conductor/store/migrations/2.sql", change{source: []string{"conductor/store"}}}, // deleted: embedded no more
 		{"images/gone/gone.go", change{source: []string{"images/gone"}}},
@@ -132,8 +132,8 @@ func TestFilesBelongToPackages(t *testing.T) {
 			t.Errorf("%s: -want +got\n%s", c.file, diff)
 		}
 	}
-	got := classify([]string{"agent/agent.go", "agent/agent_test.go", "agent/smbios/smbios_test.go"}, small())
-	if !slices.Equal(got.source, []string{"agent"}) || !slices.Equal(got.tests, []string{"agent/smbios"}) {
+	got := classify([]string{"agent/agent.go", "agent/agent_test.go", "agent/inventory/smbios/smbios_test.go"}, small())
+	if !slices.Equal(got.source, []string{"agent"}) || !slices.Equal(got.tests, []string{"agent/inventory/smbios"}) {
 		t.Errorf("code and tests of one package, tests of another = %+v", got)
 	}
 }
@@ -157,18 +157,18 @@ func TestChoose(t *testing.T) {
 		not            []string
 	}{
 		{
-			name: "a leaf", files: []string{"agent/smbios/describe.go"},
-			packages: []string{"agent", "agent/inventory", "agent/smbios", "conductor/agents", "test/arch"},
+			name: "a leaf", files: []string{"agent/inventory/smbios/describe.go"},
+			packages: []string{"agent", "agent/inventory", "agent/inventory/smbios", "conductor/agents", "test/arch"},
 			jobs:     []string{"test/machine:TestInventoryInMachine"},
 			want: []string{
 				"3 min 0 s allowed", "6 packages: they import nothing that changed",
 				"would pass the budget of 3 min 0 s; make test runs them",
-				"    test/e2e:TestBIOS\n", "    test/machine:TestForms: agent/chunked",
+				"    test/e2e:TestBIOS\n", "    test/machine:TestForms: agent/image/chunked",
 			},
 		},
 		{
-			name: "a leaf with more time", files: []string{"agent/smbios/describe.go"}, budget: 10 * time.Minute,
-			packages: []string{"agent", "agent/inventory", "agent/smbios", "conductor/agents", "test/arch"},
+			name: "a leaf with more time", files: []string{"agent/inventory/smbios/describe.go"}, budget: 10 * time.Minute,
+			packages: []string{"agent", "agent/inventory", "agent/inventory/smbios", "conductor/agents", "test/arch"},
 			jobs:     []string{"test/e2e:TestBIOS", "test/machine:TestInventoryInMachine"},
 			not:      []string{"would pass"},
 		},
@@ -193,8 +193,8 @@ func TestChoose(t *testing.T) {
 			want: []string{"8 min 0 s allowed"},
 		},
 		{
-			name: "only tests", files: []string{"agent/smbios/smbios_test.go"},
-			packages: []string{"agent/smbios", "test/arch"},
+			name: "only tests", files: []string{"agent/inventory/smbios/smbios_test.go"},
+			packages: []string{"agent/inventory/smbios", "test/arch"},
 			want:     []string{"test/e2e:TestBIOS: agent/..."},
 		},
 		{
@@ -232,7 +232,7 @@ func TestChoose(t *testing.T) {
 		{
 			name: "modules", files: []string{"go.mod"},
 			packages: []string{
-				"agent", "agent/inventory", "agent/smbios", "conductor/agents", "conductor/app", "conductor/node",
+				"agent", "agent/inventory", "agent/inventory/smbios", "conductor/agents", "conductor/app", "conductor/node",
 				"conductor/store", "images/qcow2", "test/arch", "test/kit",
 			},
 			jobs: []string{"images/qcow2", "images/vhd", "test/e2e:TestBIOS"},

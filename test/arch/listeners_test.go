@@ -37,12 +37,12 @@ var listeners = map[string][]string{
 	`conductor/app: net.Listen("tcp", *listen)`: {"conductor/app.TestDev", "conductor/app.TestDevBasic", "conductor/config.TestListenBeyondLoopbackNeedsConsent"},
 
 	// Of machines: the swarm, the console of a rescued machine, a measurement of the network, and an image for the machine itself.
-	`agent/swarm: net.Listen("tcp", netip.AddrPortFrom(local, 0).String())`:                                                {"agent/swarm.TestStrangers", "agent/swarm.TestListener", "agent/swarm.FuzzRequest"},
-	`agent/rescue: net.Listen("tcp", h.listen)`:                                                                            {"agent/rescue.TestWhoGetsIn", "agent/rescue.TestGuessing", "agent/rescue.TestTooMany", "agent/rescue.TestNothingElse"},
-	`agent/burnin: new(net.ListenConfig).Listen(ctx, "tcp", netip.AddrPortFrom(n.local, port).String())`:                   {"agent/burnin.TestNetworkStranger", "agent/burnin.FuzzGreeting"},
-	`agent/standalone: net.Listen("tcp", "127.0.0.1:0")`:                                                                   {"agent/standalone.TestLocalImages"},
-	`agent/netup: icmp.ListenPacket("ip6:ipv6-icmp", "::")`:                                                                {"agent/netup.FuzzParseRA"},
-	`agent/linux: unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: i.Index})`: {"proto/lldp.FuzzParse"},
+	`agent/image/swarm: net.Listen("tcp", netip.AddrPortFrom(local, 0).String())`:                                                  {"agent/image/swarm.TestStrangers", "agent/image/swarm.TestListener", "agent/image/swarm.FuzzRequest"},
+	`agent/rescue: net.Listen("tcp", h.listen)`:                                                                                    {"agent/rescue.TestWhoGetsIn", "agent/rescue.TestGuessing", "agent/rescue.TestTooMany", "agent/rescue.TestNothingElse"},
+	`agent/burnin: new(net.ListenConfig).Listen(ctx, "tcp", netip.AddrPortFrom(n.local, port).String())`:                           {"agent/burnin.TestNetworkStranger", "agent/burnin.FuzzGreeting"},
+	`agent/standalone: net.Listen("tcp", "127.0.0.1:0")`:                                                                           {"agent/standalone.TestLocalImages"},
+	`agent/machine/netup: icmp.ListenPacket("ip6:ipv6-icmp", "::")`:                                                                {"agent/machine/netup.FuzzParseRA"},
+	`agent/machine/linux: unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(wire[:]), Ifindex: i.Index})`: {"proto/lldp.FuzzParse"},
 	// The kernel's own messages, which no other process can send.
 	`initramfs/init: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1})`: {"initramfs/init.TestParseUevent"},
 	`initramfs/init: unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})`:            {"initramfs/init.TestPowerButton"},

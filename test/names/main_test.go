@@ -23,7 +23,7 @@ func TestCompare(t *testing.T) {
 		{"gone", "agent/disk TestB", "", "gone without a line: agent/disk TestB"},
 		{"failed is gone", "agent/disk TestFailed", "", "gone without a line"},
 		{"explained", "agent/disk TestB/x\nagent/disk TestB", "# why\nagent/disk TestB* => agent/disk TestA: it does both", ""},
-		{"moved package", "agent/fat TestFAT", "agent/fat -> agent/fs/fat", ""},
+		{"moved package", "images/fs/fat TestFAT", "images/fs/fat -> agent/fs/fat", ""},
 		{"names nothing", "agent/disk TestB", "agent/disk TestB => proved elsewhere", "names no test of this run"},
 		{"names what is not there", "agent/disk TestB", "agent/disk TestB => TestNone", "names no test of this run"},
 		{"stale", "agent/disk TestA", "agent/disk TestB => TestA", "stands for no test that is gone"},

@@ -12,8 +12,8 @@ import (
 	"text/tabwriter"
 
 	"github.com/ingot-metal/ingot/agent/inventory"
-	"github.com/ingot-metal/ingot/agent/linux"
-	"github.com/ingot-metal/ingot/agent/lldp"
+	"github.com/ingot-metal/ingot/agent/machine/linux"
+	"github.com/ingot-metal/ingot/agent/machine/lldp"
 	"github.com/ingot-metal/ingot/proto/rootdevice"
 )
 

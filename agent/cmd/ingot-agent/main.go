@@ -14,7 +14,7 @@ import (
 	"os/signal"
 	"path/filepath"
 
-	"github.com/ingot-metal/ingot/agent/site"
+	"github.com/ingot-metal/ingot/agent/step/site"
 	pid1 "github.com/ingot-metal/ingot/initramfs/init"
 	"golang.org/x/sys/unix"
 )

@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/agent/disk/raid"
 	"github.com/ingot-metal/ingot/agent/inventory"
-	"github.com/ingot-metal/ingot/agent/raid"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 

@@ -8,7 +8,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/ingot-metal/ingot/agent"
-	"github.com/ingot-metal/ingot/agent/linux"
+	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/agent/step"
 )
 

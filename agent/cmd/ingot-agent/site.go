@@ -5,9 +5,9 @@ import (
 	"log/slog"
 
 	"github.com/ingot-metal/ingot/agent/inventory"
-	"github.com/ingot-metal/ingot/agent/linux"
-	"github.com/ingot-metal/ingot/agent/site"
+	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/agent/step/site"
 )
 
 // withSite adds the steps of the site below folder to the agent's own. The error tells of those that could not be read, and are not there:

@@ -19,8 +19,8 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent"
+	"github.com/ingot-metal/ingot/agent/image/swarm"
 	"github.com/ingot-metal/ingot/agent/step"
-	"github.com/ingot-metal/ingot/agent/swarm"
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/test/kit/box"
 )

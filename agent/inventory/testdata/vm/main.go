@@ -8,7 +8,7 @@ import (
 	"context"
 
 	"github.com/ingot-metal/ingot/agent/inventory"
-	"github.com/ingot-metal/ingot/agent/linux"
+	"github.com/ingot-metal/ingot/agent/machine/linux"
 	"github.com/ingot-metal/ingot/test/standin"
 )
 

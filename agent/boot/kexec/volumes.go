@@ -1,0 +1,225 @@
+package kexec
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/ingot-metal/ingot/agent/boot/bootentry"
+	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/images/fs/btrfs"
+	"github.com/ingot-metal/ingot/images/fs/ext4"
+	"github.com/ingot-metal/ingot/images/fs/fat"
+	"github.com/ingot-metal/ingot/images/fs/xfs"
+)
+
+// headSize is as much of a partition as its kind is told by: btrfs' superblock lies at 64 KiB.
+const headSize = 68 << 10
+
+// memberAt is where a member's metadata lies.
+const memberAt = 4096
+
+type kind struct {
+	what  string
+	magic string
+	at    int
+	open  func(r io.ReaderAt, size int64, v *bootentry.Volume) error
+}
+
+// kinds is what a partition may hold, told by its beginning. Those without an opener can't be read; the words say what they are.
+func kinds() []kind {
+	return []kind{
+		{"an encrypted volume (LUKS)", "LUKS\xba\xbe", 0, nil},
+		{"an encrypted volume (BitLocker)", "-FVE-FS-", 3, nil},
+		{"a physical volume of LVM", "LABELONE", 512, nil},
+		{"a physical volume of LVM", "LABELONE", 0, nil},
+		{"a member of an array", "\xfc\x4e\x2b\xa9", memberAt, openMember},
+		{"ext2, ext3 or ext4", "\x53\xef", 1024 + 0x38, openExt},
+		{"XFS", "XFSB", 0, openXFS},
+		{"btrfs", "_BHRfS_M", 64<<10 + 0x40, openBtrfs},
+		{"FAT", "\x55\xaa", 510, openFAT}, // behind the others: boot code of any kind ends so
+		{"F2FS", "\x10\x20\xf5\xf2", 1024, nil},
+		{"swap space", "SWAPSPACE2", 4086, nil},
+		{"squashfs", "hsqs", 0, nil},
+	}
+}
+
+// openVolume fills in what a partition is. It fails only when the disk can't be read.
+func openVolume(r io.ReaderAt, size int64, v *bootentry.Volume) error {
+	return openKind(r, size, v, false)
+}
+
+func openKind(r io.ReaderAt, size int64, v *bootentry.Volume, inArray bool) error {
+	head := make([]byte, min(headSize, size))
+	if _, err := r.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the beginning of partition %d: %w", v.Number, err)
+	}
+	for _, k := range kinds() {
+		if len(head) < k.at+len(k.magic) || !bytes.Equal(head[k.at:k.at+len(k.magic)], []byte(k.magic)) {
+			continue
+		}
+		if k.open == nil || inArray && k.at == memberAt { // an array in an array in ...
+			v.Fault = "it is " + k.what + ", which is not read here"
+			return nil
+		}
+		err := k.open(r, size, v)
+		if err == nil {
+			return nil
+		}
+		v.FS, v.Fault = nil, fmt.Sprintf("it looks like %s: %v", k.what, err)
+	}
+	return nil
+}
+
+func openExt(r io.ReaderAt, size int64, v *bootentry.Volume) error {
+	f, err := ext4.Open(r, size)
+	if err != nil {
+		return err
+	}
+	v.FS, v.Fault, v.UUID, v.Label = f, "", f.Info().UUID, f.Info().Label
+	return nil
+}
+
+func openXFS(r io.ReaderAt, size int64, v *bootentry.Volume) error {
+	f, err := xfs.Open(r, size)
+	if err != nil {
+		return err
+	}
+	v.FS, v.Fault, v.UUID, v.Label = f, "", f.Info().UUID, f.Info().Label
+	return nil
+}
+
+func openBtrfs(r io.ReaderAt, size int64, v *bootentry.Volume) error {
+	f, err := btrfs.Open(r, size)
+	if err != nil {
+		return err
+	}
+	v.FS, v.Fault, v.UUID, v.Label = f, "", f.Info().UUID, f.Info().Label
+	return nil
+}
+
+func openFAT(r io.ReaderAt, size int64, v *bootentry.Volume) error {
+	f, err := fat.Open(r, size)
+	if err != nil {
+		return err
+	}
+	label, err := f.Label()
+	if err != nil {
+		return err
+	}
+	v.FS, v.Fault, v.UUID, v.Label = f, "", f.Serial(), label
+	return nil
+}
+
+// openMember looks into one member of a mirror: the others hold the same. Metadata of formats 1.1 and 1.2 says where the data begins; with
+// 0.9 and 1.0 it begins where the partition does, and is found by itself.
+func openMember(r io.ReaderAt, size int64, v *bootentry.Volume) error {
+	var b [256]byte
+	if _, err := r.ReadAt(b[:], 4096); err != nil {
+		return err
+	}
+	le := binary.LittleEndian
+	level, offset, length := int32(le.Uint32(b[72:])), int64(le.Uint64(b[128:])), int64(le.Uint64(b[136:]))
+	if level != 1 {
+		return fmt.Errorf("of level %d, which can't be read from one disk", level)
+	}
+	if offset < 8 || offset > size/512 || length <= 0 || length > size/512-offset {
+		return errors.New("its metadata is damaged")
+	}
+	inner := bootentry.Volume{Number: v.Number}
+	if err := openKind(io.NewSectionReader(r, offset*512, length*512), length*512, &inner, true); err != nil {
+		return err
+	}
+	if inner.FS == nil {
+		return errors.New(inner.Fault)
+	}
+	v.FS, v.Fault, v.UUID, v.Label = inner.FS, "", inner.UUID, inner.Label
+	return nil
+}
+
+// volumes are the partitions of an open disk.
+func volumes(ctx context.Context, dev disk.Device) ([]bootentry.Volume, error) {
+	kind, parts, err := disk.ReadTable(dev)
+	if err != nil {
+		return nil, err
+	}
+	if kind == "" {
+		parts = []disk.Partition{{Start: 0, Size: dev.Size()}}
+	}
+	var out []bootentry.Volume
+	for _, p := range parts {
+		if p.Size < 64<<10 {
+			continue
+		}
+		v := bootentry.Volume{Number: p.Number, GPT: kind == "gpt", ESP: strings.EqualFold(p.Type, disk.TypeESP) || strings.EqualFold(p.Type, "0xef")}
+		v.Raw = newAhead(ctx, disk.Section(dev, p.Start, p.Size), p.Size)
+		if err := openVolume(v.Raw, p.Size, &v); err != nil {
+			return nil, err
+		}
+		out = append(out, v)
+	}
+	return out, nil
+}
+
+// ahead reads a disk in large pieces and keeps the last ones: file systems are read in blocks of a few kilobytes, each of which would be
+// a command to the disk, because the page cache is gone past.
+type ahead struct {
+	ctx  context.Context // of one step's reading, which ends with it
+	r    io.ReaderAt
+	size int64
+	kept map[int64][]byte
+	used []int64 // oldest first
+}
+
+const (
+	aheadSize = 128 << 10
+	aheadKept = 24
+)
+
+func newAhead(ctx context.Context, r io.ReaderAt, size int64) *ahead {
+	return &ahead{ctx: ctx, r: r, size: size, kept: map[int64][]byte{}}
+}
+
+func (a *ahead) ReadAt(b []byte, off int64) (n int, err error) {
+	if off < 0 || off > a.size {
+		return 0, io.ErrUnexpectedEOF
+	}
+	for len(b) > 0 {
+		if off == a.size {
+			return n, io.EOF
+		}
+		piece, err := a.piece(off / aheadSize)
+		if err != nil {
+			return n, err
+		}
+		k := copy(b, piece[off%aheadSize:])
+		if k == 0 {
+			return n, io.ErrUnexpectedEOF
+		}
+		b, off, n = b[k:], off+int64(k), n+k
+	}
+	return n, nil
+}
+
+func (a *ahead) piece(i int64) ([]byte, error) {
+	if p, ok := a.kept[i]; ok {
+		return p, nil
+	}
+	if err := a.ctx.Err(); err != nil {
+		return nil, context.Cause(a.ctx)
+	}
+	p := make([]byte, min(aheadSize, a.size-i*aheadSize))
+	if n, err := a.r.ReadAt(p, i*aheadSize); err != nil && (n < len(p) || !errors.Is(err, io.EOF)) {
+		return nil, err
+	}
+	if len(a.used) == aheadKept {
+		delete(a.kept, a.used[0])
+		a.used = a.used[1:]
+	}
+	a.kept[i], a.used = p, append(a.used, i)
+	return p, nil
+}

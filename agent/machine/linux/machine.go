@@ -1,0 +1,248 @@
+// Package linux is the agent's door to the kernel: the only place of the agent for mounts, ioctls, the clock and the end of a boot.
+//
+// Each package that needs something of the machine declares a small interface for it; Machine has the methods for all of them.
+// agent/machine/fake has the same in memory.
+package linux
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Machine is the machine that the agent runs on.
+type Machine struct {
+	// Devices is a file that the first process touches whenever a device has appeared, Loading one that is there while it loads
+	// modules; empty outside the ramdisk.
+	Devices, Loading string
+}
+
+// Root is the folder below which sys, proc and dev are found.
+func (Machine) Root() string { return "/" }
+
+// OpenExclusive opens a disk so that nobody else has it open exclusively or mounted.
+func (Machine) OpenExclusive(ctx context.Context, path string) (Device, error) {
+	return OpenExclusive(ctx, path)
+}
+
+// Addresses gives an interface's addresses.
+func (Machine) Addresses(ifname string) ([]netip.Prefix, error) {
+	i, err := net.InterfaceByName(ifname)
+	if err != nil {
+		return nil, err
+	}
+	list, err := i.Addrs()
+	if err != nil {
+		return nil, err
+	}
+	var out []netip.Prefix
+	for _, a := range list {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p)
+		}
+	}
+	return out, nil
+}
+
+// SetClock sets the system's clock. The hardware clock is left to the installed system.
+func (Machine) SetClock(t time.Time) error {
+	ts := unix.NsecToTimespec(t.UnixNano())
+	if err := unix.ClockSettime(unix.CLOCK_REALTIME, &ts); err != nil {
+		return fmt.Errorf("set the clock: %w", err)
+	}
+	return nil
+}
+
+// SetHostname sets the kernel's idea of the host's name.
+func (Machine) SetHostname(name string) error {
+	if err := unix.Sethostname([]byte(name)); err != nil {
+		return fmt.Errorf("set the host name: %w", err)
+	}
+	return nil
+}
+
+// KernelLog gives the kernel's log as it stands.
+func (Machine) KernelLog() ([]byte, error) {
+	const readAll, sizeBuffer = 3, 10 // syslog(2)
+	n, err := unix.Klogctl(sizeBuffer, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's log: %w", err)
+	}
+	buf := make([]byte, n)
+	n, err = unix.Klogctl(readAll, buf)
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's log: %w", err)
+	}
+	return buf[:n], nil
+}
+
+// End flushes and unmounts what it can and ends this boot: "reboot", "off", or "kexec" into what LoadKernel loaded, and if that can't be a
+// reboot. It returns only when that failed, or when the first process has taken over. A disk that does not flush until ctx ends is left as
+// it is: waiting for it forever would help nobody.
+func (m Machine) End(ctx context.Context, how string) error {
+	command, ok := map[string]int{"reboot": unix.LINUX_REBOOT_CMD_RESTART, "off": unix.LINUX_REBOOT_CMD_POWER_OFF, "kexec": unix.LINUX_REBOOT_CMD_KEXEC}[how]
+	if !ok {
+		return fmt.Errorf("end this boot: no such way: %q", how)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		unix.Sync()
+		unmountDisks()
+		unix.Sync()
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+	if how == "kexec" && m.Devices != "" && firstProcessJumps(ctx) {
+		return nil
+	}
+	err := unix.Reboot(command)
+	if err != nil && how == "kexec" {
+		err = errors.Join(err, unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART))
+	}
+	if err != nil {
+		return fmt.Errorf("end this boot (%s): %w", how, err)
+	}
+	return nil
+}
+
+// firstProcessJumps asks the ramdisk's first process for the jump, which it makes when everything else has ended; true once it has begun to
+// end this one.
+func firstProcessJumps(ctx context.Context) bool {
+	told := make(chan os.Signal, 1)
+	signal.Notify(told, unix.SIGTERM)
+	defer signal.Stop(told)
+	if err := unix.Kill(1, unix.SIGUSR2); err != nil {
+		return false
+	}
+	select {
+	case <-told:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// unmountDisks unmounts everything that lies on a block device, last mounted first.
+func unmountDisks() {
+	b, err := os.ReadFile("/proc/self/mounts")
+	if err != nil {
+		return
+	}
+	lines := strings.Split(string(b), "\n")
+	for i := len(lines) - 1; i >= 0; i-- {
+		if f := strings.Fields(lines[i]); len(f) > 1 && strings.HasPrefix(f[0], "/dev/") {
+			_ = unix.Unmount(f[1], 0)
+		}
+	}
+}
+
+// Times of Settle.
+const (
+	settleQuiet = 500 * time.Millisecond // no new device for this long: the drivers are through
+	settleDisk  = 10 * time.Second       // how long to wait for the first disk
+	settleMax   = time.Minute            // some RAID controllers take longer than half of that to come up
+)
+
+// Settle waits until no device has appeared for a moment and there is a disk, within limits. Outside the ramdisk it returns at once.
+func (m Machine) Settle(ctx context.Context) error {
+	if m.Devices == "" {
+		return nil
+	}
+	begin := time.Now()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for time.Since(begin) < settleMax {
+		quiet := true
+		if fi, err := os.Stat(m.Devices); err == nil {
+			// Uses the wall clock on both sides; a clock that was just set by years counts as quiet, which is right by then.
+			quiet = time.Since(fi.ModTime()).Abs() > settleQuiet
+		}
+		if _, err := os.Stat(m.Loading); err == nil {
+			quiet = false
+		}
+		disks, _ := filepath.Glob("/sys/block/*/device")
+		if quiet && (len(disks) > 0 || time.Since(begin) > settleDisk) {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return errors.New("devices keep appearing")
+}
+
+// settleLinks is how long links get to agree on a speed: gigabit copper takes two to four seconds after it was switched on.
+const settleLinks = 5 * time.Second
+
+// SettleLinks waits until every Ethernet link that is switched on has a carrier, within a limit: ports without a cable are common. Outside
+// the ramdisk it returns at once.
+func (m Machine) SettleLinks(ctx context.Context) error {
+	if m.Devices == "" {
+		return nil
+	}
+	limit := time.NewTimer(settleLinks)
+	defer limit.Stop()
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		devices, _ := filepath.Glob("/sys/class/net/*/device")
+		waiting := false
+		for _, d := range devices {
+			carrier, err := os.ReadFile(filepath.Join(filepath.Dir(d), "carrier"))
+			waiting = waiting || err != nil || strings.TrimSpace(string(carrier)) != "1" // an error: it is not switched on yet
+		}
+		if !waiting {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-limit.C:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// SetImmutable sets or clears the immutable flag of a file in efivarfs, which protects boot variables from rm -rf. A file system
+// without such flags is no error.
+func (Machine) SetImmutable(file string, on bool) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	const immutable = 0x10 // FS_IMMUTABLE_FL
+	flags, err := unix.IoctlGetInt(int(f.Fd()), unix.FS_IOC_GETFLAGS)
+	if errors.Is(err, unix.ENOTTY) || errors.Is(err, unix.EOPNOTSUPP) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the flags of %s: %w", file, err)
+	}
+	want := flags &^ immutable
+	if on {
+		want = flags | immutable
+	}
+	if want == flags {
+		return nil
+	}
+	if err := unix.IoctlSetPointerInt(int(f.Fd()), unix.FS_IOC_SETFLAGS, want); err != nil {
+		return fmt.Errorf("set the flags of %s: %w", file, err)
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package btrfs
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sort"
+	"strings"
+
+	"github.com/ingot-metal/ingot/images/fs/openfs"
+)
+
+// FS is an io/fs.FS of files that are read as they come. Symbolic links are followed inside it.
+
+func (f *FS) tree() openfs.Tree[*inode] {
+	return openfs.NewTree(openfs.Inodes[*inode]{
+		Find: func(name string, follow bool) (*inode, error) {
+			i, err := f.find(name, follow)
+			if errors.Is(err, ErrNone) {
+				err = fs.ErrNotExist
+			}
+			return i, err
+		},
+		Info: f.info, Folder: f.entries, Link: f.link,
+		File: func(i *inode) (func([]byte, int64) (int, error), error) {
+			runs, err := f.runs(i)
+			return (&file{fs: f, runs: runs}).part, err
+		},
+	})
+}
+
+func (f *FS) info(name string, i *inode) openfs.Info {
+	return openfs.Unix(name, uint16(i.mode), i.size)
+}
+
+// file is an open file. A hole reads as zeros.
+type file struct {
+	fs   *FS
+	runs []run
+	// last is what the packed piece of a place in the file holds, which is read in parts.
+	last   []byte
+	lastAt uint64
+}
+
+func (f *file) part(b []byte, off int64) (int, error) {
+	at := uint64(off)
+	k := sort.Search(len(f.runs), func(k int) bool { return f.runs[k].at+f.runs[k].n > at })
+	part := uint64(len(b))
+	if k == len(f.runs) || f.runs[k].at > at {
+		if k < len(f.runs) {
+			part = min(part, f.runs[k].at-at)
+		}
+		clear(b[:part])
+		return int(part), nil
+	}
+	part = min(part, f.runs[k].n-(at-f.runs[k].at))
+	if err := f.piece(b[:part], f.runs[k], at-f.runs[k].at); err != nil {
+		return 0, fmt.Errorf("read at byte %d: %w", off, err)
+	}
+	return int(part), nil
+}
+
+// piece reads of a piece from a place in it on.
+func (f *file) piece(b []byte, r run, from uint64) error {
+	if r.inline == nil && r.packed == packedNot {
+		return f.fs.read(b, r.disk+r.in+from)
+	}
+	if f.last == nil || f.lastAt != r.at {
+		content, err := f.fs.content(r)
+		if err != nil {
+			return err
+		}
+		f.last, f.lastAt = content, r.at
+	}
+	copy(b, f.last[r.in+from:])
+	return nil
+}
+
+// entry is a name in a folder. Its inode is looked for when somebody asks: of a large folder they are many.
+type entry struct {
+	fs   *FS
+	dir  *inode
+	name string
+	at   key
+	kind byte
+}
+
+func (e *entry) Name() string { return e.name }
+func (e *entry) IsDir() bool  { return e.Type().IsDir() }
+
+func (e *entry) Type() fs.FileMode {
+	switch e.kind {
+	case 1:
+		return 0
+	case 2:
+		return fs.ModeDir
+	case 7:
+		return fs.ModeSymlink
+	}
+	return fs.ModeIrregular
+}
+
+func (e *entry) Info() (fs.FileInfo, error) {
+	i, err := e.fs.target(e.dir, e.name, e.at)
+	if err != nil {
+		return nil, &fs.PathError{Op: "stat", Path: e.name, Err: err}
+	}
+	return e.fs.info(e.name, i), nil
+}
+
+func (e *entry) String() string { return fs.FormatDirEntry(e) }
+
+// entries gives what is in a folder.
+func (f *FS) entries(dir *inode) ([]fs.DirEntry, error) {
+	var out []fs.DirEntry
+	err := f.list(dir, func(name string, at key, kind byte) {
+		if !strings.Contains(name, "/") && name != "." && name != ".." {
+			out = append(out, &entry{f, dir, name, at, kind})
+		}
+	})
+	if errors.Is(err, ErrNone) {
+		err = errors.New("not a folder")
+	}
+	return out, err
+}

@@ -1,0 +1,523 @@
+// Package ext4 reads ext2, ext3 and ext4 file systems, makes empty ones, and puts files into those that others made.
+//
+// It reads a boot loader's files out of an image that somebody else made, without mounting or running anything of it: every number is
+// checked against the file system's size, every walk is bounded, and what it does not know it refuses. Only the kernel's documentation of
+// the format was followed (Documentation/filesystems/ext4). go-diskfs' package is not used: it trusts what it reads.
+package ext4
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/images/fs/openfs"
+)
+
+// ErrNot is for what is no file system of this kind, or one that can't be read. ErrNone is for a file that is not there.
+var (
+	ErrNot  = errors.New("not an ext2, ext3 or ext4 file system")
+	ErrNone = errors.New("no such file")
+)
+
+// Info is what the superblock says.
+type Info struct {
+	BlockSize int
+	Size      int64 // bytes
+	UUID      string
+	Label     string
+}
+
+// maxRead bounds what is read of one file system: several times what a boot loader can be.
+const maxRead = 512 << 20
+
+const (
+	superAt   = 1024
+	superSize = 1024
+	rootInode = 2
+
+	incompatFiletype = 0x2
+	incompatRecover  = 0x4
+	incompatExtents  = 0x40
+	incompat64       = 0x80
+	// What changes nothing for reading files: filetype, recover (looked at), meta_bg is not among them, extents, 64bit, mmp, flex_bg,
+	// ea_inode, csum_seed, largedir, inline_data (seen at the inode), encrypt (likewise), casefold.
+	incompatKnown = incompatFiletype | incompatRecover | incompatExtents | incompat64 | 0x100 | 0x200 | 0x400 | 0x2000 | 0x4000 | 0x8000 | 0x10000 | 0x20000
+)
+
+// super is a checked superblock.
+type super struct {
+	Info
+	incompat       uint32
+	inodes         uint32
+	perGroup       uint32 // blocks
+	inodesPerGroup uint32
+	inodeSize      int64
+	descSize       int64
+	blocks         uint64
+	first          uint64 // block of the superblock
+}
+
+// Inspect reads the superblock out of the beginning of an image; 2 KiB are enough.
+func Inspect(start []byte) (Info, error) {
+	if len(start) < superAt+superSize {
+		return Info{}, fmt.Errorf("%w: only %d bytes", ErrNot, len(start))
+	}
+	s, err := parseSuper(start[superAt : superAt+superSize])
+	if err != nil {
+		return Info{}, err
+	}
+	return s.Info, nil
+}
+
+func parseSuper(b []byte) (*super, error) {
+	le := binary.LittleEndian
+	if le.Uint16(b[0x38:]) != 0xef53 {
+		return nil, ErrNot
+	}
+	s := &super{inodes: le.Uint32(b), first: uint64(le.Uint32(b[0x14:])), perGroup: le.Uint32(b[0x20:]), inodesPerGroup: le.Uint32(b[0x28:]),
+		incompat: le.Uint32(b[0x60:]), inodeSize: 128, descSize: 32, blocks: uint64(le.Uint32(b[4:]))}
+	if le.Uint32(b[0x4c:]) > 0 { // revision 1
+		s.inodeSize = int64(le.Uint16(b[0x58:]))
+	} else {
+		s.incompat = 0
+	}
+	if bad := s.incompat &^ incompatKnown; bad != 0 {
+		return nil, fmt.Errorf("%w that is known here: features %#x", ErrNot, bad)
+	}
+	if s.incompat&incompatRecover != 0 {
+		return nil, fmt.Errorf("%w that is whole: its journal has not been replayed (%w); run e2fsck on it", ErrNot, ErrUnclean)
+	}
+	if s.incompat&incompat64 != 0 {
+		s.descSize = int64(le.Uint16(b[0xfe:]))
+		s.blocks |= uint64(le.Uint32(b[0x150:])) << 32
+	}
+	log := le.Uint32(b[0x18:])
+	if log > 6 {
+		return nil, fmt.Errorf("%w: impossible block size", ErrNot)
+	}
+	s.BlockSize = 1024 << log
+	bits := uint32(8 * s.BlockSize)
+	switch {
+	case s.blocks == 0, s.blocks > 1<<44, s.first >= s.blocks, s.perGroup == 0, s.inodesPerGroup == 0, s.inodesPerGroup > bits,
+		s.inodeSize < 128, s.inodeSize > int64(s.BlockSize), s.inodeSize&(s.inodeSize-1) != 0,
+		s.descSize < 32, s.descSize > 1024, s.descSize&(s.descSize-1) != 0:
+		return nil, fmt.Errorf("%w: its superblock is damaged", ErrNot)
+	}
+	s.Size = int64(s.blocks) * int64(s.BlockSize)
+	u := b[0x68:0x78]
+	s.UUID = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+	s.Label, _, _ = strings.Cut(string(b[0x78:0x88]), "\x00")
+	return s, nil
+}
+
+// FS is a file system that is open for reading.
+type FS struct {
+	super
+	openfs.Tree[*inode]
+	r io.ReaderAt
+	// budget is how many bytes may still be read: it ends what hostile structures would make endless.
+	budget int64
+	// over gives blocks that a Writer has changed, not to be changed by who reads; nil where there is none.
+	over func(n uint64) []byte
+}
+
+// Open reads the superblock of the file system at the beginning of r, which has size bytes.
+func Open(r io.ReaderAt, size int64) (*FS, error) {
+	var b [superSize]byte
+	if _, err := r.ReadAt(b[:], superAt); err != nil {
+		return nil, fmt.Errorf("read the superblock: %w", err)
+	}
+	s, err := parseSuper(b[:])
+	if err != nil {
+		return nil, err
+	}
+	if s.Size > size {
+		return nil, fmt.Errorf("%w: it claims %d bytes of %d", ErrNot, s.Size, size)
+	}
+	f := &FS{super: *s, r: r, budget: maxRead}
+	f.Tree = f.tree()
+	return f, nil
+}
+
+// Info is what the superblock says.
+func (f *FS) Info() Info { return f.super.Info }
+
+func (f *FS) block(n uint64) ([]byte, error) {
+	if n == 0 || n >= f.blocks {
+		return nil, fmt.Errorf("%w: block %d lies outside", ErrNot, n)
+	}
+	if f.over != nil {
+		if b := f.over(n); b != nil {
+			return b, nil
+		}
+	}
+	if f.budget -= int64(f.BlockSize); f.budget < 0 {
+		return nil, fmt.Errorf("%w: too much was read of it", ErrNot)
+	}
+	b := make([]byte, f.BlockSize)
+	if _, err := f.r.ReadAt(b, int64(n)*int64(f.BlockSize)); err != nil {
+		return nil, fmt.Errorf("read block %d: %w", n, err)
+	}
+	return b, nil
+}
+
+const (
+	typeMask    = 0xf000
+	typeDir     = 0x4000
+	typeFile    = 0x8000
+	typeSymlink = 0xa000
+
+	flagEncrypted = 0x800
+	flagExtents   = 0x80000
+	flagInline    = 0x10000000
+)
+
+type inode struct {
+	number uint32
+	mode   uint16
+	flags  uint32
+	size   int64
+	body   [60]byte // the block map
+	inline []byte   // the content, of an inode that has it in itself
+}
+
+func (f *FS) inode(n uint32) (*inode, error) {
+	if n == 0 || n > f.inodes {
+		return nil, fmt.Errorf("%w: inode %d does not exist", ErrNot, n)
+	}
+	group, index := int64((n-1)/f.inodesPerGroup), int64((n-1)%f.inodesPerGroup)
+	at := group * f.descSize
+	desc, err := f.block(f.first + 1 + uint64(at/int64(f.BlockSize)))
+	if err != nil {
+		return nil, err
+	}
+	d := desc[at%int64(f.BlockSize):]
+	le := binary.LittleEndian
+	table := uint64(le.Uint32(d[8:]))
+	if f.descSize >= 64 {
+		table |= uint64(le.Uint32(d[0x28:])) << 32
+	}
+	off := index * f.inodeSize
+	b, err := f.block(table + uint64(off/int64(f.BlockSize)))
+	if err != nil {
+		return nil, err
+	}
+	b = b[off%int64(f.BlockSize):]
+	i := &inode{number: n, mode: le.Uint16(b), flags: le.Uint32(b[0x20:]), size: int64(le.Uint32(b[4:]))}
+	if i.mode&typeMask != typeDir {
+		i.size |= int64(le.Uint32(b[0x6c:])) << 32
+	}
+	copy(i.body[:], b[0x28:0x64])
+	if i.flags&flagEncrypted != 0 {
+		return nil, fmt.Errorf("%w that can be read: inode %d is encrypted", ErrNot, n)
+	}
+	if i.size < 0 {
+		return nil, fmt.Errorf("%w: inode %d has an impossible size", ErrNot, n)
+	}
+	if i.flags&flagInline != 0 {
+		i.inline = append(i.body[:], inlineRest(b[:f.inodeSize])...)
+	}
+	return i, nil
+}
+
+// inlineRest is what of an inode's own data does not fit where the block map would be: the value of its attribute "system.data", which must
+// lie inside the inode.
+func inlineRest(b []byte) []byte {
+	const magic, system, name = 0xea020000, 7, "data"
+	le := binary.LittleEndian
+	if len(b) < 128+4 {
+		return nil
+	}
+	at := 128 + int(le.Uint16(b[0x80:]))
+	if at < 128 || at+4 > len(b) || le.Uint32(b[at:]) != magic {
+		return nil
+	}
+	values := b[at+4:]
+	for e := values; len(e) >= 16 && le.Uint32(e) != 0; {
+		n, off, size := int(e[0]), int(le.Uint16(e[2:])), int64(le.Uint32(e[8:]))
+		if 16+n > len(e) {
+			return nil
+		}
+		if e[1] == system && string(e[16:16+n]) == name && le.Uint32(e[4:]) == 0 {
+			if int64(off)+size > int64(len(values)) {
+				return nil
+			}
+			return values[off : int64(off)+size]
+		}
+		e = e[min(len(e), (16+n+3)/4*4):]
+	}
+	return nil
+}
+
+// content reads all of an inode, which must not be longer than most.
+func (f *FS) content(i *inode, most int64) ([]byte, error) {
+	if i.size > most {
+		return nil, fmt.Errorf("%d bytes are more than the %d that are allowed", i.size, most)
+	}
+	if i.flags&flagInline != 0 {
+		if i.size > int64(len(i.inline)) {
+			return nil, fmt.Errorf("%w: inode %d claims more than it holds", ErrNot, i.number)
+		}
+		return i.inline[:i.size], nil
+	}
+	out := make([]byte, i.size)
+	return out, f.walk(i, func(logical, physical, n uint64) error {
+		for j := range n {
+			b, err := f.block(physical + j)
+			if err != nil {
+				return err
+			}
+			copy(out[(logical+j)*uint64(f.BlockSize):], b)
+		}
+		return nil
+	})
+}
+
+// walk gives the ranges of blocks that an inode's content lies in, by either kind of map.
+func (f *FS) walk(i *inode, put func(logical, physical, n uint64) error) error {
+	end := (uint64(i.size) + uint64(f.BlockSize) - 1) / uint64(f.BlockSize)
+	if i.flags&flagExtents != 0 {
+		return f.extents(i.body[:], 6, end, put)
+	}
+	next := uint64(0)
+	for k := range 15 {
+		p := uint64(binary.LittleEndian.Uint32(i.body[4*k:]))
+		if err := f.mapped(p, max(0, k-11), &next, end, put); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// extents walks a node of an extent tree, whose depth must be less than most, up to the logical block end. Each level must be one less than
+// the one above.
+func (f *FS) extents(node []byte, most int, end uint64, put func(logical, physical, n uint64) error) error {
+	le := binary.LittleEndian
+	if le.Uint16(node) != 0xf30a {
+		return fmt.Errorf("%w: a damaged extent tree", ErrNot)
+	}
+	count, depth := int(le.Uint16(node[2:])), int(le.Uint16(node[6:]))
+	if depth >= most || 12+12*count > len(node) {
+		return fmt.Errorf("%w: an impossible extent tree", ErrNot)
+	}
+	for k := range count {
+		e := node[12+12*k:]
+		if depth > 0 {
+			child := uint64(le.Uint32(e[4:])) | uint64(le.Uint16(e[8:]))<<32
+			b, err := f.block(child)
+			if err != nil {
+				return err
+			}
+			if int(le.Uint16(b[6:])) != depth-1 {
+				return fmt.Errorf("%w: an extent tree that does not end", ErrNot)
+			}
+			if err := f.extents(b, depth, end, put); err != nil {
+				return err
+			}
+			continue
+		}
+		logical, n := uint64(le.Uint32(e)), uint64(le.Uint16(e[4:]))
+		if n > 32768 { // allocated, never written: zeros
+			continue
+		}
+		if logical >= end { // room that was reserved behind the file's end
+			continue
+		}
+		n = min(n, end-logical)
+		start := uint64(le.Uint32(e[8:])) | uint64(le.Uint16(e[6:]))<<32
+		if err := put(logical, start, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mapped walks the older map: a block, or a block of numbers of blocks, to a depth of three. Zero is a hole.
+func (f *FS) mapped(p uint64, depth int, next *uint64, end uint64, put func(logical, physical, n uint64) error) error {
+	per := uint64(f.BlockSize / 4)
+	span := uint64(1)
+	for range depth {
+		span *= per
+	}
+	if *next >= end {
+		return nil
+	}
+	if p == 0 {
+		*next += span
+		return nil
+	}
+	if depth == 0 {
+		*next++
+		return put(*next-1, p, 1)
+	}
+	b, err := f.block(p)
+	if err != nil {
+		return err
+	}
+	for k := range per {
+		if err := f.mapped(uint64(binary.LittleEndian.Uint32(b[4*k:])), depth-1, next, end, put); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Entry is what a folder holds.
+type Entry struct {
+	Name string
+	Dir  bool // not for symbolic links
+	Size int64
+}
+
+const (
+	maxDir = 4 << 20
+
+	maxPath = 4096
+)
+
+// listing is a folder's list of entries, as it lies on the disk.
+func (f *FS) listing(i *inode) ([]byte, error) {
+	if i.mode&typeMask != typeDir {
+		return nil, fmt.Errorf("%w: not a folder", ErrNone)
+	}
+	raw, err := f.content(i, maxDir)
+	if err != nil || i.inline == nil {
+		return raw, err
+	}
+	// The number of the folder above, entries, and more of them in the rest, which is a list of its own.
+	if len(raw) < len(i.body) {
+		return nil, fmt.Errorf("%w: a damaged folder", ErrNot)
+	}
+	return slices.Concat(raw[4:len(i.body)], raw[len(i.body):]), nil
+}
+
+func (f *FS) dir(i *inode) (map[string]uint32, []string, error) {
+	raw, err := f.listing(i)
+	if err != nil {
+		return nil, nil, err
+	}
+	names := map[string]uint32{}
+	var order []string
+	le := binary.LittleEndian
+	for len(raw) >= 8 {
+		// An entry never crosses a block, and hash trees hide themselves in what looks like a deleted entry.
+		n, length := le.Uint32(raw), int(le.Uint16(raw[4:]))
+		nameLen := int(raw[6])
+		if length < 8 || length%4 != 0 || length > len(raw) || 8+nameLen > length {
+			return nil, nil, fmt.Errorf("%w: a damaged folder", ErrNot)
+		}
+		if n != 0 && nameLen > 0 {
+			name := string(raw[8 : 8+nameLen])
+			if _, twice := names[name]; !twice {
+				order = append(order, name)
+			}
+			names[name] = n
+		}
+		raw = raw[length:]
+	}
+	return names, order, nil
+}
+
+// find looks for one name in a folder.
+func (f *FS) find(i *inode, name string) (uint32, bool, error) {
+	raw, err := f.listing(i)
+	if err != nil {
+		return 0, false, err
+	}
+	le := binary.LittleEndian
+	for len(raw) >= 8 {
+		length, nameLen := int(le.Uint16(raw[4:])), int(raw[6])
+		if length < 8 || length%4 != 0 || length > len(raw) || 8+nameLen > length {
+			return 0, false, fmt.Errorf("%w: a damaged folder", ErrNot)
+		}
+		if n := le.Uint32(raw); n != 0 && nameLen == len(name) && string(raw[8:8+nameLen]) == name {
+			return n, true, nil
+		}
+		raw = raw[length:]
+	}
+	return 0, false, nil
+}
+
+// lookup follows a path from the root. A symbolic link at its end is followed only if it is to be.
+func (f *FS) lookup(name string, follow bool) (*inode, error) {
+	root, err := f.inode(rootInode)
+	if err != nil {
+		return nil, err
+	}
+	return openfs.Folders[*inode]{
+		Child: func(dir *inode, part string) (*inode, error) {
+			n, ok, err := f.find(dir, part)
+			if err != nil {
+				return nil, err
+			}
+			if !ok {
+				return nil, fmt.Errorf("%w: %s", ErrNone, name)
+			}
+			return f.inode(n)
+		},
+		IsLink: func(i *inode) bool { return i.mode&typeMask == typeSymlink }, Link: f.link, None: ErrNone,
+	}.Walk(root, name, follow)
+}
+
+func (f *FS) link(i *inode) (string, error) {
+	if i.size < 60 && i.flags&flagExtents == 0 {
+		return string(i.body[:i.size]), nil
+	}
+	b, err := f.content(i, maxPath)
+	return string(b), err
+}
+
+// Read gives a file's content, which must not be longer than most. ErrNone says that there is none.
+func (f *FS) Read(name string, most int64) ([]byte, error) {
+	i, err := f.lookup(name, true)
+	if err != nil {
+		return nil, err
+	}
+	if i.mode&typeMask != typeFile {
+		return nil, fmt.Errorf("%w: %s is not a file", ErrNone, name)
+	}
+	b, err := f.content(i, most)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, err)
+	}
+	return b, nil
+}
+
+// Has tells whether there is a file of that name.
+func (f *FS) Has(name string) (bool, error) {
+	i, err := f.lookup(name, true)
+	if errors.Is(err, ErrNone) {
+		return false, nil
+	}
+	return err == nil && i.mode&typeMask == typeFile, err
+}
+
+// List gives the files and folders in a folder. What is neither, symbolic links too, is left out.
+func (f *FS) List(name string) ([]Entry, error) {
+	i, err := f.lookup(name, true)
+	if err != nil {
+		return nil, err
+	}
+	names, order, err := f.dir(i)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", name, err)
+	}
+	var out []Entry
+	for _, n := range order {
+		if n == "." || n == ".." || path.Base(n) != n {
+			continue
+		}
+		c, err := f.inode(names[n])
+		if err != nil {
+			return nil, err
+		}
+		if t := c.mode & typeMask; t == typeDir || t == typeFile {
+			out = append(out, Entry{Name: n, Dir: t == typeDir, Size: c.size})
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,115 @@
+package ext4
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"slices"
+	"sort"
+
+	"github.com/ingot-metal/ingot/images/fs/openfs"
+)
+
+// FS is an io/fs.FS of files that are read as they come, by one reader at a time. Symbolic links are followed inside it.
+
+func (f *FS) tree() openfs.Tree[*inode] {
+	return openfs.NewTree(openfs.Inodes[*inode]{
+		Find: func(name string, follow bool) (*inode, error) {
+			i, err := f.lookup(name, follow)
+			if errors.Is(err, ErrNone) {
+				err = fs.ErrNotExist
+			}
+			return i, err
+		},
+		Info: f.info, Folder: f.entries, Link: f.link, File: f.file,
+	})
+}
+
+// file gives how a file's bytes are read.
+func (f *FS) file(i *inode) (func(b []byte, off int64) (int, error), error) {
+	if i.inline == nil {
+		runs, err := f.runs(i)
+		return func(b []byte, off int64) (int, error) { return f.part(runs, b, off) }, err
+	}
+	data, err := f.content(i, int64(len(i.inline)))
+	return func(b []byte, off int64) (int, error) {
+		if off >= int64(len(data)) {
+			return 0, fmt.Errorf("%w: a file ends before its size", ErrNot)
+		}
+		return copy(b, data[off:]), nil
+	}, err
+}
+
+// maxRuns bounds how many pieces a file may be in: a ramdisk of 100 MiB has a few dozen.
+const maxRuns = 1 << 16
+
+// run is a range of blocks.
+type run struct{ logical, physical, n uint64 }
+
+func (f *FS) runs(i *inode) ([]run, error) {
+	var out []run
+	err := f.walk(i, func(logical, physical, n uint64) error {
+		if physical == 0 || physical+n > f.blocks || physical+n < physical {
+			return fmt.Errorf("%w: block %d lies outside", ErrNot, physical)
+		}
+		if k := len(out) - 1; k >= 0 && out[k].logical+out[k].n == logical && out[k].physical+out[k].n == physical {
+			out[k].n += n
+			return nil
+		}
+		if len(out) == maxRuns {
+			return fmt.Errorf("%w: a file in too many pieces", ErrNot)
+		}
+		out = append(out, run{logical, physical, n})
+		return nil
+	})
+	slices.SortStableFunc(out, func(a, b run) int { return cmp.Compare(a.logical, b.logical) })
+	return out, err
+}
+
+func (f *FS) info(name string, i *inode) openfs.Info { return openfs.Unix(name, i.mode, i.size) }
+
+// part reads of a file in pieces. A hole reads as zeros.
+func (f *FS) part(runs []run, b []byte, off int64) (int, error) {
+	block := int64(f.BlockSize)
+	at := uint64(off / block)
+	k := sort.Search(len(runs), func(k int) bool { return runs[k].logical+runs[k].n > at })
+	part := int64(len(b))
+	if k == len(runs) || runs[k].logical > at {
+		if k < len(runs) {
+			part = min(part, int64(runs[k].logical)*block-off)
+		}
+		clear(b[:part])
+		return int(part), nil
+	}
+	r := runs[k]
+	part = min(part, int64(r.logical+r.n)*block-off)
+	if f.budget -= part; f.budget < 0 {
+		return 0, fmt.Errorf("%w: too much was read of it", ErrNot)
+	}
+	if _, err := f.r.ReadAt(b[:part], int64(r.physical-r.logical)*block+off); err != nil {
+		return 0, fmt.Errorf("read block %d: %w", r.physical, err)
+	}
+	return int(part), nil
+}
+
+// entries gives what is in a folder.
+func (f *FS) entries(dir *inode) ([]fs.DirEntry, error) {
+	names, order, err := f.dir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []fs.DirEntry
+	for _, name := range order {
+		if name == "." || name == ".." || path.Base(name) != name {
+			continue
+		}
+		i, err := f.inode(names[name])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, f.info(name, i))
+	}
+	return out, nil
+}

@@ -1,0 +1,133 @@
+package fat
+
+import (
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/ingot-metal/ingot/images/fs/openfs"
+)
+
+// FS is an io/fs.FS, too, for one reader at a time. Names are found without regard to case, as firmware does.
+
+// Serial is the file system's serial number as Linux and GRUB write its UUID: "AB12-34CD"; empty when it has none.
+func (f *FS) Serial() string {
+	if f.serial == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%04X-%04X", f.serial>>16, f.serial&0xffff)
+}
+
+// Open opens a file or folder.
+func (f *FS) Open(name string) (fs.File, error) {
+	e, err := f.at("open", name)
+	if err != nil {
+		return nil, err
+	}
+	if e.Dir {
+		return openfs.NewDir(info(e), func() ([]fs.DirEntry, error) { return f.entries(e) }), nil
+	}
+	return openfs.NewFile(info(e), (&file{e: e, fs: f}).part), nil
+}
+
+// Stat describes a file or folder.
+func (f *FS) Stat(name string) (fs.FileInfo, error) {
+	e, err := f.at("stat", name)
+	if err != nil {
+		return nil, err
+	}
+	return info(e), nil
+}
+
+func (f *FS) at(op, name string) (*Entry, error) {
+	if !fs.ValidPath(name) {
+		return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrInvalid}
+	}
+	if name == "." {
+		return &Entry{Name: ".", Dir: true, first: f.root}, nil
+	}
+	names := strings.Split(name, "/")
+	var e *Entry
+	for i, n := range names {
+		list, err := f.List(e)
+		if err != nil {
+			return nil, &fs.PathError{Op: op, Path: name, Err: err}
+		}
+		k := slices.IndexFunc(list, func(x Entry) bool { return strings.EqualFold(x.Name, n) })
+		if k < 0 || i < len(names)-1 && !list[k].Dir {
+			return nil, &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
+		}
+		e = &list[k]
+	}
+	return e, nil
+}
+
+func info(e *Entry) openfs.Info {
+	if e.Dir {
+		return openfs.NewInfo(e.Name, fs.ModeDir|0o755, 0)
+	}
+	return openfs.NewInfo(e.Name, 0o644, int64(e.Size))
+}
+
+// file is an open file; where its clusters are is found out on the way.
+type file struct {
+	e     *Entry
+	fs    *FS
+	chain []uint32
+}
+
+// cluster gives the number of the file's k-th cluster.
+func (f *file) cluster(k int64) (uint32, error) {
+	for int64(len(f.chain)) <= k {
+		c := f.e.first
+		if len(f.chain) > 0 {
+			var ok bool
+			var err error
+			if c, ok, err = f.fs.next(f.chain[len(f.chain)-1]); err != nil {
+				return 0, err
+			} else if !ok {
+				c = 0
+			}
+		}
+		if c < 2 || c >= f.fs.clusters+2 {
+			return 0, fmt.Errorf("%w: %s has %d bytes, but only %d clusters", ErrNot, f.e.Name, f.e.Size, len(f.chain))
+		}
+		f.chain = append(f.chain, c) // no longer than the size asks for, so that circles end
+	}
+	return f.chain[k], nil
+}
+
+func (f *file) part(b []byte, off int64) (int, error) {
+	c, err := f.cluster(off / f.fs.cluster)
+	if err != nil {
+		return 0, err
+	}
+	in := off % f.fs.cluster
+	part := min(int64(len(b)), f.fs.cluster-in)
+	if f.fs.budget -= part; f.fs.budget < 0 {
+		return 0, fmt.Errorf("%w: too much was read of it", ErrNot)
+	}
+	if _, err := f.fs.r.ReadAt(b[:part], f.fs.data+int64(c-2)*f.fs.cluster+in); err != nil {
+		return 0, fmt.Errorf("read the FAT file system: %w", err)
+	}
+	return int(part), nil
+}
+
+// entries gives what is in a folder.
+func (f *FS) entries(dir *Entry) ([]fs.DirEntry, error) {
+	if dir.Name == "." {
+		dir = nil
+	}
+	list, err := f.List(dir)
+	if err != nil {
+		return nil, err
+	}
+	var out []fs.DirEntry
+	for _, e := range list {
+		if e.Name != "" && !strings.Contains(e.Name, "/") {
+			out = append(out, info(&e))
+		}
+	}
+	return out, nil
+}
