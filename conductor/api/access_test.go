@@ -393,8 +393,8 @@ func TestRamdisksCanBeShutOut(t *testing.T) {
 				n++
 			}
 		}
-		if shut && (n != 5 || open < n) {
-			t.Errorf("%d routes are public, want the two version documents, health, and phone_home by GET and POST", n)
+		if shut && (n != 6 || open < n) {
+			t.Errorf("%d routes are public, want the two version documents, the description, health, and phone_home by GET and POST", n)
 		}
 		open = n
 	}

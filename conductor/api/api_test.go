@@ -27,7 +27,7 @@ import (
 type fixture struct {
 	t   *testing.T
 	st  *store.Store
-	srv *Server
+	srv *watched
 	// version is what call asks for: the newest unless a test sets another.
 	version rest.Version
 }
@@ -50,10 +50,7 @@ func newFixture(t *testing.T, cfg Config, nodes ...node.Node) *fixture {
 	if cfg.Hardware == nil {
 		cfg.Hardware = fakeHardware()
 	}
-	srv, err := New(st, instant{st}, cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := newServer(t, st, instant{st}, cfg, slog.New(slog.DiscardHandler))
 	return &fixture{t, st, srv, rest.NewestVersion}
 }
 
@@ -329,10 +326,7 @@ func FuzzRequests(f *testing.F) {
 	if err := stored(st, node.Node{Name: "n", Provision: node.Available}); err != nil {
 		f.Fatal(err)
 	}
-	srv, err := New(st, instant{st}, Config{}, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	srv := newServer(f, st, instant{st}, Config{}, nil)
 	f.Fuzz(func(t *testing.T, method, path, body, version string) {
 		r, err := http.NewRequest(method, "http://h/"+strings.TrimPrefix(path, "/"), strings.NewReader(body))
 		if err != nil {

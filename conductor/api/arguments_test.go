@@ -287,6 +287,7 @@ func TestArgumentsOfCalls(t *testing.T) {
 		{"states/raid", ``, 400}, {"states/raid", `null`, 400}, {"states/raid", `{}`, 204},
 	} {
 		f := newFixture(t, Config{}, node.Node{Name: "n", Provision: node.Manageable, Driver: "fake-hardware", Maintenance: true, MaintenanceReason: "was"})
+		f.srv.odd = true
 		f.want(tt.status, "PUT", id+tt.path, tt.body)
 		if reason := f.want(200, "GET", "/v1/nodes/n", "")["maintenance_reason"]; tt.path == "maintenance" && (tt.status == 202) != (reason == nil) {
 			t.Errorf("after PUT %s %s the reason is %v", tt.path, tt.body, reason)

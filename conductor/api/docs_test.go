@@ -70,7 +70,7 @@ func routeTable() string {
 	for _, key := range order {
 		path, _, _ := strings.Cut(key, " ")
 		since := rows[key].since.String()
-		if strings.HasPrefix(path, "/ingot/") {
+		if strings.HasPrefix(path, "/ingot/") || path == descriptionPath {
 			since = "-"
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", path, strings.Join(rows[key].methods, " "), since)
@@ -122,7 +122,7 @@ func brought() map[rest.Version][]string {
 	fieldsOf(add, "runbook", rest.RunbookFields)
 	fieldsOf(add, "inspection rule", rest.InspectionRuleFields)
 	for _, r := range (&Server{}).table() {
-		if !strings.HasPrefix(r.Path, "/ingot/") {
+		if !strings.HasPrefix(r.Path, "/ingot/") && r.Path != descriptionPath {
 			add(r.Since, r.Method+" `"+r.Path+"`")
 		}
 	}

@@ -24,7 +24,7 @@ import (
 )
 
 // announcing is a server over real HTTP whose store announces its events.
-func announcing(t *testing.T, dir string) (*store.Store, *events.Hub, *Server, *httptest.Server) {
+func announcing(t *testing.T, dir string) (*store.Store, *events.Hub, *watched, *httptest.Server) {
 	t.Helper()
 	st, err := store.Open(context.Background(), store.Options{Dir: dir})
 	if err != nil {
@@ -32,10 +32,7 @@ func announcing(t *testing.T, dir string) (*store.Store, *events.Hub, *Server, *
 	}
 	hub := events.New(st)
 	hub.Start(st.Announce(hub.Publish))
-	srv, err := New(st, instant{st}, Config{Hostname: "c1", Events: hub}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := newServer(t, st, instant{st}, Config{Hostname: "c1", Events: hub}, nil)
 	web := httptest.NewServer(srv)
 	stop := func() {
 		hub.Close()

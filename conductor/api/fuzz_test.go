@@ -12,7 +12,7 @@ import (
 
 // fuzzServer is a server over a real store, with a node of each of several kinds, a port, a chassis and a port group. One store for
 // all inputs: what earlier requests left in it makes the later ones more interesting.
-func fuzzServer(f *testing.F) *Server {
+func fuzzServer(f *testing.F) *watched {
 	f.Helper()
 	st := openStore(f)
 	const id = "1ef6a2f6-4f76-4e73-9c2f-fbb5eab89770"
@@ -23,15 +23,12 @@ func fuzzServer(f *testing.F) *Server {
 	if err := st.CreatePort(f.Context(), &node.Port{NodeUUID: id, Address: "52:54:00:00:00:01"}); err != nil {
 		f.Fatal(err)
 	}
-	srv, err := New(st, instant{st}, Config{Hostname: "c1", MaxVersion: rest.NewestVersion, Hardware: fakeHardware()}, nil)
-	if err != nil {
-		f.Fatal(err)
-	}
+	srv := newServer(f, st, instant{st}, Config{Hostname: "c1", MaxVersion: rest.NewestVersion, Hardware: fakeHardware()}, nil)
 	return srv
 }
 
 // ask sends what a fuzzer made up, and wants an answer that is not the server's fault.
-func ask(t *testing.T, srv *Server, method, target, body string, h http.Header) {
+func ask(t *testing.T, srv *watched, method, target, body string, h http.Header) {
 	r, err := http.NewRequest(method, "http://h/"+strings.TrimPrefix(target, "/"), strings.NewReader(body))
 	if err != nil {
 		return

@@ -33,10 +33,7 @@ func TestDeleteOfWarmNode(t *testing.T) {
 		}
 		want = append(want, n.UUID)
 	}
-	srv, err := New(f.st, witness{instant{f.st}, &gone}, Config{Hostname: "c1", MaxVersion: rest.NewestVersion, Hardware: fakeHardware()}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := newServer(t, f.st, witness{instant{f.st}, &gone}, Config{Hostname: "c1", MaxVersion: rest.NewestVersion, Hardware: fakeHardware()}, slog.New(slog.DiscardHandler))
 	f.srv = srv
 	f.want(403, "DELETE", "/v1/nodes/held", "")
 	for _, name := range []string{"kept", "warming", "cold"} {

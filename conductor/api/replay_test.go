@@ -201,10 +201,7 @@ func TestRecordedAnswers(t *testing.T) {
 				hw = gatedHardware(gate)
 			}
 			allocate := func(uuid string) { alloc.New(st, nil).Process(t.Context(), uuid) }
-			srv, err := New(st, instant{st}, Config{Hostname: "conductor-1", MaxVersion: 82, Allocate: allocate, Hardware: hw}, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			srv := newServer(t, st, instant{st}, Config{Hostname: "conductor-1", MaxVersion: 82, Allocate: allocate, Hardware: hw}, nil)
 			r := &replay{srv: srv, st: st, known: map[string]string{}, gate: gate}
 			for _, p := range readPairs(t, file) {
 				if t.Run(p.ID, func(t *testing.T) { r.run(t, p) }) && differs[p.ID].status == 0 && p.recorded() {
@@ -266,7 +263,7 @@ func readPairs(t *testing.T, file string) []pair {
 
 // replay sends recorded requests in order. known maps the UUIDs of the recording to those of this server.
 type replay struct {
-	srv   *Server
+	srv   *watched
 	st    *store.Store
 	known map[string]string
 	gate  chan struct{} // lets a vendor's method of topic "locks" end
@@ -503,4 +500,4 @@ func compareNext(want, got string) string {
 	return ""
 }
 
-var _ http.Handler = (*Server)(nil)
+var _ http.Handler = (*watched)(nil)

@@ -189,10 +189,7 @@ func TestPortgroupFieldsByVersion(t *testing.T) {
 		}
 	}
 	// What is made for one attachment is shown from 1.111 on, which is not on offer yet.
-	srv, err := New(f.st, instant{f.st}, Config{Hostname: "c1", MaxVersion: rest.VersionDynamicGroups}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := newServer(t, f.st, instant{f.st}, Config{Hostname: "c1", MaxVersion: rest.VersionDynamicGroups}, nil)
 	newer := &fixture{t: t, st: f.st, srv: srv, version: rest.VersionDynamicGroups}
 	if out := newer.want(200, "GET", "/v1/portgroups/bond0", ""); out["dynamic_portgroup"] != false {
 		t.Errorf("dynamic_portgroup = %v", out["dynamic_portgroup"])

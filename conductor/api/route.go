@@ -5,12 +5,14 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/ingot-metal/ingot/conductor/api/allocations"
 	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/api/catalog"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/api/nodes"
+	"github.com/ingot-metal/ingot/conductor/api/openapi"
 	"github.com/ingot-metal/ingot/conductor/api/own"
 	"github.com/ingot-metal/ingot/conductor/api/parts"
 	"github.com/ingot-metal/ingot/conductor/api/phonehome"
@@ -26,11 +28,15 @@ import (
 
 // assemble makes what handles the parts of the API, and the table of routes.
 func (s *Server) assemble() error {
-	r, err := newRouter(s.table())
+	table := s.table()
+	r, err := newRouter(table)
 	if err != nil {
 		return fmt.Errorf("make routes of the API: %w", err)
 	}
 	s.routes = r
+	s.description = sync.OnceValues(func() ([]byte, error) {
+		return openapi.Document(table, s.cfg.MaxVersion, func(rt *call.Route) string { return string(rulingOf(rt).rule) })
+	})
 	return nil
 }
 
@@ -55,6 +61,7 @@ func (s *Server) table() []call.Route {
 		s.openToRamdisks(ramdisk.New(st, s.find, ns, cfg.Hostname).Routes()),
 		pools.New(st, s.find, cfg.Warmth, cfg.PoolPace).Routes(),
 		phonehome.New(en).Routes(),
+		s.describe(),
 		own.New(st, en, s.find, own.Config{Authenticate: s.authenticate, Drivers: cfg.Drivers, Hardware: cfg.Hardware, Events: cfg.Events,
 			Progresses: cfg.Progresses, Logs: cfg.Logs, ErasureKey: cfg.ErasureKey, Certificates: cfg.Certificates}, log).Routes(),
 	)

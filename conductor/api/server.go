@@ -157,6 +157,8 @@ type Server struct {
 	volumes *volumes.Handlers
 	parts   *parts.Handlers
 
+	description func() ([]byte, error) // of the API, see describe
+
 	answers sync.Pool // of *[]byte: what long lists were written into is used again
 }
 
@@ -266,7 +268,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 	}
 	c := &call.Call{Request: r, Version: s.cfg.MaxVersion, Base: s.base(r), Path: values, Actor: who, User: who.String(), ResendAll: s.cfg.ResendCredentials}
 	if rt != nil {
-		c.Mixed = rt.Query == call.Members
+		c.Mixed, c.Args = rt.Query == call.Members, rt.Args
 	}
 	if len(path) > 0 && !ours {
 		if ranged {
@@ -439,7 +441,7 @@ func normalise(escaped string) (segments []string, ours bool) {
 	if len(segments) == 0 {
 		return nil, false
 	}
-	if segments[0] == "ingot" {
+	if segments[0] == "ingot" || len(segments) == 1 && segments[0] == descriptionPath[1:] {
 		return segments, true
 	}
 	if segments[0] != "v1" {

@@ -2,6 +2,7 @@ package rest
 
 import (
 	"cmp"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -50,6 +51,19 @@ func (fs Fields[T]) Since(name string) (v Version, ok bool) {
 func (fs Fields[T]) Sortable(name string) bool {
 	f := fs.find(name)
 	return f != nil && f.Sortable
+}
+
+// Schema gives the shape of what Render makes. Which of the fields are shown is the request's to say, so none is required.
+func (fs Fields[T]) Schema() *Schema {
+	s := &Schema{Types: []string{"object"}, Closed: true, Props: map[string]*Schema{}, Name: reflect.TypeFor[T]().Name()}
+	for i := range fs {
+		p := SchemaOf(fs[i].get(new(T)))
+		if p == nil {
+			p = &Schema{}
+		}
+		s.Props[fs[i].Name] = p.From(fs[i].Since)
+	}
+	return s
 }
 
 // Select checks a client's ?fields= and returns the fields to show. Links are always shown, as the last field.

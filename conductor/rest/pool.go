@@ -13,7 +13,7 @@ type Pool struct {
 	MaxOn          int            `json:"max_on"`    // 0: no limit
 	MaxWatts       int            `json:"max_watts"` // 0: no limit
 	WattsPerNode   int            `json:"watts_per_node"`
-	Image          map[string]any `json:"image"`
+	Image          map[string]any `json:"image" shape:"null"`
 	CreatedAt      NullTime       `json:"created_at"`
 	UpdatedAt      NullTime       `json:"updated_at"`
 

@@ -30,6 +30,16 @@ type Schema struct {
 	Hidden   bool // errors show nothing of the value: it holds secrets, or may
 	// PatternText is how Pattern is written in errors; empty: as it is.
 	PatternText string
+
+	// What follows is not checked: it is for the description of the API, see shape.go.
+
+	Since, Until Version            // that brought a property, and the last that has it; 0: all
+	Sinces       map[string]Version // of values in Enum, and of texts that Pattern takes
+	Optional     bool               // of an answer: the property may be missing
+	Others       *Schema            // of an object: all properties that are not in Props
+	Maybe        *Schema            // this, or null
+	Format       string             // "uuid", "date-time"
+	Name         string             // that several descriptions share it by
 }
 
 // Check returns what is wrong with v, or "". The first fault in the order unknown property, property, missing property.

@@ -119,6 +119,7 @@ var may = map[string][]string{
 	"conductor/api/document":    {"conductor/rest"},
 	"conductor/api/finder":      {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/node", "conductor/rest", "conductor/store"},
 	"conductor/api/nodes":       {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/api/resource", "conductor/driver", "conductor/engine", "conductor/engine/instance", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store"},
+	"conductor/api/openapi":     {"conductor/api/call", "conductor/rest"},
 	"conductor/api/own":         {"conductor/access", "conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/driver", "conductor/engine", "conductor/engine/catalog", "conductor/erasure", "conductor/events", "conductor/hardware", "conductor/node", "conductor/redact", "conductor/rest", "conductor/store", "conductor/trace"},
 	"conductor/api/parts":       {"conductor/api/call", "conductor/api/document", "conductor/api/finder", "conductor/driver", "conductor/hardware", "conductor/node", "conductor/rest", "conductor/store"},
 	"conductor/api/phonehome":   {"conductor/api/call", "conductor/node", "conductor/rest"},

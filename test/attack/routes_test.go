@@ -23,6 +23,7 @@ var personas = map[string]string{root: "system admin", auditor: "system reader",
 var publicRoutes = map[string][]string{
 	"GET /":                             {"test/attack.TestLinksDoNotCopyTheHost"},
 	"GET /v1":                           {"test/attack.TestLinksDoNotCopyTheHost"},
+	"GET /openapi.json":                 {"conductor/api.TestDescriptionSaysNothingOfTheSite"},
 	"GET /ingot/v1/health":              {"test/attack.TestPageErrorAtRunTime"},
 	"GET /ingot/v1/phone_home/{token}":  {"conductor/api.TestPhoneHome", "conductor/app.TestPhoneHomeKey"},
 	"POST /ingot/v1/phone_home/{token}": {"test/attack.TestAnonymousBodies", "test/attack.TestHalfSentRequests"},

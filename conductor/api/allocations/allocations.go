@@ -137,21 +137,22 @@ func (s *Handlers) Routes() []call.Route {
 		}
 	}
 	return append(rs,
-		call.Route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: call.Read, Query: call.Named, Since: k.Since, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
-			if err := c.Allow("fields"); err != nil {
-				return nil, err
-			}
-			names, err := call.Selected(c, k.Fields)
-			if err != nil {
-				return nil, err
-			}
-			a, aerr := s.allocationOf(ctx, c)
-			if aerr != nil {
-				return nil, aerr
-			}
-			return k.One(c, http.StatusOK, a, names), nil
-		}},
-		call.Route{Method: http.MethodDelete, Path: "/v1/nodes/{node}/allocation", Access: call.Use, Since: k.Since, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		call.Route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: call.Read, Query: call.Named, Since: k.Since, Hidden: true,
+			Args: call.Args{"fields": call.Texts}, Answers: call.OK(k.Fields.Schema()), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+				if err := c.AllowArgs(); err != nil {
+					return nil, err
+				}
+				names, err := call.Selected(c, k.Fields)
+				if err != nil {
+					return nil, err
+				}
+				a, aerr := s.allocationOf(ctx, c)
+				if aerr != nil {
+					return nil, aerr
+				}
+				return k.One(c, http.StatusOK, a, names), nil
+			}},
+		call.Route{Method: http.MethodDelete, Path: "/v1/nodes/{node}/allocation", Access: call.Use, Since: k.Since, Hidden: true, Answers: call.None(http.StatusNoContent), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 			a, err := s.allocationOf(ctx, c)
 			if err != nil {
 				return nil, err

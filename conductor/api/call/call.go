@@ -37,6 +37,7 @@ type Call struct {
 	Version rest.Version
 	Path    map[string]string // values of the route's {names}
 	Query   url.Values
+	Args    Args        // of the route: what Query may hold
 	Body    any         // decoded JSON; nil if there was none
 	Mixed   bool        // members of the body may be in the query, too
 	Base    string      // scheme and host for links
@@ -75,6 +76,14 @@ func (c *Call) Allow(names ...string) *rest.Error {
 		}
 	}
 	return nil
+}
+
+// AllowArgs is Allow for the arguments of the route.
+func (c *Call) AllowArgs() *rest.Error {
+	if len(c.Query) == 0 {
+		return nil
+	}
+	return c.Allow(c.Args.Names()...)
 }
 
 // mostShown is how many unexpected arguments an answer names.

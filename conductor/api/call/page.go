@@ -23,8 +23,12 @@ type Page struct {
 // maxLimit is the longest page; a larger limit gets this many.
 const maxLimit = 1000
 
-// PageArguments are the query arguments that Page reads.
-var PageArguments = []string{"limit", "marker", "sort_key", "sort_dir"}
+// PageArgs are the query arguments that Page reads, PageArguments their names.
+var (
+	PageArgs = Args{"limit": Number, "marker": Text, "sort_key": Text,
+		"sort_dir": {Types: []string{"string"}, Enum: []any{"asc", "desc"}}}
+	PageArguments = PageArgs.Names()
+)
 
 // Marker is what a list's marker may be. The zero value is a UUID.
 type Marker struct {

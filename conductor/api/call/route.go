@@ -23,7 +23,11 @@ type Route struct {
 	Parts  bool  // the handler reads the body itself, and no more of it than it needs
 	Fields bool  // shows one object, of which ?fields= chooses fields
 	Stream bool  // answers with a stream of events rather than JSON
-	Handle func(ctx context.Context, c *Call) (*Reply, error)
+	// For those who write clients, see package openapi.
+	Args    Args         // what may be in the query, where Query is Named
+	Takes   *rest.Schema // what the body is; nil: there is none
+	Answers Answers      // of a request that is done
+	Handle  func(ctx context.Context, c *Call) (*Reply, error)
 }
 
 // Query is what the query of a route's address may hold. A form in the body is as a part of the query.
@@ -31,7 +35,7 @@ type Query int
 
 const (
 	NoQuery Query = iota // nothing: whatever there is is refused before the handler runs
-	Named                // what the handler names to Call.Allow
+	Named                // Args: the handler refuses others, by Call.AllowArgs
 	Members              // members of the body: each may be in either place (Call.Arguments)
 )
 

@@ -36,14 +36,14 @@ func New(st nodes, drivers *driver.Table, hostname string, newest rest.Version) 
 // Routes are the routes of the version documents, drivers, conductors and shards.
 func (s *Handlers) Routes() []call.Route {
 	return []call.Route{
-		{Method: http.MethodGet, Path: "/", Access: call.Public, Handle: s.getRoot},
-		{Method: http.MethodGet, Path: "/v1", Access: call.Public, Handle: s.getV1},
-		{Method: http.MethodGet, Path: "/v1/drivers", Access: call.Read, Query: call.Named, Handle: s.listDrivers},
-		{Method: http.MethodGet, Path: "/v1/drivers/{driver}", Access: call.Read, Query: call.Named, Fields: true, Handle: s.getDriver},
-		{Method: http.MethodGet, Path: "/v1/drivers/{driver}/properties", Access: call.Read, Handle: s.getDriverProperties},
-		{Method: http.MethodGet, Path: "/v1/conductors", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Handle: s.listConductors},
-		{Method: http.MethodGet, Path: "/v1/conductors/{conductor}", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Fields: true, Handle: s.getConductor},
-		{Method: http.MethodGet, Path: "/v1/shards", Access: call.Read, Since: rest.VersionShards, Hidden: true, Handle: s.listShards},
+		{Method: http.MethodGet, Path: "/", Access: call.Public, Answers: call.OK(rootShape), Handle: s.getRoot},
+		{Method: http.MethodGet, Path: "/v1", Access: call.Public, Answers: call.OK(v1Shape()), Handle: s.getV1},
+		{Method: http.MethodGet, Path: "/v1/drivers", Access: call.Read, Query: call.Named, Args: driverArgs, Answers: call.OK(rest.SchemaOf(rest.Object{{Name: "drivers", Value: rest.ListOf(driverShape())}})), Handle: s.listDrivers},
+		{Method: http.MethodGet, Path: "/v1/drivers/{driver}", Access: call.Read, Query: call.Named, Fields: true, Args: call.Args{"fields": call.Texts.From(rest.VersionDriverFields)}, Answers: call.OK(driverShape()), Handle: s.getDriver},
+		{Method: http.MethodGet, Path: "/v1/drivers/{driver}/properties", Access: call.Read, Answers: call.OK(map[string]string{}), Handle: s.getDriverProperties},
+		{Method: http.MethodGet, Path: "/v1/conductors", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Args: conductorArgs, Answers: call.OK(rest.Collection("conductors", conductorShape)), Handle: s.listConductors},
+		{Method: http.MethodGet, Path: "/v1/conductors/{conductor}", Access: call.Read, Query: call.Named, Since: rest.VersionConductors, Hidden: true, Fields: true, Args: call.Args{"fields": call.Texts}, Answers: call.OK(conductorShape), Handle: s.getConductor},
+		{Method: http.MethodGet, Path: "/v1/shards", Access: call.Read, Since: rest.VersionShards, Hidden: true, Answers: call.OK(rest.Object{{Name: "shards", Value: rest.ListOf(rest.Object{{Name: "name", Value: ""}, {Name: "count", Value: 0}})}}), Handle: s.listShards},
 	}
 }
 
@@ -110,7 +110,7 @@ func (s *Handlers) showDriver(c *call.Call, t *driver.Type, detail bool) rest.Ob
 		return o
 	}
 	for _, kind := range driver.Kinds {
-		if kind == "bios" && c.Version < 40 || kind == "rescue" && c.Version < rest.VersionRescue || kind == "storage" && c.Version < 33 || kind == "firmware" && c.Version < 86 {
+		if c.Version < kindSince[kind] {
 			continue
 		}
 		o = append(o, rest.Member{Name: "default_" + kind + "_interface", Value: t.Default(kind)},
@@ -120,7 +120,7 @@ func (s *Handlers) showDriver(c *call.Call, t *driver.Type, detail bool) rest.Ob
 }
 
 func (s *Handlers) listDrivers(_ context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("type", "detail", "fields"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	kind, detail, fields := c.Text("type"), false, c.Text("fields")
@@ -180,7 +180,7 @@ func pick(o rest.Object, fields string) (rest.Object, *rest.Error) {
 }
 
 func (s *Handlers) getDriver(_ context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("fields"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	t, ok := s.drivers.ByName(c.Path["driver"])
@@ -239,7 +239,7 @@ var (
 )
 
 func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow(append([]string{"detail", "fields"}, call.PageArguments...)...); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	detail, err := c.Flag("detail")
@@ -276,7 +276,7 @@ func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply,
 }
 
 func (s *Handlers) getConductor(_ context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("fields"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	if c.Path["conductor"] != s.hostname {

@@ -59,7 +59,7 @@ func (s *Handlers) chassisRoutes() []call.Route {
 		}
 	}
 	return append(k.Routes(),
-		call.Route{Method: http.MethodGet, Path: "/v1/chassis/{chassis}/nodes", Access: call.Read, Query: call.Named, Handle: of(false)},
-		call.Route{Method: http.MethodGet, Path: "/v1/chassis/{chassis}/nodes/detail", Access: call.Read, Query: call.Named, Handle: of(true)},
+		call.Route{Method: http.MethodGet, Path: "/v1/chassis/{chassis}/nodes", Access: call.Read, Query: call.Named, Args: s.listArgs(false), Answers: listAnswers(), Handle: of(false)},
+		call.Route{Method: http.MethodGet, Path: "/v1/chassis/{chassis}/nodes/detail", Access: call.Read, Query: call.Named, Args: s.listArgs(true), Answers: listAnswers(), Handle: of(true)},
 	)
 }

@@ -6,6 +6,7 @@ package nodes
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -81,19 +82,20 @@ var deletable = []node.State{node.Manageable, node.Enroll, node.AdoptFailed, nod
 // Routes are the routes of nodes and of chassis.
 func (s *Handlers) Routes() []call.Route {
 	const get, post, patch, del = http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
+	shape, page := rest.NodeFields.Schema(), listAnswers()
 	return append(s.chassisRoutes(),
-		call.Route{Method: get, Path: "/v1/nodes", Access: call.Read, Query: call.Named, Handle: s.listNodes},
-		call.Route{Method: post, Path: "/v1/nodes", Access: call.Write, Handle: s.createNode},
-		call.Route{Method: del, Path: "/v1/nodes", Access: call.Write, Handle: missing("node_ident")},
-		call.Route{Method: get, Path: "/v1/nodes/detail", Access: call.Read, Query: call.Named, Handle: s.listNodesDetail},
-		call.Route{Method: get, Path: "/v1/nodes/{node}", Access: call.Read, Query: call.Named, Fields: true, Handle: s.getNode},
-		call.Route{Method: patch, Path: "/v1/nodes/{node}", Access: call.Write, Query: call.Named, Handle: s.patchNode},
-		call.Route{Method: del, Path: "/v1/nodes/{node}", Access: call.Write, Handle: s.deleteNode},
+		call.Route{Method: get, Path: "/v1/nodes", Access: call.Read, Query: call.Named, Args: s.listArgs(false), Answers: page, Handle: s.listNodes},
+		call.Route{Method: post, Path: "/v1/nodes", Access: call.Write, Takes: schema.Of(rest.NodeFields), Answers: call.Answers{http.StatusCreated: shape}, Handle: s.createNode},
+		call.Route{Method: del, Path: "/v1/nodes", Access: call.Write, Answers: call.Answers{}, Handle: missing("node_ident")},
+		call.Route{Method: get, Path: "/v1/nodes/detail", Access: call.Read, Query: call.Named, Args: s.listArgs(true), Answers: page, Handle: s.listNodesDetail},
+		call.Route{Method: get, Path: "/v1/nodes/{node}", Access: call.Read, Query: call.Named, Fields: true, Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape), Handle: s.getNode},
+		call.Route{Method: patch, Path: "/v1/nodes/{node}", Access: call.Write, Query: call.Named, Args: call.Args{"reset_interfaces": call.Truth.From(rest.VersionResetInterface)}, Takes: rest.PatchOf(patchable, rest.NodeFields), Answers: call.OK(shape), Handle: s.patchNode},
+		call.Route{Method: del, Path: "/v1/nodes/{node}", Access: call.Write, Answers: call.None(http.StatusNoContent), Handle: s.deleteNode},
 	)
 }
 
 func (s *Handlers) getNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("fields"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	names, err := call.Selected(c, rest.NodeFields)
@@ -106,6 +108,19 @@ func (s *Handlers) getNode(ctx context.Context, c *call.Call) (*call.Reply, erro
 	}
 	shown := s.Show(c, n, names...)
 	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, names)}, nil
+}
+
+// listAnswers are those of lists of nodes, listArgs what may be in the query of one. detail tells that the address asks for all fields.
+func listAnswers() call.Answers { return call.OK(rest.Collection("nodes", rest.NodeFields.Schema())) }
+
+func (s *Handlers) listArgs(detail bool) call.Args {
+	args := call.PageArgs.With(call.Dated(rest.NodeFilters, call.Args{"associated": call.Truth, "maintenance": call.Truth, "retired": call.Truth,
+		"sharded": call.Truth, "include_children": call.Truth, "shard": call.Texts}))
+	maps.DeleteFunc(args, func(name string, _ *rest.Schema) bool { return rest.NodeFilters[name] > s.newest })
+	if !detail {
+		args["fields"], args["detail"] = call.Texts.From(rest.VersionSelectFields), call.Truth.From(rest.VersionDetailQuery)
+	}
+	return args
 }
 
 // item encodes the fields named of a node; nil means all.
@@ -123,22 +138,14 @@ func (s *Handlers) listNodesDetail(ctx context.Context, c *call.Call) (*call.Rep
 
 // list lists nodes: those of a chassis if in is not nil, else those that the filters name.
 func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node.Chassis) (*call.Reply, error) {
-	allowed := slices.Clone(call.PageArguments)
-	for f, since := range rest.NodeFilters {
-		if since <= s.newest {
-			allowed = append(allowed, f)
-		}
-	}
 	path := "nodes"
 	if in != nil {
 		path = "chassis/" + in.UUID + "/nodes"
 	}
 	if detail {
 		path += "/detail"
-	} else {
-		allowed = append(allowed, "fields", "detail")
 	}
-	if err := c.Allow(allowed...); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	names := rest.NodeListFields

@@ -226,7 +226,7 @@ func BadParent(ident string) *rest.Error {
 }
 
 func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("reset_interfaces"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	reset, err := c.Flag("reset_interfaces")

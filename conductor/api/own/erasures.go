@@ -13,9 +13,9 @@ import (
 // erasureRoutes are where the signed reports of erased disks are fetched, and the key to verify them with.
 func (s *Handlers) erasureRoutes() []call.Route {
 	return []call.Route{
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/erasures", Access: call.Read, Handle: s.listErasures},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/erasures/{erasure}", Access: call.Read, Handle: s.getErasure},
-		{Method: http.MethodGet, Path: "/ingot/v1/erasure_key", Access: call.Read, Handle: s.getErasureKey},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/erasures", Access: call.Read, Answers: call.OK(rest.Erasures{}), Handle: s.listErasures},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/erasures/{erasure}", Access: call.Read, Answers: call.OK(map[string]any{}), Handle: s.getErasure},
+		{Method: http.MethodGet, Path: "/ingot/v1/erasure_key", Access: call.Read, Answers: call.OK(rest.ErasureKey{}), Handle: s.getErasureKey},
 	}
 }
 

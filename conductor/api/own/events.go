@@ -38,7 +38,7 @@ const defaultLog = 100
 
 // searchLog answers with lines of the log over all nodes, newest first, those of deleted nodes included.
 func (s *Handlers) searchLog(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("node", "user", "project", "type", "severity", "text", "since", "until", "limit", "marker", "sort_dir"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	p, err := c.Page(rest.Fields[struct{}](nil), call.Marker{})
@@ -136,7 +136,7 @@ func (f eventFilter) nodeWanted(uuid, name string) bool {
 
 // followEvents streams what is stored, as server-sent events.
 func (s *Handlers) followEvents(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("node", "type", "since"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	if s.cfg.Events == nil {

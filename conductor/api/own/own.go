@@ -73,26 +73,36 @@ func New(st keeper, en machines, find *finder.Finder, cfg Config, log *slog.Logg
 	return &Handlers{store: st, engine: en, find: find, cfg: cfg, log: log}
 }
 
+// What may be in the queries of routes.
+var (
+	logArgs = call.Args{"node": call.Text, "user": call.Text, "project": call.Text, "type": call.Text, "severity": call.Text, "text": call.Text,
+		"since": call.Text, "until": call.Text, "limit": call.Number, "marker": call.Text, "sort_dir": call.PageArgs["sort_dir"]}
+	eventArgs    = call.Args{"node": call.Text, "type": call.Text, "since": call.Number}
+	stepArgs     = call.Args{"full": call.Truth}
+	timelineArgs = call.Args{"job": call.Text}
+	tailArgs     = call.Args{"after": call.Number}
+)
+
 // Routes are the routes of what Ironic has no word for, under /ingot/v1: quarantine, breaking a lock, work in progress, the stream of
 // events, the log, and what the hardware types really do.
 func (s *Handlers) Routes() []call.Route {
 	const quarantine, lock = "/ingot/v1/nodes/{node}/quarantine", "/ingot/v1/nodes/{node}/lock"
 	return append(s.erasureRoutes(), []call.Route{
-		{Method: http.MethodGet, Path: "/ingot/v1/health", Access: call.Public, Handle: s.getHealth},
-		{Method: http.MethodGet, Path: "/ingot/v1/certificates", Access: call.Read, Handle: s.getCertificates},
-		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Handle: s.getQuarantine},
-		{Method: http.MethodPost, Path: quarantine, Access: call.Write, Handle: s.postQuarantine},
-		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Handle: s.deleteQuarantine},
-		{Method: http.MethodGet, Path: lock, Access: call.Read, Handle: s.getLock},
-		{Method: http.MethodDelete, Path: lock, Access: call.Admin, Handle: s.breakLock},
-		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/network_reset", Access: call.Write, Handle: s.resetNetwork},
-		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read, Handle: s.getCapabilities},
-		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Query: call.Named, Handle: s.searchLog},
-		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Query: call.Named, Stream: true, Handle: s.followEvents},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read, Handle: s.getProgress},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/steps", Access: call.Read, Query: call.Named, Handle: s.getSteps},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Query: call.Named, Handle: s.getTimeline},
-		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Query: call.Named, Handle: s.getLogs},
+		{Method: http.MethodGet, Path: "/ingot/v1/health", Access: call.Public, Answers: call.OK(rest.Health{}), Handle: s.getHealth},
+		{Method: http.MethodGet, Path: "/ingot/v1/certificates", Access: call.Read, Answers: call.OK(rest.Certificates{}), Handle: s.getCertificates},
+		{Method: http.MethodGet, Path: quarantine, Access: call.Read, Answers: call.OK(rest.Quarantine{}), Handle: s.getQuarantine},
+		{Method: http.MethodPost, Path: quarantine, Access: call.Write, Takes: call.Body([]string{"reason"}, call.Args{"reason": call.Text}), Answers: call.OK(rest.Quarantine{}), Handle: s.postQuarantine},
+		{Method: http.MethodDelete, Path: quarantine, Access: call.Write, Answers: call.None(http.StatusNoContent), Handle: s.deleteQuarantine},
+		{Method: http.MethodGet, Path: lock, Access: call.Read, Answers: call.OK(rest.Lock{}), Handle: s.getLock},
+		{Method: http.MethodDelete, Path: lock, Access: call.Admin, Answers: call.OK(rest.Lock{}), Handle: s.breakLock},
+		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/network_reset", Access: call.Write, Answers: call.None(http.StatusNoContent), Handle: s.resetNetwork},
+		{Method: http.MethodGet, Path: "/ingot/v1/capabilities", Access: call.Read, Answers: call.OK(rest.Capabilities{}), Handle: s.getCapabilities},
+		{Method: http.MethodGet, Path: "/ingot/v1/log", Access: call.Read, Query: call.Named, Args: logArgs, Answers: call.OK(rest.Log{}), Handle: s.searchLog},
+		{Method: http.MethodGet, Path: "/ingot/v1/events", Access: call.Read, Query: call.Named, Stream: true, Args: eventArgs, Answers: call.OK(rest.Event{}), Handle: s.followEvents},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/progress", Access: call.Read, Answers: call.OK(rest.Progress{}), Handle: s.getProgress},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/steps", Access: call.Read, Query: call.Named, Args: stepArgs, Answers: call.OK(rest.Steps{}), Handle: s.getSteps},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/timeline", Access: call.Read, Query: call.Named, Args: timelineArgs, Answers: call.OK(rest.Timeline{}), Handle: s.getTimeline},
+		{Method: http.MethodGet, Path: "/ingot/v1/nodes/{node}/logs", Access: call.Read, Query: call.Named, Args: tailArgs, Answers: call.OK(rest.Logs{}), Handle: s.getLogs},
 	}...)
 }
 

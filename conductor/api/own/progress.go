@@ -71,7 +71,7 @@ func (s *Handlers) getProgress(ctx context.Context, c *call.Call) (*call.Reply, 
 func current(j *node.Job, p node.Progress) bool { return j != nil && j.PlanID == p.PlanID }
 
 func (s *Handlers) getTimeline(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("job"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	n, err := s.find.Node(ctx, c)
@@ -115,7 +115,7 @@ func blank(spans []rest.Span) {
 }
 
 func (s *Handlers) getLogs(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("after"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	var after uint64

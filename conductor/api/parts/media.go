@@ -104,7 +104,7 @@ func (s *Handlers) media(ctx context.Context, c *call.Call, what, done string, a
 }
 
 func (s *Handlers) detachMedia(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("device_types"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	var devices []string

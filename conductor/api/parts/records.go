@@ -54,7 +54,7 @@ func (o historyOrder) Since(name string) (rest.Version, bool) { return 0, o.Sort
 func (o historyOrder) Sortable(name string) bool              { return o[name] != nil }
 
 func (s *Handlers) listHistory(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("detail", "limit", "marker", "sort_key", "sort_dir"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	detail, err := c.Flag("detail")

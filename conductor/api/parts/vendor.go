@@ -66,7 +66,7 @@ func vendorMethod(c *call.Call) (string, *rest.Error) {
 	if m := c.Path["method"]; m != "" {
 		return m, nil
 	}
-	if err := c.Allow("method"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return "", err
 	}
 	m := c.Text("method")

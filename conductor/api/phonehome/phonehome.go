@@ -31,8 +31,8 @@ const maxForm = 64 << 10
 func (s *Handlers) Routes() []call.Route {
 	const path = "/ingot/v1/phone_home/{token}"
 	return []call.Route{
-		{Method: http.MethodGet, Path: path, Access: call.Public, Handle: s.called},
-		{Method: http.MethodPost, Path: path, Access: call.Public, Body: maxForm, Form: true, Handle: s.called},
+		{Method: http.MethodGet, Path: path, Access: call.Public, Answers: call.None(http.StatusNoContent), Handle: s.called},
+		{Method: http.MethodPost, Path: path, Access: call.Public, Body: maxForm, Form: true, Answers: call.None(http.StatusNoContent), Handle: s.called},
 	}
 }
 

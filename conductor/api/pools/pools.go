@@ -55,14 +55,15 @@ func New(st keeper, find *finder.Finder, do Machines, pace Pace) *Handlers {
 // Routes are those of pools and of single warm nodes.
 func (s *Handlers) Routes() []call.Route {
 	const all, one, warm = "/ingot/v1/pools", "/ingot/v1/pools/{pool}", "/ingot/v1/nodes/{node}/warm"
+	changed := call.Answers{http.StatusAccepted: rest.Warm{}}
 	return []call.Route{
-		{Method: http.MethodGet, Path: all, Access: call.Read, Handle: s.list},
-		{Method: http.MethodGet, Path: one, Access: call.Read, Handle: s.get},
-		{Method: http.MethodPut, Path: one, Access: call.Admin, Handle: s.set},
-		{Method: http.MethodDelete, Path: one, Access: call.Admin, Handle: s.delete},
-		{Method: http.MethodGet, Path: warm, Access: call.Read, Handle: s.getWarm},
-		{Method: http.MethodPost, Path: warm, Access: call.Use, Handle: s.postWarm},
-		{Method: http.MethodDelete, Path: warm, Access: call.Use, Handle: s.deleteWarm},
+		{Method: http.MethodGet, Path: all, Access: call.Read, Answers: call.OK(rest.Pools{}), Handle: s.list},
+		{Method: http.MethodGet, Path: one, Access: call.Read, Answers: call.OK(rest.Pool{}), Handle: s.get},
+		{Method: http.MethodPut, Path: one, Access: call.Admin, Takes: schema, Answers: call.Answers{http.StatusOK: rest.Pool{}, http.StatusCreated: rest.Pool{}}, Handle: s.set},
+		{Method: http.MethodDelete, Path: one, Access: call.Admin, Answers: call.None(http.StatusNoContent), Handle: s.delete},
+		{Method: http.MethodGet, Path: warm, Access: call.Read, Answers: call.OK(rest.Warm{}), Handle: s.getWarm},
+		{Method: http.MethodPost, Path: warm, Access: call.Use, Takes: call.Body(nil, call.Args{"image": document.OptionalObject}), Answers: changed, Handle: s.postWarm},
+		{Method: http.MethodDelete, Path: warm, Access: call.Use, Answers: changed, Handle: s.deleteWarm},
 	}
 }
 

@@ -201,10 +201,10 @@ func (s *Handlers) portgroupRoutes() []call.Route {
 	}
 	rs := k.Routes()
 	for _, r := range []call.Route{
-		{Path: "/v1/portgroups/{portgroup}/ports", Handle: ports(false)},
-		{Path: "/v1/portgroups/{portgroup}/ports/detail", Handle: ports(true)},
-		{Path: "/v1/nodes/{node}/portgroups", Handle: of(false)},
-		{Path: "/v1/nodes/{node}/portgroups/detail", Handle: of(true)},
+		{Path: "/v1/portgroups/{portgroup}/ports", Args: listArgs(false, false, true), Answers: portPage(), Handle: ports(false)},
+		{Path: "/v1/portgroups/{portgroup}/ports/detail", Args: listArgs(true, false, true), Answers: portPage(), Handle: ports(true)},
+		{Path: "/v1/nodes/{node}/portgroups", Args: k.Args(false), Answers: k.Page(), Handle: of(false)},
+		{Path: "/v1/nodes/{node}/portgroups/detail", Args: k.Args(true), Answers: k.Page(), Handle: of(true)},
 	} {
 		r.Method, r.Access, r.Query, r.Since, r.Hidden = http.MethodGet, call.Read, call.Named, rest.VersionGroupParts, true
 		rs = append(rs, r)

@@ -10,13 +10,16 @@ import (
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
+// vtepText is a value of vtepKeys.
+var vtepText = &rest.Schema{Types: []string{"string"}, Since: rest.VersionVTEP, Until: rest.VersionNoVTEP - 1}
+
 // linkSchema is a port's connection to a switch.
 var linkSchema = &rest.Schema{
 	Types: []string{"object"}, Closed: true,
 	Props: map[string]*rest.Schema{
 		"port_id": {Types: []string{"string"}}, "switch_id": {Types: []string{"string"}}, "switch_info": {Types: []string{"string"}},
 		"network_type": {Types: []string{"string"}, Enum: []any{"managed", "unmanaged"}}, "hostname": {Types: []string{"string"}},
-		"vtep-logical-switch": {Types: []string{"string"}}, "vtep-physical-switch": {Types: []string{"string"}},
+		"vtep-logical-switch": vtepText, "vtep-physical-switch": vtepText,
 	},
 }
 

@@ -53,19 +53,20 @@ func New(st keeper, find *finder.Finder, drivers *driver.Table, log *slog.Logger
 // Routes are the routes of ports, port groups and virtual interfaces.
 func (s *Handlers) Routes() []call.Route {
 	const get, post, patch, del = http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
+	shape, page, done := rest.PortFields.Schema(), portPage(), call.None(http.StatusNoContent)
 	return append(s.portgroupRoutes(),
-		call.Route{Method: get, Path: "/v1/nodes/{node}/ports", Access: call.Read, Query: call.Named, Handle: s.listNodePorts},
-		call.Route{Method: get, Path: "/v1/nodes/{node}/ports/detail", Access: call.Read, Query: call.Named, Handle: s.listNodePortsDetail},
-		call.Route{Method: get, Path: "/v1/nodes/{node}/vifs", Access: call.Read, Since: rest.VersionVIFs, Hidden: true, Handle: s.listVIFs},
-		call.Route{Method: post, Path: "/v1/nodes/{node}/vifs", Access: call.Write, Since: rest.VersionVIFs, Hidden: true, Handle: s.attachVIF},
-		call.Route{Method: del, Path: "/v1/nodes/{node}/vifs/{vif}", Access: call.Write, Since: rest.VersionVIFs, Hidden: true, Handle: s.detachVIF},
-		call.Route{Method: get, Path: "/v1/ports", Access: call.Read, Query: call.Named, Handle: s.listPorts},
-		call.Route{Method: post, Path: "/v1/ports", Access: call.Write, Handle: s.createPort},
-		call.Route{Method: get, Path: "/v1/ports/detail", Access: call.Read, Query: call.Named, Handle: s.listPortsDetail},
-		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Query: call.Named, Fields: true, Handle: s.getPort},
-		call.Route{Method: patch, Path: "/v1/ports/{port}", Access: call.Write, Handle: s.patchPort},
-		call.Route{Method: del, Path: "/v1/ports/{port}", Access: call.Write, Handle: s.deletePort},
-		call.Route{Method: post, Path: "/v1/events", Access: call.Admin, Since: rest.VersionEvents, Hidden: true, Handle: s.postEvents},
+		call.Route{Method: get, Path: "/v1/nodes/{node}/ports", Access: call.Read, Query: call.Named, Args: listArgs(false, true, false), Answers: page, Handle: s.listNodePorts},
+		call.Route{Method: get, Path: "/v1/nodes/{node}/ports/detail", Access: call.Read, Query: call.Named, Args: listArgs(true, true, false), Answers: page, Handle: s.listNodePortsDetail},
+		call.Route{Method: get, Path: "/v1/nodes/{node}/vifs", Access: call.Read, Since: rest.VersionVIFs, Hidden: true, Answers: call.OK(rest.Object{{Name: "vifs", Value: rest.ListOf(rest.Object{{Name: "id", Value: ""}})}}), Handle: s.listVIFs},
+		call.Route{Method: post, Path: "/v1/nodes/{node}/vifs", Access: call.Write, Since: rest.VersionVIFs, Hidden: true, Takes: vifSchema, Answers: done, Handle: s.attachVIF},
+		call.Route{Method: del, Path: "/v1/nodes/{node}/vifs/{vif}", Access: call.Write, Since: rest.VersionVIFs, Hidden: true, Answers: done, Handle: s.detachVIF},
+		call.Route{Method: get, Path: "/v1/ports", Access: call.Read, Query: call.Named, Args: listArgs(false, false, false), Answers: page, Handle: s.listPorts},
+		call.Route{Method: post, Path: "/v1/ports", Access: call.Write, Takes: portSchema.Of(rest.PortFields), Answers: call.Answers{http.StatusCreated: shape}, Handle: s.createPort},
+		call.Route{Method: get, Path: "/v1/ports/detail", Access: call.Read, Query: call.Named, Args: listArgs(true, false, false), Answers: page, Handle: s.listPortsDetail},
+		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Query: call.Named, Fields: true, Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape), Handle: s.getPort},
+		call.Route{Method: patch, Path: "/v1/ports/{port}", Access: call.Write, Takes: rest.PatchOf(portPatchable, rest.PortFields), Answers: call.OK(shape), Handle: s.patchPort},
+		call.Route{Method: del, Path: "/v1/ports/{port}", Access: call.Write, Answers: done, Handle: s.deletePort},
+		call.Route{Method: post, Path: "/v1/events", Access: call.Admin, Since: rest.VersionEvents, Hidden: true, Takes: eventsSchema, Answers: done, Handle: s.postEvents},
 	)
 }
 
@@ -121,7 +122,7 @@ func show(c *call.Call, p *node.Port) rest.Port {
 }
 
 func (s *Handlers) getPort(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("fields"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	names, err := call.Selected(c, rest.PortFields)
@@ -166,22 +167,33 @@ var portFilters = map[string]rest.Version{
 	"conductor_groups": rest.VersionGroupFilter,
 }
 
+// portPage is what a list of ports answers, listArgs what may be in its query: detail tells that the address asks for all fields, node and
+// group that it names the node or the port group.
+func portPage() call.Answers { return call.OK(rest.Collection("ports", rest.PortFields.Schema())) }
+
+func listArgs(detail, node, group bool) call.Args {
+	args := call.PageArgs.With(call.Dated(portFilters, call.Args{"shard": call.Texts, "conductor_groups": call.Texts}))
+	if node {
+		delete(args, "node")
+		delete(args, "node_uuid")
+	}
+	if group {
+		delete(args, "portgroup")
+	}
+	if !detail {
+		args["fields"], args["detail"] = call.Texts.From(rest.VersionSelectFields), call.Truth.From(rest.VersionDetailQuery)
+	}
+	return args
+}
+
 // list lists ports: of one node if of is not nil, of one port group if in is not nil, and that the filters name. path is the
 // list's own address below /v1/, without "/detail".
 func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail bool, of *node.Node, in *node.Portgroup) (*call.Reply, error) {
-	allowed := slices.Clone(call.PageArguments)
-	for name := range portFilters {
-		if (of == nil || name != "node" && name != "node_uuid") && (in == nil || name != "portgroup") {
-			allowed = append(allowed, name)
-		}
+	if err := c.AllowArgs(); err != nil {
+		return nil, err
 	}
 	if detail {
 		path += "/detail"
-	} else {
-		allowed = append(allowed, "fields", "detail")
-	}
-	if err := c.Allow(allowed...); err != nil {
-		return nil, err
 	}
 	for name, since := range portFilters {
 		if c.Query.Has(name) && c.Version < since {

@@ -58,9 +58,9 @@ func New(st keeper, find *finder.Finder, ns *nodes.Handlers, hostname string) *H
 // in Ironic: a ramdisk has no password.
 func (s *Handlers) Routes() []call.Route {
 	return []call.Route{
-		{Method: http.MethodGet, Path: "/v1/lookup", Access: call.Public, Query: call.Named, Since: rest.VersionRamdisk, Hidden: true, Handle: s.lookup},
-		{Method: http.MethodPost, Path: "/v1/heartbeat/{node}", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Handle: s.heartbeat},
-		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Query: call.Named, Body: MaxInspection, Parts: true, Handle: s.continueInspection},
+		{Method: http.MethodGet, Path: "/v1/lookup", Access: call.Public, Query: call.Named, Since: rest.VersionRamdisk, Hidden: true, Args: call.Args{"addresses": call.Texts, "node_uuid": call.Text}, Answers: call.OK(lookupShape()), Handle: s.lookup},
+		{Method: http.MethodPost, Path: "/v1/heartbeat/{node}", Access: call.Public, Since: rest.VersionRamdisk, Hidden: true, Takes: call.Body([]string{"callback_url"}, call.Dated(rest.HeartbeatParameters, nil)), Answers: call.Answers{}, Handle: s.heartbeat},
+		{Method: http.MethodPost, Path: "/v1/continue_inspection", Access: call.Public, Query: call.Named, Body: MaxInspection, Parts: true, Args: call.Args{"node_uuid": call.Text}, Takes: inspectionSchema, Answers: call.Answers{}, Handle: s.continueInspection},
 	}
 }
 
@@ -76,7 +76,7 @@ var lookupIn = []node.State{node.Deploying, node.DeployWait, node.Cleaning, node
 func unknownNode() *rest.Error { return rest.NotFound("Resource could not be found.") }
 
 func (s *Handlers) lookup(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("addresses", "node_uuid"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	id := c.Query.Get("node_uuid")
@@ -187,7 +187,7 @@ func (s *Handlers) showToRamdisk(c *call.Call, n *node.Node, token string) rest.
 		shown.DriverInternalInfo["agent_secret_token"] = rest.Masked
 	}
 	return rest.Object{
-		{Name: "node", Value: rest.NodeFields.Render(&shown, max(c.Version, 3), []string{"uuid", "properties", "instance_info", "driver_internal_info", "links"})},
+		{Name: "node", Value: rest.NodeFields.Render(&shown, max(c.Version, 3), toRamdisk)},
 		{Name: "config", Value: rest.Object{
 			{Name: "metrics", Value: rest.Object{
 				{Name: "backend", Value: "noop"}, {Name: "prepend_host", Value: false}, {Name: "prepend_uuid", Value: false},
@@ -203,6 +203,17 @@ func (s *Handlers) showToRamdisk(c *call.Call, n *node.Node, token string) rest.
 		}},
 	}
 }
+
+// lookupShape is what lookup answers.
+func lookupShape() rest.Object {
+	n := rest.NodeFields.Schema().Called("RamdiskNode")
+	maps.DeleteFunc(n.Props, func(name string, _ *rest.Schema) bool { return !slices.Contains(toRamdisk, name) })
+	n.Props["driver_internal_info"] = n.Props["driver_internal_info"].From(0) // agents of all versions get their token there
+	return rest.Object{{Name: "node", Value: n}, {Name: "config", Value: map[string]any{}}}
+}
+
+// toRamdisk are the fields of a node that a ramdisk is shown.
+var toRamdisk = []string{"uuid", "properties", "instance_info", "driver_internal_info", "links"}
 
 // notDriven is why a stock agent's work ends before it begins.
 const notDriven = "Node %s can't be worked on by this agent: this conductor drives its own agent only. Boot the machine from the network of the conductor, or from an image made by \"ingot ramdisk\"."
@@ -292,7 +303,7 @@ var inspectionSchema = &rest.Schema{
 // continueInspection is where a stock ramdisk sends what it found. The address is not used by Ingot's agent, and what comes in here
 // has nothing that tells who sent it: it is looked at and refused.
 func (s *Handlers) continueInspection(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("node_uuid"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	id := c.Query.Get("node_uuid")

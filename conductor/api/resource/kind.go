@@ -69,17 +69,18 @@ type Kind[T, R any] struct {
 // Routes are those of the collection and of its members.
 func (k *Kind[T, R]) Routes() []call.Route {
 	all, one := "/v1/"+k.Path, "/v1/"+k.Path+"/{"+k.Param+"}"
+	shape := k.Fields.Schema()
 	rs := []call.Route{
-		{Method: http.MethodGet, Path: all, Access: call.Read, Query: call.Named, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		{Method: http.MethodGet, Path: all, Access: call.Read, Query: call.Named, Args: k.Args(false), Answers: k.Page(), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 			return k.List(ctx, c, k.Path, false, "", nil)
 		}},
-		{Method: http.MethodPost, Path: all, Access: k.Write, Handle: k.create},
-		{Method: http.MethodGet, Path: one, Access: call.Read, Query: call.Named, Fields: k.Since < rest.VersionChildren, Handle: k.get},
-		{Method: http.MethodPatch, Path: one, Access: k.Write, Handle: k.patch},
-		{Method: http.MethodDelete, Path: one, Access: k.Write, Handle: k.delete},
+		{Method: http.MethodPost, Path: all, Access: k.Write, Takes: k.Schema.Of(k.Fields), Answers: call.Answers{http.StatusCreated: shape}, Handle: k.create},
+		{Method: http.MethodGet, Path: one, Access: call.Read, Query: call.Named, Fields: k.Since < rest.VersionChildren, Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape), Handle: k.get},
+		{Method: http.MethodPatch, Path: one, Access: k.Write, Takes: rest.PatchOf(k.Patchable, k.Fields), Answers: call.OK(shape), Handle: k.patch},
+		{Method: http.MethodDelete, Path: one, Access: k.Write, Answers: call.None(http.StatusNoContent), Handle: k.delete},
 	}
 	if k.DetailPath {
-		rs = append(rs, call.Route{Method: http.MethodGet, Path: all + "/detail", Access: call.Read, Query: call.Named, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		rs = append(rs, call.Route{Method: http.MethodGet, Path: all + "/detail", Access: call.Read, Query: call.Named, Args: k.Args(true), Answers: k.Page(), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 			return k.List(ctx, c, k.Path+"/detail", true, "", nil)
 		}})
 	}
@@ -87,6 +88,26 @@ func (k *Kind[T, R]) Routes() []call.Route {
 		rs[i].Since, rs[i].Hidden = k.Since, true
 	}
 	return rs
+}
+
+// Page is what a list of the kind answers.
+func (k *Kind[T, R]) Page() call.Answers {
+	return call.OK(rest.Collection(k.Member, k.Fields.Schema()))
+}
+
+// Args are the arguments of a list. detail tells that the address asks for all fields.
+func (k *Kind[T, R]) Args(detail bool) call.Args {
+	args := call.PageArgs.With()
+	for _, f := range k.Filters {
+		args[f.Name] = call.Text.From(f.Since)
+	}
+	if !detail {
+		args["fields"] = call.Texts.From(rest.VersionSelectFields)
+		if k.DetailSince > 0 {
+			args["detail"] = call.Truth.From(k.DetailSince)
+		}
+	}
+	return args
 }
 
 func head[T any](v *T) *node.Head { return any(v).(node.Resource).Meta() }
@@ -145,7 +166,7 @@ func (k *Kind[T, R]) One(c *call.Call, status int, v *T, names []string) *call.R
 }
 
 func (k *Kind[T, R]) get(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("fields"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	names, err := call.Selected(c, k.Fields)
@@ -162,17 +183,7 @@ func (k *Kind[T, R]) get(ctx context.Context, c *call.Call) (*call.Reply, error)
 // List lists the resources of a node (nodeUUID; "" is all) that keep holds for (nil: all) and that the request's filters
 // Name. path is the list's own address below /v1/, for links to the next page. detail tells that the address asks for all fields.
 func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail bool, nodeUUID string, keep func(*T) bool) (*call.Reply, error) {
-	allowed := slices.Clone(call.PageArguments)
-	for _, f := range k.Filters {
-		allowed = append(allowed, f.Name)
-	}
-	if !detail {
-		allowed = append(allowed, "fields")
-		if k.DetailSince > 0 {
-			allowed = append(allowed, "detail")
-		}
-	}
-	if err := c.Allow(allowed...); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	names, err := k.listNames(c, detail)

@@ -17,7 +17,7 @@ import (
 
 // checkRoutes have the one that tries an inspection rule out: on what the newest inspection of a node found, without changing anything.
 func (s *Handlers) checkRoutes() []call.Route {
-	return []call.Route{{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/rule_check", Access: call.Admin, Handle: s.checkRule}}
+	return []call.Route{{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/rule_check", Access: call.Admin, Takes: call.Body([]string{"rule"}, call.Args{"rule": {Types: []string{"string", "object"}}}), Answers: call.OK(rest.RuleCheck{}), Handle: s.checkRule}}
 }
 
 func (s *Handlers) checkRule(ctx context.Context, c *call.Call) (*call.Reply, error) {

@@ -59,18 +59,21 @@ func New(st keeper, en machines, find *finder.Finder, ns *nodes.Handlers, ts *te
 // Routes are the routes of what is done with nodes.
 func (s *Handlers) Routes() []call.Route {
 	const get, put, del = http.MethodGet, http.MethodPut, http.MethodDelete
+	validated := call.OK(rest.MapOf(&rest.Schema{Types: []string{"object"}, Closed: true, Required: []string{"result"},
+		Props: map[string]*rest.Schema{"result": rest.SchemaOf(new(bool)), "reason": call.Text}}))
+	later, done := call.None(http.StatusAccepted), call.None(http.StatusNoContent)
 	return []call.Route{
-		{Method: get, Path: "/v1/nodes/validate", Access: call.Read, Query: call.Named, Handle: s.validateQuery},
-		{Method: get, Path: "/v1/nodes/{node}/validate", Access: call.Read, Handle: s.validateNode},
-		{Method: get, Path: "/v1/nodes/{node}/states", Access: call.Read, Handle: s.getStates},
-		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Query: call.Members, Handle: s.putPower},
-		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Query: call.Members, Body: maxDriveBody, Handle: s.putProvision},
-		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/plan", Access: call.Write, Handle: s.postPlan},
-		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Query: call.Members, Handle: s.putMaintenance},
-		{Method: del, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Handle: s.deleteMaintenance},
-		{Method: get, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Read, Handle: s.getBootDevice},
-		{Method: put, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Write, Query: call.Members, Handle: s.putBootDevice},
-		{Method: get, Path: "/v1/nodes/{node}/management/boot_device/supported", Access: call.Read, Handle: s.getBootDevices},
+		{Method: get, Path: "/v1/nodes/validate", Access: call.Read, Query: call.Named, Args: call.Args{"node_uuid": call.Text, "node": call.Text}, Answers: validated, Handle: s.validateQuery},
+		{Method: get, Path: "/v1/nodes/{node}/validate", Access: call.Read, Answers: validated, Handle: s.validateNode},
+		{Method: get, Path: "/v1/nodes/{node}/states", Access: call.Read, Answers: call.OK(rest.StatesFields.Schema()), Handle: s.getStates},
+		{Method: put, Path: "/v1/nodes/{node}/states/power", Access: call.Write, Query: call.Members, Takes: powerShape, Answers: later, Handle: s.putPower},
+		{Method: put, Path: "/v1/nodes/{node}/states/provision", Access: call.Write, Query: call.Members, Body: maxDriveBody, Takes: provisionShape(), Answers: later, Handle: s.putProvision},
+		{Method: http.MethodPost, Path: "/ingot/v1/nodes/{node}/plan", Access: call.Write, Takes: provisionShape(), Answers: call.OK(rest.Plan{}), Handle: s.postPlan},
+		{Method: put, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Query: call.Members, Takes: call.Body(nil, call.Args{"reason": document.OptionalText}), Answers: later, Handle: s.putMaintenance},
+		{Method: del, Path: "/v1/nodes/{node}/maintenance", Access: call.Write, Answers: later, Handle: s.deleteMaintenance},
+		{Method: get, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Read, Answers: call.OK(rest.Object{{Name: "boot_device", Value: rest.Null("")}, {Name: "persistent", Value: rest.SchemaOf(new(bool))}}), Handle: s.getBootDevice},
+		{Method: put, Path: "/v1/nodes/{node}/management/boot_device", Access: call.Write, Query: call.Members, Takes: call.Body([]string{"boot_device"}, call.Args{"boot_device": call.Text, "persistent": call.Truth}), Answers: done, Handle: s.putBootDevice},
+		{Method: get, Path: "/v1/nodes/{node}/management/boot_device/supported", Access: call.Read, Answers: call.OK(rest.Object{{Name: "supported_boot_devices", Value: []string{}}}), Handle: s.getBootDevices},
 	}
 }
 
@@ -261,7 +264,7 @@ func (s *Handlers) putBootDevice(ctx context.Context, c *call.Call) (*call.Reply
 }
 
 func (s *Handlers) validateQuery(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.Allow("node_uuid", "node"); err != nil {
+	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
 	ident := c.Query.Get("node_uuid")

@@ -186,8 +186,12 @@ func notOff(action string, n *node.Node) *rest.Error {
 func (s *Handlers) Routes() []call.Route {
 	connectors, targets := s.Connectors(), s.Targets()
 	rs := append(connectors.Routes(), targets.Routes()...)
-	add := func(path string, query call.Query, handle func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error)) {
-		rs = append(rs, call.Route{Method: http.MethodGet, Path: path, Access: call.Read, Query: query, Since: rest.VersionVolumes, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	add := func(path string, args call.Args, answers call.Answers, handle func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error)) {
+		query := call.NoQuery
+		if args != nil {
+			query = call.Named
+		}
+		rs = append(rs, call.Route{Method: http.MethodGet, Path: path, Access: call.Read, Query: query, Args: args, Answers: answers, Since: rest.VersionVolumes, Hidden: true, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 			if _, ok := c.Path["node"]; !ok {
 				return handle(ctx, c, nil)
 			}
@@ -209,12 +213,13 @@ func (s *Handlers) Routes() []call.Route {
 			{Name: "targets", Value: rest.Links(c.Base, path+"/targets")},
 		}}, nil
 	}
-	add("/v1/volume", call.NoQuery, index)
-	add("/v1/nodes/{node}/volume", call.NoQuery, index)
-	add("/v1/nodes/{node}/volume/connectors", call.Named, func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
+	links := call.OK(rest.Object{{Name: "links", Value: []rest.Link{}}, {Name: "connectors", Value: []rest.Link{}}, {Name: "targets", Value: []rest.Link{}}})
+	add("/v1/volume", nil, links, index)
+	add("/v1/nodes/{node}/volume", nil, links, index)
+	add("/v1/nodes/{node}/volume/connectors", connectors.Args(false), connectors.Page(), func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 		return connectors.List(ctx, c, "nodes/"+n.UUID+"/volume/connectors", false, n.UUID, nil)
 	})
-	add("/v1/nodes/{node}/volume/targets", call.Named, func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
+	add("/v1/nodes/{node}/volume/targets", targets.Args(false), targets.Page(), func(ctx context.Context, c *call.Call, n *node.Node) (*call.Reply, error) {
 		return targets.List(ctx, c, "nodes/"+n.UUID+"/volume/targets", false, n.UUID, nil)
 	})
 	return rs

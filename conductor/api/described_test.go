@@ -1,0 +1,113 @@
+package api
+
+import (
+	"bytes"
+	"cmp"
+	"io"
+	"log/slog"
+	"net/http"
+	"sync"
+	"testing"
+
+	"github.com/ingot-metal/ingot/conductor/rest"
+	"github.com/ingot-metal/ingot/test/kit/described"
+)
+
+// watched is a Server all of whose answers are held against the description that it has of itself.
+type watched struct {
+	*Server
+	t   testing.TB
+	odd bool // requests are odd on purpose: they are not held against it
+}
+
+// newServer is New for tests.
+func newServer(t testing.TB, st keeper, en machines, cfg Config, log *slog.Logger) *watched {
+	t.Helper()
+	srv, err := New(st, en, cfg, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &watched{Server: srv, t: t}
+}
+
+// descriptions are kept by what they depend on: to make one takes longer than most tests.
+var descriptions sync.Map
+
+type descriptionKey struct {
+	newest    rest.Version
+	noRamdisk bool
+}
+
+func (w *watched) document() *described.Document {
+	key := descriptionKey{w.cfg.MaxVersion, w.cfg.NoRamdisk}
+	if d, ok := descriptions.Load(key); ok {
+		return d.(*described.Document)
+	}
+	doc, err := w.description()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	d, err := described.Parse(doc)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	descriptions.Store(key, d)
+	return d
+}
+
+// ServeHTTP implements http.Handler.
+func (w *watched) ServeHTTP(out http.ResponseWriter, r *http.Request) {
+	var sent bytes.Buffer
+	if r.Body != nil {
+		r.Body = struct {
+			io.Reader
+			io.Closer
+		}{io.TeeReader(r.Body, &sent), r.Body}
+	}
+	rec := &recorder{ResponseWriter: out}
+	query := r.URL.RawQuery
+	w.Server.ServeHTTP(rec, r)
+	if rec.status == 0 && r.Context().Err() != nil {
+		return // nobody was told anything
+	}
+	x := described.Exchange{Method: r.Method, Status: cmp.Or(rec.status, http.StatusOK), Header: out.Header(), Body: rec.body.Bytes(), Sent: sent.Bytes()}
+	d := w.document()
+	segments, ours := normalise(r.URL.EscapedPath())
+	version, _, verr := rest.Negotiate(r.Header, w.cfg.MaxVersion)
+	if !ours && verr == nil {
+		segments, query = w.routes.usual(r.Method, version, segments, query)
+	}
+	if !ours && len(segments) > 0 {
+		x.Version = version
+	}
+	if w.odd {
+		x.Sent = nil
+	}
+	x.Path = d.Path(segments)
+	if r.Method == http.MethodHead {
+		return // no description has it
+	}
+	x.Query, _ = parseQuery(query, rest.Repr)
+	if err := d.Check(x); err != nil {
+		w.t.Errorf("%s %s in version %s is not as /openapi.json says: %v", r.Method, r.URL.RequestURI(), version, err)
+	}
+}
+
+// recorder keeps what is sent. It is a Flusher and has deadlines, as streams need.
+type recorder struct {
+	http.ResponseWriter
+	status int
+	body   bytes.Buffer
+}
+
+func (r *recorder) Unwrap() http.ResponseWriter { return r.ResponseWriter }
+
+func (r *recorder) WriteHeader(status int) {
+	r.status = status
+	r.ResponseWriter.WriteHeader(status)
+}
+
+func (r *recorder) Write(b []byte) (int, error) {
+	r.body.Write(b)
+	return r.ResponseWriter.Write(b)
+}
