@@ -119,6 +119,9 @@ var (
 // what this conductor serves.
 func TestDocumentedSites(t *testing.T) {
 	kit.NeedPrograms(t, "dnsmasq")
+	for _, name := range []string{"isc-dhcp-server", "kea-dhcp4-server"} {
+		siteProgram(t, name) // fetched here: the conductor's namespace has no way out
+	}
 	machine := onWire(t)
 	if machine == "" {
 		return
