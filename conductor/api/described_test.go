@@ -3,12 +3,17 @@ package api
 import (
 	"bytes"
 	"cmp"
+	"flag"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"os"
+	"strings"
 	"sync"
 	"testing"
 
+	"github.com/ingot-metal/ingot/conductor/api/call"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/test/kit/described"
 )
@@ -55,6 +60,31 @@ func (w *watched) document() *described.Document {
 	return d
 }
 
+// answered are the operations that did what they were asked in some test.
+var answered sync.Map
+
+// neverDone are operations that nothing can do that there is in tests.
+func neverDone(rt *call.Route) bool {
+	vendor := strings.Contains(rt.Path, "/vendor_passthru") && rt.Method != http.MethodPost // the methods of fake hardware take POST
+	return vendor && !strings.HasSuffix(rt.Path, "/methods") || strings.HasSuffix(rt.Path, "/inject_nmi")
+}
+
+// TestMain tells after a run of all tests which operations no test has seen succeed: what they answer is not known to be as it is described.
+func TestMain(m *testing.M) {
+	code := m.Run()
+	whole := func(name string) bool { return flag.Lookup("test."+name).Value.String() == "" } // nothing was chosen
+	if whole("run") && whole("skip") && whole("fuzz") && whole("list") {
+		for _, rt := range (&Server{}).table() {
+			name := rt.Method + " " + rt.Path
+			if _, seen := answered.Load(name); !seen && len(rt.Answers) > 0 && !neverDone(&rt) {
+				fmt.Fprintf(os.Stderr, "no test has seen %s succeed, so what it answers may not be as it is described\n", name)
+				code = max(code, 1)
+			}
+		}
+	}
+	os.Exit(code)
+}
+
 // ServeHTTP implements http.Handler.
 func (w *watched) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 	var sent bytes.Buffer
@@ -88,6 +118,9 @@ func (w *watched) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		return // no description has it
 	}
 	x.Query, _ = parseQuery(query, rest.Repr)
+	if x.Status < 400 {
+		answered.Store(x.Method+" "+x.Path, true)
+	}
 	if err := d.Check(x); err != nil {
 		w.t.Errorf("%s %s in version %s is not as /openapi.json says: %v", r.Method, r.URL.RequestURI(), version, err)
 	}

@@ -2,7 +2,9 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,6 +14,7 @@ import (
 	"github.com/pb33f/libopenapi-validator/schema_validation"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/erasure"
 	"github.com/ingot-metal/ingot/conductor/node"
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/test/kit/described"
@@ -184,5 +187,47 @@ func TestDescriptionSaysNothingOfTheSite(t *testing.T) {
 	b, berr := full.srv.description()
 	if aerr != nil || berr != nil || !bytes.Equal(a, b) || bytes.Contains(b, []byte("canary")) {
 		t.Errorf("the descriptions of two sites differ, or name one: %v, %v", aerr, berr)
+	}
+}
+
+// reset is an engine whose agents are all connected.
+type reset struct{ instant }
+
+func (reset) ResetNetwork(context.Context, string, string) error { return nil }
+
+// TestAnswersOfOurOwn asks for what no other test sees answered: newServer holds it against the description.
+func TestAnswersOfOurOwn(t *testing.T) {
+	f := newFixture(t, Config{}, node.Node{UUID: ownedNode, Name: "n", Provision: node.Active})
+	key, err := erasure.OpenKey(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	book := &erasure.Book{Key: key, Store: f.st, Conductor: "c1"}
+	report := `{"format":"ingot-erasure-1","id":"A","disk":{"name":"/dev/sda","size":1000},"method":"overwrite","level":"clear","result":"erased"}`
+	if err := book.Take(t.Context(), ownedNode, "n", []byte(`{"erasures":[`+report+`]}`)); err != nil {
+		t.Fatal(err)
+	}
+	f.srv = newServer(t, f.st, reset{instant{f.st}}, Config{Hostname: "c1", MaxVersion: rest.NewestVersion, ErasureKey: string(key.PEM()),
+		Certificates: func() ([]rest.Certificate, error) {
+			return []rest.Certificate{{Name: "api", NotAfter: "2030-01-01T00:00:00Z"}}, nil
+		}}, slog.New(slog.DiscardHandler))
+	list := f.want(200, "GET", "/ingot/v1/nodes/n/erasures", "")["erasures"].([]any)
+	if len(list) != 1 {
+		t.Fatalf("reports = %v, want one", list)
+	}
+	id := list[0].(map[string]any)["uuid"].(string)
+	if doc := f.want(200, "GET", "/ingot/v1/nodes/n/erasures/"+id, ""); doc["format"] == nil {
+		t.Errorf("the report is %v", doc)
+	}
+	if out := f.want(200, "GET", "/ingot/v1/erasure_key", ""); out["public_key"] != string(key.PEM()) {
+		t.Errorf("the key is %v", out)
+	}
+	if out := f.want(200, "GET", "/ingot/v1/certificates", ""); len(out["certificates"].([]any)) != 1 {
+		t.Errorf("the certificates are %v", out)
+	}
+	f.want(204, "POST", "/ingot/v1/nodes/n/network_reset", "")
+	f.want(201, "PUT", "/ingot/v1/pools/web", `{"count":1}`)
+	if out := f.want(200, "GET", "/ingot/v1/pools/web", ""); out["count"] != 1.0 {
+		t.Errorf("the pool is %v", out)
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
+	"github.com/ingot-metal/ingot/test/kit/described"
 	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
@@ -31,6 +32,8 @@ type devServer struct {
 	out  *buffer
 	cmd  *exec.Cmd
 	gone chan error
+
+	described described.Server // its answers to ask are held against what it says of itself
 }
 
 // startDev starts `ingotd dev` and waits until it says how to use it.
@@ -38,7 +41,7 @@ func startDev(t *testing.T, env []string, args ...string) *devServer {
 	t.Helper()
 	bin := made.Program(t, "ingotd")
 	addr := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	d := &devServer{t: t, url: "http://" + addr, tmp: t.TempDir(), out: &buffer{}, gone: make(chan error, 1)}
+	d := &devServer{t: t, url: "http://" + addr, described: described.Server{URL: "http://" + addr}, tmp: t.TempDir(), out: &buffer{}, gone: make(chan error, 1)}
 	d.cmd = exec.Command(bin, append([]string{"dev", "--listen", addr}, args...)...)
 	d.cmd.Env = append(append(os.Environ(), "TMPDIR="+d.tmp), env...)
 	d.cmd.Stdout, d.cmd.Stderr = d.out, d.out
@@ -81,6 +84,9 @@ func (d *devServer) ask(method, path, body string, headers ...string) (int, map[
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		d.t.Fatal(err)
+	}
+	if err := d.described.Check(r, []byte(body), resp, b); err != nil {
+		d.t.Error(err)
 	}
 	var out map[string]any
 	if len(b) > 0 {
@@ -215,7 +221,7 @@ func TestImportFromIngot(t *testing.T) {
 		}
 	}
 	show := func(url string) any {
-		d := &devServer{t: t, url: url}
+		d := &devServer{t: t, url: url, described: described.Server{URL: url}}
 		code, out := d.ask("GET", "/v1/nodes/detail", "")
 		_, ports := d.ask("GET", "/v1/ports/detail", "")
 		if code != http.StatusOK {

@@ -101,8 +101,6 @@ var plain = map[reflect.Type]*Schema{
 	reflect.TypeFor[NullTime]():        {Types: []string{"string", "null"}, Format: "date-time"},
 	reflect.TypeFor[time.Time]():       {Types: []string{"string"}, Format: "date-time"},
 	reflect.TypeFor[json.RawMessage](): {},
-	// The parts of an inspection rule: null in one that is sensitive.
-	reflect.TypeFor[[]map[string]any](): {Types: []string{"array", "null"}, Items: &Schema{Types: []string{"object"}}},
 }
 
 // schemaOf keeps the schemas of structs in known: they may have themselves in them.

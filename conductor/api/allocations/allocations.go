@@ -138,7 +138,7 @@ func (s *Handlers) Routes() []call.Route {
 	}
 	return append(rs,
 		call.Route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: call.Read, Query: call.Named, Since: k.Since, Hidden: true,
-			Args: call.Args{"fields": call.Texts}, Answers: call.OK(k.Fields.Schema()), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+			Args: call.Args{"fields": call.Texts}, Answers: call.OK(k.Shape()), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 				if err := c.AllowArgs(); err != nil {
 					return nil, err
 				}

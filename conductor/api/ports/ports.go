@@ -53,7 +53,7 @@ func New(st keeper, find *finder.Finder, drivers *driver.Table, log *slog.Logger
 // Routes are the routes of ports, port groups and virtual interfaces.
 func (s *Handlers) Routes() []call.Route {
 	const get, post, patch, del = http.MethodGet, http.MethodPost, http.MethodPatch, http.MethodDelete
-	shape, page, done := rest.PortFields.Schema(), portPage(), call.None(http.StatusNoContent)
+	shape, page, done := portShape(), portPage(), call.None(http.StatusNoContent)
 	return append(s.portgroupRoutes(),
 		call.Route{Method: get, Path: "/v1/nodes/{node}/ports", Access: call.Read, Query: call.Named, Args: listArgs(false, true, false), Answers: page, Handle: s.listNodePorts},
 		call.Route{Method: get, Path: "/v1/nodes/{node}/ports/detail", Access: call.Read, Query: call.Named, Args: listArgs(true, true, false), Answers: page, Handle: s.listNodePortsDetail},
@@ -169,7 +169,16 @@ var portFilters = map[string]rest.Version{
 
 // portPage is what a list of ports answers, listArgs what may be in its query: detail tells that the address asks for all fields, node and
 // group that it names the node or the port group.
-func portPage() call.Answers { return call.OK(rest.Collection("ports", rest.PortFields.Schema())) }
+func portPage() call.Answers { return call.OK(rest.Collection("ports", portShape())) }
+
+// portShape is a port in answers.
+func portShape() *rest.Schema {
+	s := rest.PortFields.Schema()
+	link := linkSchema.From(s.Props["local_link_connection"].Since)
+	link.Closed = false // ports that were imported may have more
+	s.Props["local_link_connection"] = link
+	return s
+}
 
 func listArgs(detail, node, group bool) call.Args {
 	args := call.PageArgs.With(call.Dated(portFilters, call.Args{"shard": call.Texts, "conductor_groups": call.Texts}))

@@ -44,6 +44,8 @@ type Kind[T, R any] struct {
 	Update func(ctx context.Context, uuid string, change func(*T) error) (*T, error)
 	Table  func() *store.Table[T] // asked for with every request: the table of routes is made without a store, too
 	Fields rest.Fields[R]
+	// Shapes are what is in fields of which the type does not tell.
+	Shapes map[string]*rest.Schema
 	Short  []string // Fields of a list without detail; nil: all
 	Marker call.Marker
 	Show   func(c *call.Call, v *T) R
@@ -69,7 +71,7 @@ type Kind[T, R any] struct {
 // Routes are those of the collection and of its members.
 func (k *Kind[T, R]) Routes() []call.Route {
 	all, one := "/v1/"+k.Path, "/v1/"+k.Path+"/{"+k.Param+"}"
-	shape := k.Fields.Schema()
+	shape := k.Shape()
 	rs := []call.Route{
 		{Method: http.MethodGet, Path: all, Access: call.Read, Query: call.Named, Args: k.Args(false), Answers: k.Page(), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 			return k.List(ctx, c, k.Path, false, "", nil)
@@ -90,9 +92,18 @@ func (k *Kind[T, R]) Routes() []call.Route {
 	return rs
 }
 
+// Shape is what one of the kind is like in answers.
+func (k *Kind[T, R]) Shape() *rest.Schema {
+	s := k.Fields.Schema()
+	for name, shape := range k.Shapes {
+		s.Props[name] = shape.From(s.Props[name].Since)
+	}
+	return s
+}
+
 // Page is what a list of the kind answers.
 func (k *Kind[T, R]) Page() call.Answers {
-	return call.OK(rest.Collection(k.Member, k.Fields.Schema()))
+	return call.OK(rest.Collection(k.Member, k.Shape()))
 }
 
 // Args are the arguments of a list. detail tells that the address asks for all fields.

@@ -50,7 +50,7 @@ func (s *Handlers) kind() *resource.Kind[node.InspectionRule, rest.InspectionRul
 		Path: "inspection_rules", Param: "rule", Member: "inspection_rules", Body: "inspection_rule", Title: "Rule", Expects: "inspection_rule_uuid",
 		Since: rest.VersionRules, DetailSince: rest.VersionRules, Write: call.Admin,
 		Table:  func() *store.Table[node.InspectionRule] { return s.store.InspectionRules() },
-		Fields: rest.InspectionRuleFields, Short: rest.InspectionRuleListFields,
+		Fields: rest.InspectionRuleFields, Shapes: map[string]*rest.Schema{"conditions": partsShape, "actions": partsShape}, Short: rest.InspectionRuleListFields,
 		Show: func(c *call.Call, v *node.InspectionRule) rest.InspectionRule {
 			out := rest.InspectionRule{
 				UUID: v.UUID, CreatedAt: rest.NullTime{Time: v.CreatedAt}, UpdatedAt: rest.NullTime{Time: v.UpdatedAt},
@@ -99,6 +99,15 @@ func (s *Handlers) kind() *resource.Kind[node.InspectionRule, rest.InspectionRul
 		}}},
 	}
 }
+
+// partsShape is what showParts makes, or null in a rule that is sensitive.
+var partsShape = func() *rest.Schema {
+	s := *ruleParts(0)
+	part := *s.Items
+	part.Closed = true
+	s.Types, s.Items = []string{"array", "null"}, &part
+	return &s
+}()
 
 // showParts shows of each condition or action what is known of such; multiple is what stands there when a loop has none.
 func showParts(parts []map[string]any, multiple string) []map[string]any {

@@ -24,7 +24,7 @@ func (s *Handlers) runbooks() *resource.Kind[node.Runbook, rest.Runbook] {
 		Path: "runbooks", Param: "runbook", Member: "runbooks", Body: "runbook", Title: "Runbook", Expects: "runbook_ident",
 		Since: rest.VersionRunbooks, Named: rest.VersionRunbooks, DetailSince: rest.VersionRunbooks, Write: call.Admin,
 		Table:  func() *store.Table[node.Runbook] { return s.store.Runbooks() },
-		Fields: rest.RunbookFields, Short: rest.NamedListFields, Marker: names,
+		Fields: rest.RunbookFields, Shapes: stepShapes("order"), Short: rest.NamedListFields, Marker: names,
 		Show: func(c *call.Call, r *node.Runbook) rest.Runbook {
 			return rest.Runbook{UUID: r.UUID, CreatedAt: rest.NullTime{Time: r.CreatedAt}, UpdatedAt: rest.NullTime{Time: r.UpdatedAt}, Name: r.Name,
 				Extra: r.Extra, Public: r.Public, Owner: rest.Null(r.Owner), DisableRamdisk: r.DisableRamdisk, Description: rest.Null(r.Description),

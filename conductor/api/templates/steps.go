@@ -36,6 +36,12 @@ func stepSchema(order string, needed ...string) *rest.Schema {
 	}
 }
 
+// stepShapes is what showSteps makes. Arguments that can't be read are null.
+func stepShapes(order string) map[string]*rest.Schema {
+	return map[string]*rest.Schema{"steps": rest.ListOf(rest.Object{{Name: "interface", Value: ""}, {Name: "step", Value: ""},
+		{Name: "args", Value: &rest.Schema{Types: []string{"object", "null"}}}, {Name: order, Value: 0}})}
+}
+
 // stepInterface says what is wrong with the interface of a template's or a runbook's step, or "".
 func stepInterface(v rest.Version, name any) string {
 	known := StepInterfaces

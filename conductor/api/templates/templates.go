@@ -75,7 +75,7 @@ func (s *Handlers) templates() *resource.Kind[node.DeployTemplate, rest.DeployTe
 		Path: "deploy_templates", Param: "template", Member: "deploy_templates", Body: "template", Title: "Deploy template", Expects: "template_ident",
 		Since: rest.VersionTemplates, Named: rest.VersionTemplates, DetailSince: rest.VersionTemplates, Write: call.Admin,
 		Table:  func() *store.Table[node.DeployTemplate] { return s.store.DeployTemplates() },
-		Fields: rest.DeployTemplateFields, Short: rest.NamedListFields, Marker: names,
+		Fields: rest.DeployTemplateFields, Shapes: stepShapes("priority"), Short: rest.NamedListFields, Marker: names,
 		Show: func(c *call.Call, t *node.DeployTemplate) rest.DeployTemplate {
 			return rest.DeployTemplate{UUID: t.UUID, CreatedAt: rest.NullTime{Time: t.CreatedAt}, UpdatedAt: rest.NullTime{Time: t.UpdatedAt}, Name: t.Name,
 				Extra: t.Extra, Links: rest.Links(c.Base, "deploy_templates/"+t.UUID), Steps: showSteps(t.Steps, "priority")}

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"mime"
 	"net/http"
@@ -261,4 +262,51 @@ func (d *Document) old(schema, v any, version rest.Version, path string) error {
 		}
 	}
 	return nil
+}
+
+// Server is a running server that describes itself.
+type Server struct {
+	URL string
+
+	once sync.Once
+	doc  *Document
+	err  error
+}
+
+// Check holds an answer of the server against its description. The address has to be written as the document writes it: Ironic's other ways to
+// write one are left alone.
+func (s *Server) Check(r *http.Request, sent []byte, answer *http.Response, body []byte) error {
+	s.once.Do(func() { s.doc, s.err = fetch(s.URL + "/openapi.json") })
+	if s.err != nil {
+		return s.err
+	}
+	x := Exchange{Method: r.Method, Query: r.URL.Query(), Sent: sent, Status: answer.StatusCode, Header: answer.Header, Body: body}
+	segments := strings.FieldsFunc(r.URL.EscapedPath(), func(c rune) bool { return c == '/' })
+	if x.Path = s.doc.Path(segments); x.Path == "" || x.Query.Has("node_ident") || strings.HasSuffix(r.URL.Path, ".json") && x.Path != "/openapi.json" {
+		return nil
+	}
+	if strings.HasPrefix(x.Path, "/v1") {
+		v, _, err := rest.Negotiate(r.Header, rest.NewestVersion)
+		if err != nil {
+			return nil //nolint:nilerr // a version that there is not
+		}
+		x.Version = v
+	}
+	if err := s.doc.Check(x); err != nil {
+		return fmt.Errorf("%s %s in version %s is not as /openapi.json says: %w", r.Method, r.URL.RequestURI(), x.Version, err)
+	}
+	return nil
+}
+
+func fetch(url string) (*Document, error) {
+	resp, err := http.Get(url) //nolint:noctx // of the test's own server
+	if err != nil {
+		return nil, fmt.Errorf("fetch the description of the API: %w", err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("fetch the description of the API: %d %w", resp.StatusCode, err)
+	}
+	return Parse(b)
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ingot-metal/ingot/conductor/rest"
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/described"
 	"github.com/ingot-metal/ingot/test/kit/made"
 )
 
@@ -28,6 +29,8 @@ type Process struct {
 	Dir    string // its data directory
 	PID    int
 	Log    *Output
+
+	described described.Server // its answers to Ask are held against what it says of itself
 }
 
 // Output keeps what a program prints while others read it.
@@ -71,6 +74,7 @@ func Start(t testing.TB, addr string, set ...string) *Process {
 		resp.Body.Close()
 		return resp.StatusCode == 200
 	})
+	p.described.URL = p.URL
 	return p
 }
 
@@ -131,6 +135,9 @@ func (p *Process) Ask(method, path, body string, header map[string]string) (int,
 	b, err := io.ReadAll(resp.Body)
 	if err != nil {
 		p.t.Fatal(err)
+	}
+	if err := p.described.Check(req, []byte(body), resp, b); err != nil {
+		p.t.Error(err)
 	}
 	return resp.StatusCode, resp.Header, string(b)
 }
