@@ -188,17 +188,6 @@ func TestPortgroupFieldsByVersion(t *testing.T) {
 			t.Errorf("?%s = %v", query, got)
 		}
 	}
-	// What is made for one attachment is shown from 1.111 on, which is not on offer yet.
-	srv := newServer(t, f.st, instant{f.st}, Config{Hostname: "c1", MaxVersion: rest.VersionDynamicGroups}, nil)
-	newer := &fixture{t: t, st: f.st, srv: srv, version: rest.VersionDynamicGroups}
-	if out := newer.want(200, "GET", "/v1/portgroups/bond0", ""); out["dynamic_portgroup"] != false {
-		t.Errorf("dynamic_portgroup = %v", out["dynamic_portgroup"])
-	}
-	p := newer.want(201, "POST", "/v1/ports", `{"node_uuid":"`+nodeB+`","address":"52:54:00:00:00:01","available_for_dynamic_portgroup":false}`)
-	if p["available_for_dynamic_portgroup"] != false {
-		t.Errorf("available_for_dynamic_portgroup = %v", p["available_for_dynamic_portgroup"])
-	}
-	f.want(406, "PATCH", "/v1/ports/"+p["uuid"].(string), `[{"op":"add","path":"/available_for_dynamic_portgroup","value":true}]`)
 }
 
 func TestPortgroupRules(t *testing.T) {

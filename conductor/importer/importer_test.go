@@ -270,9 +270,10 @@ func small(t *testing.T) *recorded {
 			n(7, map[string]any{"provision_state": "no such state"}),
 			n(8, map[string]any{"name": "n2"}),
 		},
-		"/v1/ports/detail":      {{"uuid": id(21), "node_uuid": id(1), "address": "52:54:00:00:00:01", "pxe_enabled": false, "portgroup_uuid": id(31)}, {"uuid": id(23), "node_uuid": id(3), "address": "52:54:00:00:00:03"}},
-		"/v1/portgroups/detail": {{"uuid": id(31), "node_uuid": id(1), "name": "bond0", "mode": "802.3ad", "standalone_ports_supported": true}},
-		"/v1/volume/targets":    {{"uuid": id(41), "node_uuid": id(1), "volume_type": "iscsi", "volume_id": "v", "boot_index": 0, "properties": map[string]any{"auth_password": "******", "target_lun": 1}}},
+		"/v1/ports/detail": {{"uuid": id(21), "node_uuid": id(1), "address": "52:54:00:00:00:01", "pxe_enabled": false, "portgroup_uuid": id(31), "available_for_dynamic_portgroup": false}, {"uuid": id(23), "node_uuid": id(3), "address": "52:54:00:00:00:03"}},
+		"/v1/portgroups/detail": {{"uuid": id(31), "node_uuid": id(1), "name": "bond0", "mode": "802.3ad", "standalone_ports_supported": true,
+			"dynamic_portgroup": true, "internal_info": map[string]any{"tenant_vif_port_id": "vif"}}},
+		"/v1/volume/targets": {{"uuid": id(41), "node_uuid": id(1), "volume_type": "iscsi", "volume_id": "v", "boot_index": 0, "properties": map[string]any{"auth_password": "******", "target_lun": 1}}},
 		"/v1/allocations": {{"uuid": id(60), "name": "a", "node_uuid": id(6), "state": "active", "resource_class": "x", "candidate_nodes": []any{}},
 			{"uuid": id(61), "state": "allocating", "resource_class": "x"}},
 	}}
@@ -317,8 +318,11 @@ func TestWhatIsTaken(t *testing.T) {
 	if err != nil || six.Provision != node.CleanFailed || six.TargetProvision != node.Available || six.MaintenanceReason != "theirs" || six.AllocationUUID != id(60) {
 		t.Errorf("node 6: %+v, %v", six, err)
 	}
-	if p, err := st.Port(t.Context(), id(21)); err != nil || p.PXEEnabled || p.PortgroupUUID != id(31) {
+	if p, err := st.Port(t.Context(), id(21)); err != nil || p.PXEEnabled || p.PortgroupUUID != id(31) || !p.NoDynamicPortgroup {
 		t.Errorf("port: %+v, %v", p, err)
+	}
+	if g, err := st.Portgroups().Get(t.Context(), id(31)); err != nil || !g.DynamicPortgroup || g.InternalInfo["tenant_vif_port_id"] != "vif" {
+		t.Errorf("port group: %+v, %v", g, err)
 	}
 	if _, err := st.Port(t.Context(), id(23)); err == nil {
 		t.Error("the port of a node that was refused was taken over")

@@ -32,6 +32,8 @@ type (
 		Standalone bool           `json:"standalone_ports_supported"`
 		Network    rest.Null      `json:"physical_network"`
 		Category   rest.Null      `json:"category"`
+		Dynamic    bool           `json:"dynamic_portgroup"`
+		Internal   map[string]any `json:"internal_info"`
 	}
 	shownPort struct {
 		shownHead
@@ -43,6 +45,7 @@ type (
 		SmartNIC    bool           `json:"is_smartnic"`
 		Link        map[string]any `json:"local_link_connection"`
 		Internal    map[string]any `json:"internal_info"`
+		Dynamic     *bool          `json:"available_for_dynamic_portgroup"`
 	}
 	shownConnector struct {
 		shownHead
@@ -91,7 +94,8 @@ func (r *run) portgroup(s shownPortgroup) error {
 		return nil
 	}
 	v := &node.Portgroup{Head: s.head(), Address: strings.ToLower(string(s.Address)), Mode: string(s.Mode), StandalonePortsSupported: s.Standalone,
-		PhysicalNetwork: string(s.Network), Category: string(s.Category), Properties: s.Properties, Extra: s.Extra}
+		PhysicalNetwork: string(s.Network), Category: string(s.Category), Properties: s.Properties, Extra: s.Extra,
+		DynamicPortgroup: s.Dynamic, InternalInfo: s.Internal}
 	return r.outcome("port groups", "port group "+s.UUID, r.st.Portgroups().Create(r.ctx, v))
 }
 
@@ -107,7 +111,7 @@ func (r *run) port(s shownPort) error {
 	}
 	v := &node.Port{UUID: s.UUID, Name: string(s.Name), NodeUUID: string(s.Node), Address: strings.ToLower(s.Address), Description: string(s.Description),
 		PXEEnabled: s.PXE == nil || *s.PXE, PhysicalNetwork: string(s.Network), PortgroupUUID: string(s.Group), IsSmartNIC: s.SmartNIC,
-		LocalLinkConnection: s.Link, Extra: s.Extra, InternalInfo: s.Internal}
+		LocalLinkConnection: s.Link, Extra: s.Extra, InternalInfo: s.Internal, NoDynamicPortgroup: s.Dynamic != nil && !*s.Dynamic}
 	return r.outcome("ports", "port "+s.UUID, r.st.CreatePort(r.ctx, v))
 }
 

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
 // Source is the running Ironic that is read.
@@ -26,7 +28,7 @@ type Source struct {
 const (
 	versionHeader = "X-OpenStack-Ironic-API-Version"
 	maxHeader     = "X-OpenStack-Ironic-API-Maximum-Version"
-	newestMinor   = 110 // what comes after is not understood here
+	newestMinor   = int(rest.MaxVersion) // what comes after is not understood here
 	pageSize      = 500
 	maxAnswer     = 256 << 20
 )

@@ -8,6 +8,9 @@ type FirmwareComponent struct {
 	InitialVersion     string
 	CurrentVersion     string // empty: not known
 	LastVersionFlashed string
+	Vendor             string // this and the next two: of the component itself; empty: not known
+	Model              string
+	SerialNumber       string
 	CreatedAt          time.Time
 	UpdatedAt          time.Time // zero until the first change
 }

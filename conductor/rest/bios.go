@@ -47,6 +47,9 @@ type Firmware struct {
 	InitialVersion     Null     `json:"initial_version"`
 	CurrentVersion     Null     `json:"current_version"`
 	LastVersionFlashed Null     `json:"last_version_flashed"`
+	Vendor             Null     `json:"vendor"`
+	Model              Null     `json:"model"`
+	SerialNumber       Null     `json:"serial_number"`
 }
 
 // FirmwareFields is the table of Firmware. There are no links: a component has no address.
@@ -57,4 +60,7 @@ var FirmwareFields = Fields[Firmware]{
 	{"initial_version", VersionFirmware, false, func(f *Firmware) any { return f.InitialVersion }},
 	{"current_version", VersionFirmware, false, func(f *Firmware) any { return f.CurrentVersion }},
 	{"last_version_flashed", VersionFirmware, false, func(f *Firmware) any { return f.LastVersionFlashed }},
+	{"vendor", VersionFirmwareNames, false, func(f *Firmware) any { return f.Vendor }},
+	{"model", VersionFirmwareNames, false, func(f *Firmware) any { return f.Model }},
+	{"serial_number", VersionFirmwareNames, false, func(f *Firmware) any { return f.SerialNumber }},
 }

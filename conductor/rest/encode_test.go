@@ -59,7 +59,7 @@ func TestAppendIsRender(t *testing.T) {
 	for i := range nodes {
 		nodes[i] = Node{UUID: "u\"", Name: Null("n"), Extra: map[string]any{"i": float64(i)}, Links: Links("http://h", "x")}
 	}
-	for _, v := range []Version{1, 31, 82, 110} {
+	for _, v := range []Version{1, 31, 82, MaxVersion} {
 		for _, names := range [][]string{nil, NodeListFields, {"uuid", "no such field", "extra"}} {
 			var rendered []Object
 			for i := range nodes {

@@ -28,7 +28,7 @@ var PortFields = Fields[Port]{
 	{"created_at", 1, true, func(p *Port) any { return p.CreatedAt }},
 	{"updated_at", 1, true, func(p *Port) any { return p.UpdatedAt }},
 	{"address", 1, true, func(p *Port) any { return p.Address }},
-	{"available_for_dynamic_portgroup", VersionDynamicGroups, false, func(p *Port) any { return p.AvailableForDynamic }},
+	{"available_for_dynamic_portgroup", VersionDynamicGroups, true, func(p *Port) any { return p.AvailableForDynamic }},
 	{"category", 101, true, func(p *Port) any { return p.Category }},
 	{"description", 97, true, func(p *Port) any { return p.Description }},
 	{"extra", 1, false, func(p *Port) any { return orEmpty(p.Extra) }},

@@ -32,7 +32,7 @@ func checkTable[T any](t *testing.T, table Fields[T]) {
 			t.Errorf("%s has no field for %q of its table", typ, f.Name)
 		}
 		delete(tags, f.Name)
-		if f.Since < MinVersion || f.Since > max(NewestVersion, VersionDynamicGroups) {
+		if f.Since < MinVersion || f.Since > max(NewestVersion, VersionFirmwareNames) {
 			t.Errorf("%s: %s since %s, which is not known", typ, f.Name, f.Since)
 		}
 	}
@@ -226,13 +226,13 @@ func TestNegotiate(t *testing.T) {
 	}{
 		{"none", nil, nil, 1, true},
 		{"own", []string{"1.50"}, nil, 50, true},
-		{"newest", []string{"latest"}, nil, 110, true},
-		{"newest in capitals", nil, []string{"baremetal Latest"}, 110, true},
+		{"newest", []string{"latest"}, nil, 111, true},
+		{"newest in capitals", nil, []string{"baremetal Latest"}, 111, true},
 		{"all of OpenStack", nil, []string{"baremetal 1.33"}, 33, true},
 		{"all of OpenStack goes first", []string{"1.50"}, []string{"baremetal 1.33"}, 33, true},
 		{"among others", []string{"1.50"}, []string{"compute 2.1, baremetal 1.44", "volume 3.0"}, 44, true},
 		{"another service", []string{"1.50"}, []string{"compute 2.1"}, 50, true},
-		{"too new", []string{"1.111"}, nil, 0, true},
+		{"too new", []string{"1.112"}, nil, 0, true},
 		{"zero", []string{"1.0"}, nil, 0, true},
 		{"another major", []string{"2.1"}, nil, 0, true},
 		{"nonsense", []string{"one"}, nil, 0, false},

@@ -17,7 +17,7 @@ type Version int
 // the tables have it: a test of conductor/api looks for what each version brought. What is in them beyond it is not promised yet.
 const (
 	MinVersion    Version = 1
-	MaxVersion    Version = 110
+	MaxVersion    Version = 111
 	NewestVersion         = MaxVersion
 )
 
@@ -106,6 +106,7 @@ const (
 	VersionAbortDeploy    Version = 110
 	VersionDynamicGroups  Version = 111 // dynamic_portgroup, available_for_dynamic_portgroup
 	VersionRunbookTraits  Version = 112 // description and traits of runbooks, whose names may be any then
+	VersionFirmwareNames  Version = 114 // vendor, model and serial_number of firmware components
 )
 
 // Headers of negotiation.

@@ -39,7 +39,8 @@ func PortSortKeys() []string {
 
 // portDocKeys are the sort keys that have no column of their own: ports are rarely sorted by them.
 var portDocKeys = map[string]string{
-	"category": "doc ->> '$.Category'", "description": "doc ->> '$.Description'", "is_smartnic": "doc ->> '$.IsSmartNIC'", "vendor": "doc ->> '$.Vendor'",
+	"available_for_dynamic_portgroup": "doc ->> '$.NoDynamicPortgroup' IS NOT TRUE", // false is left out of documents
+	"category":                        "doc ->> '$.Category'", "description": "doc ->> '$.Description'", "is_smartnic": "doc ->> '$.IsSmartNIC'", "vendor": "doc ->> '$.Vendor'",
 }
 
 func scanPort(scan func(...any) error) (*node.Port, error) {

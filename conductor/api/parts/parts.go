@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -226,7 +227,26 @@ func (s *Handlers) getBIOS(ctx context.Context, c *call.Call) (*call.Reply, erro
 	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: name, Value: rest.BIOSFields.Render(&shown, c.Version, nil)}}}, nil
 }
 
+// newerFirmware refuses fields that came after the version asked for: with 400, where all other lists answer 406.
+func newerFirmware(c *call.Call) *rest.Error {
+	var newer []string
+	for name := range strings.SplitSeq(c.Query.Get("fields"), ",") {
+		if since, _ := rest.FirmwareFields.Since(name); since > c.Version {
+			newer = append(newer, name)
+		}
+	}
+	if len(newer) == 0 {
+		return nil
+	}
+	slices.Sort(newer)
+	return rest.BadRequest("Fields %s are not allowed in this API version. They require at least API version %s.",
+		strings.Join(slices.Compact(newer), ", "), rest.VersionFirmwareNames)
+}
+
 func (s *Handlers) listFirmware(ctx context.Context, c *call.Call) (*call.Reply, error) {
+	if err := newerFirmware(c); err != nil {
+		return nil, err
+	}
 	names, err := queryOnly(c, rest.FirmwareFields, nil, rest.VersionFirmware)
 	if err != nil {
 		return nil, err
@@ -240,6 +260,7 @@ func (s *Handlers) listFirmware(ctx context.Context, c *call.Call) (*call.Reply,
 		shown := rest.Firmware{
 			CreatedAt: rest.NullTime{Time: f.CreatedAt}, UpdatedAt: rest.NullTime{Time: f.UpdatedAt}, Component: f.Component,
 			InitialVersion: rest.Null(f.InitialVersion), CurrentVersion: rest.Null(f.CurrentVersion), LastVersionFlashed: rest.Null(f.LastVersionFlashed),
+			Vendor: rest.Null(f.Vendor), Model: rest.Null(f.Model), SerialNumber: rest.Null(f.SerialNumber),
 		}
 		items[i] = rest.FirmwareFields.Render(&shown, c.Version, names)
 	}

@@ -43,7 +43,7 @@ func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 			"name": document.OptionalText, "physical_network": {Types: []string{"string", "null"}, MaxLen: 64}, "properties": document.OptionalObject,
 			"standalone_ports_supported": document.OptionalFlag,
 		}},
-		Patchable: []string{"address", "category", "extra", "mode", "name", "node_uuid", "physical_network", "properties", "standalone_ports_supported"},
+		Patchable: []string{"address", "extra", "mode", "name", "node_uuid", "properties", "standalone_ports_supported", "physical_network", "category"},
 		Document: func(v *node.Portgroup) map[string]any {
 			return map[string]any{
 				"address": document.OrNull(v.Address), "category": document.OrNull(v.Category), "extra": rest.Clone(v.Extra), "mode": v.Mode,

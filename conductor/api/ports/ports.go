@@ -301,17 +301,20 @@ var portSchema = &rest.Schema{
 		"physical_network": {Types: []string{"string", "null"}, MaxLen: 64}, "portgroup_uuid": document.OptionalText, "pxe_enabled": document.OptionalFlag,
 		"name": {Types: []string{"string", "null"}, MaxLen: 255}, "description": {Types: []string{"string", "null"}, MaxLen: 255},
 		"vendor": {Types: []string{"string", "null"}, MaxLen: 32}, "category": {Types: []string{"string", "null"}, MaxLen: 80},
-		"available_for_dynamic_portgroup": {Types: []string{"boolean"}},
+		dynamicFlag: {Types: []string{"boolean"}},
 	},
 }
 
+// dynamicFlag is the one attribute that versions may change which are not shown it: so it is in Ironic.
+const dynamicFlag = "available_for_dynamic_portgroup"
+
 // portPatchable are the attributes that PATCH may change.
-var portPatchable = []string{"address", "available_for_dynamic_portgroup", "category", "description", "extra", "is_smartnic", "local_link_connection",
+var portPatchable = []string{"address", dynamicFlag, "category", "description", "extra", "is_smartnic", "local_link_connection",
 	"name", "node_uuid", "physical_network", "portgroup_uuid", "pxe_enabled", "vendor"}
 
 func portDocument(p *node.Port) map[string]any {
 	return map[string]any{
-		"address": p.Address, "available_for_dynamic_portgroup": !p.NoDynamicPortgroup, "category": document.OrNull(p.Category),
+		"address": p.Address, dynamicFlag: !p.NoDynamicPortgroup, "category": document.OrNull(p.Category),
 		"description": document.OrNull(p.Description), "extra": rest.Clone(p.Extra), "is_smartnic": p.IsSmartNIC,
 		"local_link_connection": rest.Clone(p.LocalLinkConnection), "name": document.OrNull(p.Name), "node_uuid": p.NodeUUID,
 		"physical_network": document.OrNull(p.PhysicalNetwork), "portgroup_uuid": document.OrNull(p.PortgroupUUID), "pxe_enabled": p.PXEEnabled,
@@ -329,7 +332,7 @@ func assignPort(p *node.Port, d map[string]any) *rest.Error {
 	if err != nil {
 		return err
 	}
-	dynamic, err := document.Flag(d, "available_for_dynamic_portgroup", true)
+	dynamic, err := document.Flag(d, dynamicFlag, true)
 	if err != nil {
 		return err
 	}
@@ -508,7 +511,7 @@ func (s *Handlers) patchPort(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, err
 	}
 	for _, root := range patch.Roots() {
-		if since, _ := rest.PortFields.Since(root); since > c.Version {
+		if since, _ := rest.PortFields.Since(root); since > c.Version && root != dynamicFlag {
 			return nil, rest.NotAcceptable()
 		}
 	}

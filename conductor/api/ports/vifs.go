@@ -44,6 +44,9 @@ func (s *Handlers) carriers(ctx context.Context, n *node.Node) ([]carrier, error
 			continue // nothing would carry the traffic
 		}
 		all = append(all, carrier{uuid: g.UUID, kind: "Portgroup", pxe: true, vif: vif, set: func(ctx context.Context, vif string) error {
+			if vif == "" && g.DynamicPortgroup {
+				return s.dissolve(ctx, g)
+			}
 			_, err := s.store.Portgroups().Update(ctx, g.UUID, func(g *node.Portgroup) (err error) {
 				g.InternalInfo, err = carry(g.InternalInfo, vif)
 				return err
@@ -74,6 +77,21 @@ func (s *Handlers) carriers(ctx context.Context, n *node.Node) ([]carrier, error
 		}})
 	}
 	return all, nil
+}
+
+// dissolve ends a port group that was made for one attachment. Stopped half way it still carries its VIF, which can be detached again.
+func (s *Handlers) dissolve(ctx context.Context, g *node.Portgroup) error {
+	members, err := s.store.Ports(ctx, store.PortQuery{PortgroupUUID: &g.UUID})
+	if err != nil {
+		return err
+	}
+	for _, p := range members {
+		_, err := s.store.UpdatePort(ctx, p.UUID, func(p *node.Port) error { p.PortgroupUUID = ""; return nil })
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			return err
+		}
+	}
+	return s.store.Portgroups().Delete(ctx, g.UUID)
 }
 
 // carry puts a virtual interface into a port's record; "" takes it out.

@@ -131,6 +131,22 @@ func TestFirmware(t *testing.T) {
 	if _, err := run(t, set, n, "firmware", "update", args); err != nil || len(n.Firmware) != 1 || n.Firmware[0].CurrentVersion != "bios-2.1.bin" {
 		t.Errorf("firmware = %+v, %v", n.Firmware, err)
 	}
+	args = map[string]any{"settings": []any{map[string]any{"component": "nic:A1B2", "url": "http://x/nic"}, map[string]any{"component": "bmc", "url": "http://x/bmc"},
+		map[string]any{"component": "bios", "url": "http://x/bios-2.2.bin"}}}
+	if _, err := run(t, set, n, "firmware", "update", args); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range n.Firmware {
+		got = append(got, strings.Join([]string{c.Component, c.Vendor, c.Model, c.SerialNumber}, "|"))
+	}
+	if want := []string{"bios|||", "nic:A1B2|Ingot|Fake NIC|A1B2", "bmc||Fake BMC|"}; !slices.Equal(got, want) {
+		t.Errorf("components = %q, want %q", got, want)
+	}
+	n = fakeNode(map[string]any{"fake_inventory": map[string]any{"cpus": 0.0}})
+	if _, err := run(t, set, n, "firmware", "update", args); err == nil || !strings.Contains(err.Error(), "fake_inventory") {
+		t.Errorf("update of a machine that can not be: %v", err)
+	}
 }
 
 func TestInspection(t *testing.T) {

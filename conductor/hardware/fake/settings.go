@@ -129,6 +129,10 @@ func (f *Fakes) updateFirmware(c hardware.Call) (hardware.Outcome, error) {
 	if err != nil {
 		return hardware.Outcome{}, err
 	}
+	m, err := readMachine(c.Node)
+	if err != nil {
+		return hardware.Outcome{}, hardware.Invalidf("driver_info: fake_inventory: %v", err)
+	}
 	now := f.now().UTC()
 	return hardware.Outcome{Apply: func(n *node.Node, _ *node.Also) error {
 		list := slices.Clone(n.Firmware)
@@ -139,10 +143,22 @@ func (f *Fakes) updateFirmware(c hardware.Call) (hardware.Outcome, error) {
 				i = len(list) - 1
 			}
 			list[i].CurrentVersion, list[i].LastVersionFlashed, list[i].UpdatedAt = w[1], w[1], now
+			m.identify(&list[i])
 		}
 		n.Firmware = list
 		return nil
 	}}, nil
+}
+
+// identify makes up who made a component, as far as controllers say: all of a network card, whose name has its serial number, the model of a BMC,
+// nothing of a BIOS.
+func (m *machine) identify(c *node.FirmwareComponent) {
+	if serial, ok := strings.CutPrefix(c.Component, "nic:"); ok {
+		c.Vendor, c.Model, c.SerialNumber = m.Vendor, m.Product+" NIC", serial
+	}
+	if c.Component == "bmc" {
+		c.Model = m.Product + " BMC"
+	}
 }
 
 type raid struct {
