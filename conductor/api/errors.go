@@ -36,10 +36,13 @@ func (s *Server) translate(err error, c *call.Call, id string) *rest.Error {
 		children   *store.ChildrenError
 		sort       *store.SortError
 		ctl        *power.Error
+		changed    *node.ChangedError
 	)
 	switch {
 	case errors.As(err, &answer):
 		return answer
+	case errors.As(err, &changed):
+		return rest.Fault(http.StatusPreconditionFailed, "%s", changed.Error())
 	case errors.Is(err, store.ErrNotFound):
 		if ident := c.Path["port"]; ident != "" {
 			return rest.NotFound("Port %s could not be found.", ident)

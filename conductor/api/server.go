@@ -215,6 +215,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if rep.Challenge != "" {
 		w.Header().Set("WWW-Authenticate", rep.Challenge)
 	}
+	if rep.ETag != "" {
+		w.Header().Set("ETag", rep.ETag)
+		if unchanged(r, rep) {
+			w.WriteHeader(http.StatusNotModified)
+			return
+		}
+	}
 	if rep.Stream != nil {
 		rep.Stream(w)
 		return
@@ -346,12 +353,16 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			return nil, err
 		}
 	}
+	tags, err := matches(r, rt)
+	if err != nil {
+		return nil, err
+	}
 	began := time.Now()
 	ctx := r.Context()
 	if rt.Access != call.Public { // those are machines
 		ctx = node.WithRequester(ctx, node.Requester{User: c.User, Project: who.ProjectID})
 	}
-	rep, answer := s.attempt(ctx, rt, c, id)
+	rep, answer := s.attempt(ctx, rt, c, id, tags)
 	for pause := firstPause; answer != nil && answer.Again && time.Since(began)+pause <= s.cfg.LockWait; pause = min(2*pause, longestPause) {
 		select {
 		case <-time.After(pause):
@@ -359,7 +370,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			return nil, answer
 		}
 		c.Body, _ = decode(raw) // anew, for a handler may have changed what it was given; it could be decoded before
-		rep, answer = s.attempt(ctx, rt, c, id)
+		rep, answer = s.attempt(ctx, rt, c, id, tags)
 	}
 	if c.User != "" && r.Method != http.MethodGet {
 		status := 0
@@ -379,7 +390,16 @@ const (
 	longestPause = 200 * time.Millisecond
 )
 
-func (s *Server) attempt(ctx context.Context, rt *call.Route, c *call.Call, id string) (*call.Reply, *rest.Error) {
+// attempt has the route's handler answer. tags are those of the If-Match, nil without one.
+func (s *Server) attempt(ctx context.Context, rt *call.Route, c *call.Call, id string, tags *rest.Tags) (*call.Reply, *rest.Error) {
+	if tags != nil {
+		expecting, e, err := s.expect(ctx, c, rt, tags)
+		if err != nil {
+			return nil, s.translate(err, c, id)
+		}
+		defer e.End() // what goes on after the answer is not what the client waits for
+		ctx = expecting
+	}
 	rep, err := rt.Handle(ctx, c)
 	if err != nil {
 		return nil, s.translate(err, c, id)

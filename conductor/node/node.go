@@ -145,6 +145,7 @@ type Port struct {
 	InternalInfo        map[string]any `json:",omitzero"`
 	CreatedAt           time.Time      `json:",omitzero"`
 	UpdatedAt           time.Time      `json:",omitzero"`
+	Revision            uint64         `json:",omitzero"` // rises with every change that is stored
 }
 
 // Phase says what a job is for.

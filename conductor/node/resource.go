@@ -14,6 +14,7 @@ type Head struct {
 	Owner     string // project; empty: nobody's
 	CreatedAt time.Time
 	UpdatedAt time.Time // zero until the first change
+	Revision  uint64    `json:",omitzero"` // rises with every change that is stored
 	// Blank names the attributes that were set to an empty string: on the API that is not the same as none.
 	Blank []string `json:",omitempty"`
 }

@@ -411,7 +411,7 @@ func partFields(before, after []byte) []string {
 	}
 	var names []string
 	for _, k := range slices.Sorted(maps.Keys(b)) {
-		if string(a[k]) != string(b[k]) && k != "UpdatedAt" && k != "CreatedAt" {
+		if string(a[k]) != string(b[k]) && k != "UpdatedAt" && k != "CreatedAt" && k != "Revision" {
 			names = append(names, snake(k))
 		}
 	}

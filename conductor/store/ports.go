@@ -119,6 +119,7 @@ func (s *Store) putPort(tx *txn, p *node.Port) error {
 			return err
 		}
 	}
+	p.Revision++
 	doc, err := json.Marshal(p)
 	if err != nil {
 		return fmt.Errorf("encode port: %w", err)
@@ -226,7 +227,7 @@ func (s *Store) UpdatePort(ctx context.Context, uuid string, change func(*node.P
 		if err != nil {
 			return fmt.Errorf("port %s: %w", uuid, err)
 		}
-		id, created, group, network := p.UUID, p.CreatedAt, p.PortgroupUUID, p.PhysicalNetwork
+		id, created, revision, group, network := p.UUID, p.CreatedAt, p.Revision, p.PortgroupUUID, p.PhysicalNetwork
 		was, err := json.Marshal(p)
 		if err != nil {
 			return fmt.Errorf("encode port: %w", err)
@@ -234,7 +235,7 @@ func (s *Store) UpdatePort(ctx context.Context, uuid string, change func(*node.P
 		if err := change(p); err != nil {
 			return err
 		}
-		p.UUID, p.CreatedAt, p.UpdatedAt = id, created, s.now()
+		p.UUID, p.CreatedAt, p.UpdatedAt, p.Revision = id, created, s.now(), revision
 		out = p
 		if p.PortgroupUUID != group || p.PhysicalNetwork != network {
 			if err := oneNetwork(tx, p); err != nil {

@@ -150,6 +150,7 @@ func (t *Table[T]) put(tx *txn, v *T) error {
 			return err
 		}
 	}
+	h.Revision++
 	doc, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", t.kind, err)
@@ -234,7 +235,7 @@ func (t *Table[T]) update(ctx context.Context, tx *txn, uuid string, change func
 		return nil, fmt.Errorf("%s %s: %w", t.kind, uuid, err)
 	}
 	h := meta(v).Meta()
-	id, created, updated := h.UUID, h.CreatedAt, h.UpdatedAt
+	id, created, updated, revision := h.UUID, h.CreatedAt, h.UpdatedAt, h.Revision
 	before, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", t.kind, err)
@@ -242,7 +243,7 @@ func (t *Table[T]) update(ctx context.Context, tx *txn, uuid string, change func
 	if err := change(v); err != nil {
 		return nil, err
 	}
-	h.UUID, h.CreatedAt, h.UpdatedAt = id, created, updated
+	h.UUID, h.CreatedAt, h.UpdatedAt, h.Revision = id, created, updated, revision
 	after, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", t.kind, err)

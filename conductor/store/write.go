@@ -71,6 +71,9 @@ func (s *Store) write(ctx context.Context, f func(tx *txn) error) error {
 	if err := errors.Join(ctx.Err(), s.Fault()); err != nil {
 		return err
 	}
+	if e := node.ExpectedOf(ctx); e != nil {
+		f = s.expecting(e, f)
+	}
 	o := &op{run: f, by: node.RequesterOf(ctx), asked: node.Asked(ctx)}
 	q := &s.queue
 	q.mu.Lock()

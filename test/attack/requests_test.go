@@ -83,6 +83,20 @@ func TestTricks(t *testing.T) {
 		{400, olga, "PATCH", "/v1/nodes/n", strings.Repeat(`{"a":`, 100_000), nil},
 		{413, olga, "POST", "/v1/nodes", `{"driver":"` + strings.Repeat("x", 2<<20) + `"}`, nil},
 
+		// If-Match: what is no ETag, too much of it, and attempts to learn by it of what one may not see or to change what one may not.
+		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", "garbage"}},
+		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", `"` + strings.Repeat("x", 9000) + `"`}},
+		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", strings.Repeat(`"x",`, 101)}},
+		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", strings.Repeat(",", 9000)}},
+		{400, olga, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", `"' OR 1=1 --"`}},
+		{412, olga, "PATCH", "/v1/nodes/n", `[{"op":"add","path":"/extra/a","value":1}]`, []string{"If-Match", `"'OR'1'='1"`}},
+		{412, olga, "DELETE", "/v1/nodes/n", "", []string{"If-Match", `W/"x"`}},
+		{403, leo, "PATCH", "/v1/nodes/n", `[{"op":"replace","path":"/lessee","value":null}]`, []string{"If-Match", "*"}},
+		{404, eve, "PATCH", "/v1/nodes/n", `[]`, []string{"If-Match", `"x"`}},
+		{404, eve, "DELETE", "/v1/nodes/theirs", "", []string{"If-Match", "*"}},
+		{400, olga, "POST", "/v1/nodes", `{"driver":"fake-hardware"}`, []string{"If-Match", "*"}},
+		{404, eve, "GET", "/v1/nodes/n", "", []string{"If-None-Match", "*"}},
+
 		// What the agent would fetch or the conductor read.
 		{400, olga, "POST", "/v1/nodes/n/vmedia", `{"device_type":"cdrom","image_url":"file:///etc/passwd"}`, newest},
 	} {

@@ -136,9 +136,16 @@ func (s *Handlers) Routes() []call.Route {
 			r.Since = rest.VersionPatchAlloc
 		}
 	}
+	of := func(ctx context.Context, c *call.Call) (call.Target, error) {
+		a, err := s.allocationOf(ctx, c)
+		if err != nil {
+			return call.Target{}, err
+		}
+		return k.Target(a), nil
+	}
 	return append(rs,
 		call.Route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: call.Read, Query: call.Named, Since: k.Since, Hidden: true,
-			Args: call.Args{"fields": call.Texts}, Answers: call.OK(k.Shape()), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+			Args: call.Args{"fields": call.Texts}, Answers: call.OK(k.Shape()), Target: of, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 				if err := c.AllowArgs(); err != nil {
 					return nil, err
 				}
@@ -152,7 +159,7 @@ func (s *Handlers) Routes() []call.Route {
 				}
 				return k.One(c, http.StatusOK, a, names), nil
 			}},
-		call.Route{Method: http.MethodDelete, Path: "/v1/nodes/{node}/allocation", Access: call.Use, Since: k.Since, Hidden: true, Answers: call.None(http.StatusNoContent), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
+		call.Route{Method: http.MethodDelete, Path: "/v1/nodes/{node}/allocation", Access: call.Use, Since: k.Since, Hidden: true, Target: of, Answers: call.None(http.StatusNoContent), Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
 			a, err := s.allocationOf(ctx, c)
 			if err != nil {
 				return nil, err

@@ -15,6 +15,7 @@ type Reply struct {
 	Status   int
 	Body     any
 	Location string
+	ETag     string // of the one resource that the body shows; empty: it has none
 	// Stream sends the body, instead of Body, and returns when it is sent or the client is gone.
 	Stream func(w http.ResponseWriter)
 	// Challenge tells a client that has to say who it is how to do so.

@@ -27,7 +27,32 @@ type Route struct {
 	Args    Args         // what may be in the query, where Query is Named
 	Takes   *rest.Schema // what the body is; nil: there is none
 	Answers Answers      // of a request that is done
-	Handle  func(ctx context.Context, c *Call) (*Reply, error)
+	// Target finds what an If-Match is compared with; nil: the node in the address, if there is one.
+	Target func(ctx context.Context, c *Call) (Target, error)
+	Handle func(ctx context.Context, c *Call) (*Reply, error)
+}
+
+// Compares tells whether what the route changes is compared with an If-Match: a resource, or something of the node in the address.
+func (r *Route) Compares() bool {
+	return r.Method != http.MethodGet && r.Access != Public && (r.Target != nil || strings.Contains(r.Path, "/nodes/{node}"))
+}
+
+// Tagged tells whether the route's answers show one resource, with its ETag.
+func (r *Route) Tagged() bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodPatch:
+		return r.Target != nil || r.Path == "/v1/nodes/{node}"
+	case http.MethodPost:
+		_, makes := r.Answers[http.StatusCreated]
+		return makes
+	}
+	return false
+}
+
+// Target is the stored resource that a request is about.
+type Target struct {
+	Kind, UUID string // as in node.Expected
+	Tag        string // of its present state
 }
 
 // Query is what the query of a route's address may hold. A form in the body is as a part of the query.

@@ -107,7 +107,7 @@ func (s *Handlers) getNode(ctx context.Context, c *call.Call) (*call.Reply, erro
 		return nil, nerr
 	}
 	shown := s.Show(c, n, names...)
-	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, names)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, names), ETag: n.Tag()}, nil
 }
 
 // listAnswers are those of lists of nodes, listArgs what may be in the query of one. detail tells that the address asks for all fields.
@@ -385,7 +385,7 @@ func (s *Handlers) createNode(ctx context.Context, c *call.Call) (*call.Reply, e
 	shown := s.Show(c, n)
 	return &call.Reply{
 		Status: http.StatusCreated, Body: item(c, &shown, nil),
-		Location: c.Base + "/v1/nodes/" + n.UUID,
+		Location: c.Base + "/v1/nodes/" + n.UUID, ETag: n.Tag(),
 	}, nil
 }
 

@@ -268,7 +268,7 @@ func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, er
 		return nil, nerr
 	}
 	shown := s.Show(c, n)
-	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, nil)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: item(c, &shown, nil), ETag: n.Tag()}, nil
 }
 
 // known are those names that a server up to version newest knows: what is newer than all that it offers does not exist.

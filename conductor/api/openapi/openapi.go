@@ -53,9 +53,12 @@ func Document(table []call.Route, newest rest.Version, rule func(*call.Route) st
 		"security": []any{object{"basic": []any{}}, object{"token": []any{}}},
 		"paths":    paths,
 		"components": object{
-			"schemas":    d.schemas,
-			"parameters": object{"Version": d.versionHeader()},
-			"headers":    headers,
+			"schemas": d.schemas,
+			"parameters": object{"Version": d.versionHeader(),
+				rest.IfMatch:     condition(rest.IfMatch, "Do it only if the resource, or the node that it is part of, still has one of these ETags; else 412."),
+				rest.IfNoneMatch: condition(rest.IfNoneMatch, "Answer 304 without a body while the resource has one of these ETags."),
+			},
+			"headers": headers,
 			"responses": object{
 				"Error":   d.answer("The request was refused.", d.schema(faulty), errorHeaders),
 				"Unknown": d.answer("It is not known who asks.", d.schema(unknown), append(slices.Clip(ownHeaders), "WWW-Authenticate")),
@@ -93,6 +96,7 @@ var headers = object{
 	rest.MinVersionHeader:  header("The oldest microversion on offer."),
 	rest.MaxVersionHeader:  header("The newest microversion on offer."),
 	"Location":             header("Where the result is found."),
+	"ETag":                 header("The state of the resource, for If-Match."),
 	"WWW-Authenticate":     header("How to say who asks."),
 	"Retry-After":          header("In how many seconds the same request may do."),
 }
@@ -106,6 +110,10 @@ var (
 
 func header(description string) object {
 	return object{"description": description, "schema": object{"type": "string"}}
+}
+
+func condition(name, description string) object {
+	return object{"name": name, "in": "header", "description": description, "schema": object{"type": "string"}}
 }
 
 // describer makes the parts of a document.
@@ -175,6 +183,12 @@ func (d *describer) operation(r *call.Route) object {
 	if versioned(r) {
 		params = append(params, ref("parameters", "Version"))
 	}
+	if r.Compares() {
+		params = append(params, ref("parameters", rest.IfMatch))
+	}
+	if r.Tagged() && r.Method == http.MethodGet {
+		params = append(params, ref("parameters", rest.IfNoneMatch))
+	}
 	if params != nil {
 		op["parameters"] = params
 	}
@@ -208,6 +222,12 @@ func (d *describer) answers(r *call.Route) object {
 	head := ownHeaders
 	if versioned(r) {
 		head = versionedHeaders
+	}
+	if r.Tagged() {
+		head = append(slices.Clip(head), "ETag")
+		if r.Method == http.MethodGet {
+			out[strconv.Itoa(http.StatusNotModified)] = d.answer(http.StatusText(http.StatusNotModified), nil, head)
+		}
 	}
 	for status, body := range r.Answers {
 		hs := head
@@ -244,6 +264,9 @@ func Refusals(r *call.Route) []int {
 	}
 	if r.Method != http.MethodGet {
 		all = append(all, http.StatusRequestTimeout, http.StatusConflict, http.StatusRequestEntityTooLarge)
+	}
+	if r.Compares() {
+		all = append(all, http.StatusPreconditionFailed)
 	}
 	if r.Barred {
 		all = append(all, http.StatusMethodNotAllowed)

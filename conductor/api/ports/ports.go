@@ -63,9 +63,9 @@ func (s *Handlers) Routes() []call.Route {
 		call.Route{Method: get, Path: "/v1/ports", Access: call.Read, Query: call.Named, Args: listArgs(false, false, false), Answers: page, Handle: s.listPorts},
 		call.Route{Method: post, Path: "/v1/ports", Access: call.Write, Takes: portSchema.Of(rest.PortFields), Answers: call.Answers{http.StatusCreated: shape}, Handle: s.createPort},
 		call.Route{Method: get, Path: "/v1/ports/detail", Access: call.Read, Query: call.Named, Args: listArgs(true, false, false), Answers: page, Handle: s.listPortsDetail},
-		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Query: call.Named, Fields: true, Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape), Handle: s.getPort},
-		call.Route{Method: patch, Path: "/v1/ports/{port}", Access: call.Write, Takes: rest.PatchOf(portPatchable, rest.PortFields), Answers: call.OK(shape), Handle: s.patchPort},
-		call.Route{Method: del, Path: "/v1/ports/{port}", Access: call.Write, Answers: done, Handle: s.deletePort},
+		call.Route{Method: get, Path: "/v1/ports/{port}", Access: call.Read, Query: call.Named, Fields: true, Args: call.Args{"fields": call.Texts.From(rest.VersionSelectFields)}, Answers: call.OK(shape), Target: s.target, Handle: s.getPort},
+		call.Route{Method: patch, Path: "/v1/ports/{port}", Access: call.Write, Takes: rest.PatchOf(portPatchable, rest.PortFields), Answers: call.OK(shape), Target: s.target, Handle: s.patchPort},
+		call.Route{Method: del, Path: "/v1/ports/{port}", Access: call.Write, Answers: done, Target: s.target, Handle: s.deletePort},
 		call.Route{Method: post, Path: "/v1/events", Access: call.Admin, Since: rest.VersionEvents, Hidden: true, Takes: eventsSchema, Answers: done, Handle: s.postEvents},
 	)
 }
@@ -89,6 +89,14 @@ func (s *Handlers) Port(ctx context.Context, c *call.Call) (*node.Port, error) {
 		return nil, err
 	}
 	return ports[0], nil
+}
+
+func (s *Handlers) target(ctx context.Context, c *call.Call) (call.Target, error) {
+	p, err := s.Port(ctx, c)
+	if err != nil {
+		return call.Target{}, err
+	}
+	return call.Target{Kind: "port", UUID: p.UUID, Tag: p.Tag()}, nil
 }
 
 // show makes what the API shows of a port.
@@ -134,7 +142,7 @@ func (s *Handlers) getPort(ctx context.Context, c *call.Call) (*call.Reply, erro
 		return nil, perr
 	}
 	shown := show(c, p)
-	return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, names)}, nil
+	return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, names), ETag: p.Tag()}, nil
 }
 
 func (s *Handlers) listPorts(ctx context.Context, c *call.Call) (*call.Reply, error) {
@@ -481,7 +489,7 @@ func (s *Handlers) createPort(ctx context.Context, c *call.Call) (*call.Reply, e
 	shown := show(c, p)
 	return &call.Reply{
 		Status: http.StatusCreated, Body: rest.PortFields.Render(&shown, c.Version, nil),
-		Location: c.Base + "/v1/ports/" + p.UUID,
+		Location: c.Base + "/v1/ports/" + p.UUID, ETag: p.Tag(),
 	}, nil
 }
 
@@ -524,7 +532,7 @@ func (s *Handlers) patchPort(ctx context.Context, c *call.Call) (*call.Reply, er
 			return nil, err
 		}
 		shown := show(c, p)
-		return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, nil)}, nil
+		return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, nil), ETag: p.Tag()}, nil
 	}
 	return nil, rest.Conflict("Port %s is being changed by others all the time; try again.", c.Path["port"])
 }

@@ -88,6 +88,15 @@ func (k *Kind[T, R]) Routes() []call.Route {
 	}
 	for i := range rs {
 		rs[i].Since, rs[i].Hidden = k.Since, true
+		if rs[i].Path == one {
+			rs[i].Target = func(ctx context.Context, c *call.Call) (call.Target, error) {
+				v, err := k.ByIdent(ctx, c, c.Path[k.Param])
+				if err != nil {
+					return call.Target{}, err
+				}
+				return k.Target(v), nil
+			}
+		}
 	}
 	return rs
 }
@@ -119,6 +128,11 @@ func (k *Kind[T, R]) Args(detail bool) call.Args {
 		}
 	}
 	return args
+}
+
+// Target names the present state of a resource.
+func (k *Kind[T, R]) Target(v *T) call.Target {
+	return call.Target{Kind: k.Table().Kind(), UUID: head(v).UUID, Tag: head(v).Tag()}
 }
 
 func head[T any](v *T) *node.Head { return any(v).(node.Resource).Meta() }
@@ -173,7 +187,7 @@ func (k *Kind[T, R]) Object(ctx context.Context, c *call.Call, ident string) (ac
 // One answers with one resource.
 func (k *Kind[T, R]) One(c *call.Call, status int, v *T, names []string) *call.Reply {
 	shown := k.Show(c, v)
-	return &call.Reply{Status: status, Body: k.Fields.Render(&shown, c.Version, names)}
+	return &call.Reply{Status: status, Body: k.Fields.Render(&shown, c.Version, names), ETag: head(v).Tag()}
 }
 
 func (k *Kind[T, R]) get(ctx context.Context, c *call.Call) (*call.Reply, error) {

@@ -1,0 +1,79 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// expecting makes of a write one that is refused with a *node.ChangedError when the resource is not as expected. A resource that is not there is left
+// to the write, which says so in its own words. The comparison is over once the write has changed the resource itself.
+func (s *Store) expecting(e *node.Expected, f func(tx *txn) error) func(tx *txn) error {
+	return func(tx *txn) error {
+		if e.Over() {
+			return f(tx)
+		}
+		was, err := s.tag(tx, e.Kind, e.UUID)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		if err == nil && !e.Holds(was) {
+			return &node.ChangedError{Kind: e.Kind, UUID: e.UUID}
+		}
+		if err := f(tx); err != nil {
+			return err
+		}
+		is, err := s.tag(tx, e.Kind, e.UUID)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return err
+		}
+		if is != was {
+			e.End()
+		}
+		return nil
+	}
+}
+
+// tag reads the entity tag of a resource in a transaction.
+func (s *Store) tag(tx *txn, kind, uuid string) (string, error) {
+	id := strings.ToLower(uuid)
+	switch kind {
+	case "node":
+		var n node.Node
+		var created, updated int64
+		err := tx.QueryRow(`SELECT version, created_at, updated_at FROM nodes WHERE uuid = ?`, id).Scan(&n.Version, &created, &updated)
+		if err != nil {
+			return "", notFound(err)
+		}
+		n.CreatedAt, n.UpdatedAt = fromMicros(created), fromMicros(updated)
+		return n.Tag(), nil
+	case "port":
+		p, err := scanPort(tx.QueryRow(`SELECT doc FROM ports WHERE uuid = ?`, id).Scan)
+		if err != nil {
+			return "", err
+		}
+		return p.Tag(), nil
+	}
+	for _, t := range []interface {
+		Kind() string
+		tag(tx *txn, id string) (string, error)
+	}{s.Chassis(), s.Portgroups(), s.VolumeConnectors(), s.VolumeTargets(), s.DeployTemplates(), s.Runbooks(), s.InspectionRules(), s.Allocations()} {
+		if t.Kind() == kind {
+			return t.tag(tx, id)
+		}
+	}
+	return "", fmt.Errorf("resources of kind %q have no entity tags", kind)
+}
+
+// Kind is what the table's resources are called: "chassis", "volume target".
+func (t *Table[T]) Kind() string { return t.kind }
+
+func (t *Table[T]) tag(tx *txn, id string) (string, error) {
+	v, err := t.scan(tx.QueryRow(resourceColumns+`WHERE kind = ? AND uuid = ?`, t.kind, id).Scan)
+	if err != nil {
+		return "", err
+	}
+	return meta(v).Meta().Tag(), nil
+}
