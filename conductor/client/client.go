@@ -35,6 +35,24 @@ type Client struct {
 	Pause   time.Duration
 	// Poll is how often a wait looks; New sets half a second: often enough for a bar to move, seldom enough for many waits at once.
 	Poll time.Duration
+
+	match string  // sent as If-Match with what changes something
+	tag   *string // where the ETag of an answer is put
+}
+
+// IfMatch is the client whose requests change something only if it still has this ETag; else the server's answer is a *rest.Error with status 412.
+func (c *Client) IfMatch(tag string) *Client {
+	d := *c
+	d.match = tag
+	return &d
+}
+
+// Tag is the client that puts the ETag of each answer into tag, "" for none: of a node, port or another resource that is read, made or changed. A change
+// with IfMatch of it is refused if somebody else was faster.
+func (c *Client) Tag(tag *string) *Client {
+	d := *c
+	d.tag = tag
+	return &d
 }
 
 // New makes a client of the server at endpoint, such as http://127.0.0.1:6385; user and password in it are sent as basic
@@ -123,6 +141,9 @@ func (c *Client) once(ctx context.Context, method, path string, body []byte, out
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	if c.match != "" && method != http.MethodGet {
+		req.Header.Set(rest.IfMatch, c.match)
+	}
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -138,6 +159,9 @@ func (c *Client) once(ctx context.Context, method, path string, body []byte, out
 	b, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return fmt.Errorf("read answer of %s %s: %w", method, path, err)
+	}
+	if c.tag != nil {
+		*c.tag = resp.Header.Get("ETag")
 	}
 	if resp.StatusCode >= 300 {
 		return rest.DecodeError(resp.StatusCode, b)

@@ -99,6 +99,13 @@ func TestLifeOfAMachine(t *testing.T) {
 	u.ok(words("node maintenance off n1")...)
 	u.ok("node", "set", "n1", "--description", "the first", "--extra", `list=[1,2]`, "--unset", "properties/cpus")
 	u.fails(words("node set n1"), "nothing to change")
+	_, tag, _ := strings.Cut(u.ok(words("node show n1")...), "etag")
+	tag, _, _ = strings.Cut(strings.TrimSpace(tag), "\n")
+	u.ok("node", "set", "n1", "--if-match", tag, "--extra", "who=me")
+	u.fails([]string{"node", "set", "n1", "--if-match", tag, "--extra", "who=you"}, "was changed since", "ingot node show n1")
+	if out := u.ok(words("node show n1")...); !strings.Contains(out, "who = me") {
+		t.Errorf("a change by an old ETag was made: %s", out)
+	}
 
 	key := filepath.Join(t.TempDir(), "id.pub")
 	if err := os.WriteFile(key, []byte("ssh-ed25519 AAAA me@here\n"), 0o600); err != nil {

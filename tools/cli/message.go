@@ -94,6 +94,8 @@ func hint(err error, name string) string {
 		if strings.Contains(answer.Message, "locked") || strings.Contains(answer.Message, "transition") {
 			return fmt.Sprintf("Work on the node is under way. Look at it with: ingot node watch %s", name)
 		}
+	case http.StatusPreconditionFailed:
+		return fmt.Sprintf("What it is now, and its ETag: ingot node show %s", name)
 	case http.StatusBadRequest:
 		if _, state, ok := strings.Cut(answer.Message, "while it is in state "); ok {
 			return nextFrom(strings.Trim(state, `". `), name)

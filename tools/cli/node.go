@@ -280,19 +280,20 @@ func shorten(s string, n int) string {
 func (p *program) nodeShow() *cobra.Command {
 	cmd := &cobra.Command{Use: "show NAME", Short: "Show all about a machine", Args: oneNode, ValidArgsFunction: p.completeNode}
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
-		n, err := c.Node(ctx, args[0])
+		var tag string
+		n, err := c.Tag(&tag).Node(ctx, args[0])
 		if err != nil {
 			return about(args[0], err)
 		}
 		if p.output == "json" {
 			return p.printJSON(n)
 		}
-		return p.showNode(ctx, c, n)
+		return p.showNode(ctx, c, n, tag)
 	})
 	return cmd
 }
 
-func (p *program) showNode(ctx context.Context, c *client.Client, n *rest.Node) error {
+func (p *program) showNode(ctx context.Context, c *client.Client, n *rest.Node, tag string) error {
 	state := string(n.ProvisionState)
 	if n.TargetProvisionState != "" {
 		state += " → " + string(n.TargetProvisionState)
@@ -353,6 +354,7 @@ func (p *program) showNode(ctx context.Context, c *client.Client, n *rest.Node) 
 	add("inspected", when(n.InspectionFinishedAt.Time))
 	add("conductor", string(n.Conductor))
 	add("created", when(n.CreatedAt.Time))
+	add("etag", tag)
 	return sheet(p.stdout, pairs)
 }
 
@@ -365,6 +367,7 @@ func (p *program) nodeSet() *cobra.Command {
 	texts, lists := map[string]*string{}, map[string]*[]string{}
 	var unset []string
 	var bmcPassword bool
+	var match string
 	cmd := &cobra.Command{
 		Use:   "set NAME",
 		Short: "Change what is known of a machine",
@@ -379,6 +382,7 @@ func (p *program) nodeSet() *cobra.Command {
 	for _, name := range slices.Sorted(maps.Keys(objects)) {
 		lists[name] = f.StringArray(name, nil, "KEY=VALUE in "+objects[name]+"; the value may be JSON")
 	}
+	f.StringVar(&match, "if-match", "", "change it only if its ETag is still this one; node show prints it, with its quotes")
 	f.BoolVar(&bmcPassword, "bmc-password", false, "set the controller's password: ask for it, or take $INGOT_BMC_PASSWORD")
 	f.StringArrayVar(&unset, "unset", nil, "remove an attribute, or a key of one: owner, extra/rack")
 	cmd.RunE = p.withClient(func(ctx context.Context, c *client.Client, args []string) error {
@@ -411,7 +415,7 @@ func (p *program) nodeSet() *cobra.Command {
 		if len(patch) == 0 {
 			return usage("nothing to change; see `%s --help`", cmd.CommandPath())
 		}
-		n, err := c.UpdateNode(ctx, args[0], patch)
+		n, err := c.IfMatch(match).UpdateNode(ctx, args[0], patch)
 		if err != nil {
 			return about(args[0], err)
 		}
