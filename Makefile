@@ -67,7 +67,7 @@ test-names: ## Compare the names of the last run's tests with those of an earlie
 	@$(GO) run ./test/names
 
 test-full: ## The same tests with bigger numbers, and what takes hours
-	@sh tools/deps.sh build lab images test keystone
+	@sh tools/deps.sh build lab images test
 	@INGOT_FULL=1 $(GO) run ./test/run
 
 test-fast: ## The tests that need neither root nor machines, nor long

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs, with apt, the Debian packages that a make target needs: build, lab, images, test, keystone, bench.
+# Installs, with apt, the Debian packages that a make target needs: build, lab, images, test, bench.
 # Says what is missing and what for, asks nothing, and does nothing when everything is there.
 set -eu
 
@@ -65,9 +65,6 @@ group() {
 		need docker-registry "an OCI registry to publish to"
 		need dnsmasq-base "a DHCP server that is not ours"
 		;;
-	keystone)
-		need python3-keystone "a real Keystone, for what make test-full adds"
-		;;
 	bench)
 		need curl "fetches, in the pipe that is compared with"
 		need zstd "packs the image, and unpacks it in that pipe"
@@ -78,7 +75,7 @@ group() {
 		need iproute2 "a network that is as slow as real ones"
 		;;
 	*)
-		echo "deps.sh: unknown group $1 (build, lab, images, test, keystone, bench)" >&2
+		echo "deps.sh: unknown group $1 (build, lab, images, test, bench)" >&2
 		exit 2
 		;;
 	esac

@@ -33,7 +33,7 @@ func siteProgram(t *testing.T, name string) (dir string, env []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err = site.Fetch(t.Context(), name, cache, slog.New(slog.DiscardHandler))
+	dir, err = site.Fetch(t.Context(), cache, slog.New(slog.DiscardHandler), name)
 	if err != nil {
 		t.Fatal(err)
 	}

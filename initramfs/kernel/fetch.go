@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,56 +64,90 @@ func Fetch(ctx context.Context, name, cache string, log *slog.Logger) (string, e
 // FetchPackage fetches any package from apt into cache, unless it is there, and gives the path of its .deb. version "" is the
 // newest that apt knows. Neither dependencies nor anything else is fetched, and nothing is installed.
 func FetchPackage(ctx context.Context, name, version, cache string, log *slog.Logger) (string, error) {
-	exact := name
-	if version != "" {
-		exact += "=" + version
-	}
-	out, err := apt(ctx, "", "apt-cache", "show", "--no-all-versions", exact)
-	if err != nil {
-		return "", fmt.Errorf("look up package %s: %w", name, err)
-	}
-	field := fields(out)
-	version, want := field["Version"], field["SHA256"]
-	if version == "" || want == "" {
-		return "", fmt.Errorf("apt knows no version of %s that can be fetched: run apt-get update, or give a .deb file", name)
-	}
-	dir := filepath.Join(cache, "debs")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return "", fmt.Errorf("make the cache of packages: %w", err)
-	}
-	unlock, err := lock(ctx, filepath.Join(dir, name+".lock"))
+	files, err := FetchPackages(ctx, map[string]string{name: version}, cache, log)
 	if err != nil {
 		return "", err
 	}
-	defer unlock()
-	file := filepath.Join(dir, name+"_"+strings.ReplaceAll(version, ":", "%3a")+"_"+field["Architecture"]+".deb")
-	if got, err := sumFile(file); err == nil && got == want {
-		return file, nil
+	return files[0], nil
+}
+
+// FetchPackages is the same of several packages, versions by name; the paths are in the order of the names. apt is asked once for all of
+// them: it takes seconds to begin.
+func FetchPackages(ctx context.Context, versions map[string]string, cache string, log *slog.Logger) ([]string, error) {
+	names := slices.Sorted(maps.Keys(versions))
+	which := "package " + strings.Join(names, ", ")
+	if len(names) > 3 {
+		which = fmt.Sprintf("%d packages, %s and others", len(names), names[0])
 	}
-	log.Info("fetching a package", "package", name, "version", version)
+	ask := []string{"show", "--no-all-versions"}
+	for _, n := range names {
+		if v := versions[n]; v != "" {
+			n += "=" + v
+		}
+		ask = append(ask, n)
+	}
+	out, err := apt(ctx, "", "apt-cache", ask...)
+	if err != nil {
+		return nil, fmt.Errorf("look up %s: %w", which, err)
+	}
+	known := map[string]map[string]string{}
+	for paragraph := range strings.SplitSeq(out, "\n\n") {
+		f := fields(strings.TrimLeft(paragraph, "\n"))
+		known[f["Package"]] = f
+	}
+	dir := filepath.Join(cache, "debs")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the cache of packages: %w", err)
+	}
+	var files, lacking []string
+	for _, n := range names {
+		f := known[n]
+		if f["Version"] == "" || f["SHA256"] == "" {
+			return nil, fmt.Errorf("apt knows no version of %s that can be fetched: run apt-get update, or give a .deb file", n)
+		}
+		unlock, err := lock(ctx, filepath.Join(dir, n+".lock")) // in the order of the names: two that fetch the same do not wait for each other
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+		file := filepath.Join(dir, n+"_"+strings.ReplaceAll(f["Version"], ":", "%3a")+"_"+f["Architecture"]+".deb")
+		files = append(files, file)
+		if got, err := sumFile(file); err != nil || got != f["SHA256"] {
+			log.Info("fetching a package", "package", n, "version", f["Version"])
+			lacking = append(lacking, n+"="+f["Version"])
+		}
+	}
+	if lacking == nil {
+		return files, nil
+	}
 	tmp, err := os.MkdirTemp(dir, "fetch-*")
 	if err != nil {
-		return "", fmt.Errorf("fetch package %s: %w", name, err)
+		return nil, fmt.Errorf("fetch %s: %w", which, err)
 	}
 	defer os.RemoveAll(tmp)
 	// apt drops root for downloads and warns when it can't write here as its own user.
 	if err := os.Chmod(tmp, 0o777); err != nil {
-		return "", fmt.Errorf("fetch package %s: %w", name, err)
+		return nil, fmt.Errorf("fetch %s: %w", which, err)
 	}
-	if _, err := apt(ctx, tmp, "apt-get", "download", "-q", name+"="+version); err != nil {
-		return "", fmt.Errorf("fetch package %s: %w", name, err)
+	if _, err := apt(ctx, tmp, "apt-get", append([]string{"download", "-q"}, lacking...)...); err != nil {
+		return nil, fmt.Errorf("fetch %s: %w", which, err)
 	}
-	got, err := filepath.Glob(filepath.Join(tmp, "*.deb"))
-	if err != nil || len(got) != 1 {
-		return "", fmt.Errorf("fetch package %s: apt-get brought %d files", name, len(got))
+	for i, n := range names {
+		if !slices.Contains(lacking, n+"="+known[n]["Version"]) {
+			continue
+		}
+		got, err := filepath.Glob(filepath.Join(tmp, n+"_*.deb"))
+		if err != nil || len(got) != 1 {
+			return nil, fmt.Errorf("fetch package %s: apt-get brought %d files", n, len(got))
+		}
+		if sum, err := sumFile(got[0]); err != nil || sum != known[n]["SHA256"] {
+			return nil, fmt.Errorf("fetch package %s: SHA-256 is %s, apt's list says %s (%v)", n, sum, known[n]["SHA256"], err)
+		}
+		if err := os.Rename(got[0], files[i]); err != nil {
+			return nil, fmt.Errorf("keep package %s: %w", n, err)
+		}
 	}
-	if sum, err := sumFile(got[0]); err != nil || sum != want {
-		return "", fmt.Errorf("fetch package %s: SHA-256 is %s, apt's list says %s (%v)", name, sum, want, err)
-	}
-	if err := os.Rename(got[0], file); err != nil {
-		return "", fmt.Errorf("keep package %s: %w", name, err)
-	}
-	return file, nil
+	return files, nil
 }
 
 // resolve finds the versioned package that a meta package stands for.
@@ -150,7 +186,7 @@ func apt(ctx context.Context, dir, name string, args ...string) (string, error) 
 	cmd.Stdout, cmd.Stderr = &out, &errs
 	if err := cmd.Run(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return "", fmt.Errorf("%w: kernels are taken from apt; elsewhere give a .deb file", err)
+			return "", fmt.Errorf("%w: packages are taken from apt; for a kernel, a .deb file can be given instead", err)
 		}
 		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(errs.String()))
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/debian"
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
@@ -22,10 +23,10 @@ func TestAnsible(t *testing.T) {
 	if os.Getenv("INGOT_FULL") == "" {
 		return
 	}
-	dirs := unpack(t, "ansible")
+	tree := unpack(t, "ansible")
 	home := t.TempDir()
 	name := filepath.Join("ansible_collections", "openstack", "cloud")
-	if err := os.CopyFS(filepath.Join(home, name), os.DirFS(filepath.Join(dirs[0], modules, name))); err != nil {
+	if err := os.CopyFS(filepath.Join(home, name), os.DirFS(filepath.Join(tree.Modules(), name))); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(home, name, "plugins", "module_utils", "openstack.py")
@@ -54,10 +55,10 @@ func TestAnsible(t *testing.T) {
 		}
 	}
 	p := ingotd.Start(t, kit.FreeAddr(t))
-	cmd := exec.CommandContext(t.Context(), "/usr/bin/python3", filepath.Join(dirs[0], "usr/bin/ansible-playbook"), "-i", "localhost,", "-e", "endpoint="+p.URL,
+	cmd := exec.CommandContext(t.Context(), debian.Python, tree.Program("ansible-playbook"), "-i", "localhost,", "-e", "endpoint="+p.URL,
 		filepath.Join("testdata", "ansible", "play.yml"))
-	cmd.Env = append(os.Environ(), "HOME="+home, "LC_ALL=C.UTF-8", pythonPath(dirs), "ANSIBLE_COLLECTIONS_PATH="+home, "ANSIBLE_NOCOLOR=1",
-		"ANSIBLE_LOCAL_TEMP="+filepath.Join(home, "local"), "ANSIBLE_REMOTE_TEMP="+filepath.Join(home, "remote"), "ANSIBLE_PYTHON_INTERPRETER=/usr/bin/python3")
+	cmd.Env = append(append(os.Environ(), tree.Env...), "HOME="+home, "LC_ALL=C.UTF-8", "ANSIBLE_COLLECTIONS_PATH="+home, "ANSIBLE_NOCOLOR=1",
+		"ANSIBLE_LOCAL_TEMP="+filepath.Join(home, "local"), "ANSIBLE_REMOTE_TEMP="+filepath.Join(home, "remote"), "ANSIBLE_PYTHON_INTERPRETER="+debian.Python)
 	out, err := cmd.CombinedOutput()
 	tasks := bytes.Count(out, []byte("TASK [baremetal_"))
 	if want := bytes.Count(play, []byte("- name: baremetal_")); err != nil || tasks != want {

@@ -2,14 +2,10 @@ package compat
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -20,6 +16,7 @@ import (
 	"github.com/ingot-metal/ingot/conductor/access/keystonetest"
 	"github.com/ingot-metal/ingot/test/kit"
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
+	"github.com/ingot-metal/ingot/test/kit/keystone"
 	"github.com/ingot-metal/ingot/test/kit/openstack"
 	"github.com/ingot-metal/ingot/tools/cli"
 )
@@ -174,7 +171,7 @@ func walkKeystone(t *testing.T, ks identity) {
 	}
 
 	// Nobody, and tokens that are none.
-	for _, h := range []map[string]string{nil, {"X-Auth-Token": "nonsense"}, {"X-Auth-Token": getToken(t, ks.Address(), "norole", "pw of norole", "-")}} {
+	for _, h := range []map[string]string{nil, {"X-Auth-Token": "nonsense"}, {"X-Auth-Token": getToken(t, ks.Address(), "norole", "pw of norole", keystone.Unscoped)}} {
 		status, header, body := p.Ask("GET", "/v1/nodes", "", h)
 		if h["X-Auth-Token"] == "" || h["X-Auth-Token"] == "nonsense" {
 			if status != 401 || !strings.HasPrefix(header.Get("Www-Authenticate"), `Keystone uri="http://127.0.0.1`) {
@@ -286,7 +283,9 @@ func walkKeystone(t *testing.T, ks identity) {
 	good(old)
 	revoked := as("olga")
 	good(revoked)
-	revokeToken(t, ks.Address(), revoked["X-Auth-Token"])
+	if err := keystone.Revoke(t.Context(), ks.Address(), revoked["X-Auth-Token"]); err != nil {
+		t.Fatal(err)
+	}
 	gone("a revoked token is refused", revoked)
 	gone("a token that has ended is refused", old)
 	fired := as("otto")
@@ -297,215 +296,66 @@ func walkKeystone(t *testing.T, ks identity) {
 	want("root", 200, "GET", "/v1/nodes/sys", "")
 }
 
-// getToken logs in to Keystone: for a project, for the system (""), or for nothing in particular ("-").
-func getToken(t *testing.T, base, user, password, project string) string {
+// getToken logs in to Keystone.
+func getToken(t *testing.T, url, user, password, scope string) string {
 	t.Helper()
-	domain := map[string]any{"id": "default"}
-	auth := map[string]any{"identity": map[string]any{"methods": []string{"password"},
-		"password": map[string]any{"user": map[string]any{"name": user, "domain": domain, "password": password}}}}
-	switch project {
-	case "-":
-		auth["scope"] = "unscoped"
-		delete(auth, "scope")
-	case "":
-		auth["scope"] = map[string]any{"system": map[string]any{"all": true}}
-	default:
-		auth["scope"] = map[string]any{"project": map[string]any{"name": project, "domain": domain}}
-	}
-	in, err := json.Marshal(map[string]any{"auth": auth})
+	token, err := keystone.Token(t.Context(), url, user, password, scope)
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := http.Post(base+"/auth/tokens", "application/json", bytes.NewReader(in))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode != 201 {
-		t.Fatalf("log in to Keystone as %s: %d %s, %v", user, resp.StatusCode, b, err)
-	}
-	return resp.Header.Get("X-Subject-Token")
+	return token
 }
 
-// revokeToken ends a token with its own power.
-func revokeToken(t *testing.T, base, token string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, base+"/auth/tokens", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("X-Auth-Token", token)
-	req.Header.Set("X-Subject-Token", token)
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if resp.StatusCode != 204 {
-		t.Fatalf("revoke a token: %d", resp.StatusCode)
-	}
+// debianKeystone is a Keystone of Debian's, for tests.
+type debianKeystone struct {
+	t *testing.T
+	*keystone.Server
 }
 
-// realKeystone is one of Debian's package python3-keystone, with SQLite and everything else in a folder of the test.
-type realKeystone struct {
-	t     *testing.T
-	base  string // with /v3
-	token string
-	made  time.Time
-	roles map[string]string
-	users map[string]string
-}
-
-func startKeystone(t *testing.T) *realKeystone {
+func startKeystone(t *testing.T) debianKeystone {
 	t.Helper()
-	for _, name := range []string{"keystone-manage", "keystone-wsgi-public"} {
-		if _, err := exec.LookPath(name); err != nil {
-			t.Fatalf("Keystone is not installed (sh tools/deps.sh keystone): %v", err)
-		}
-	}
-	dir, addr := t.TempDir(), kit.FreeAddr(t)
-	for _, d := range []string{"fernet", "credential"} {
-		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
-			t.Fatal(err)
-		}
-	}
-	conf := filepath.Join(dir, "keystone.conf")
-	text := fmt.Sprintf(`[DEFAULT]
-log_file = %[1]s/keystone.log
-[database]
-connection = sqlite:///%[1]s/keystone.db
-[fernet_tokens]
-key_repository = %[1]s/fernet
-[credential]
-key_repository = %[1]s/credential
-[token]
-provider = fernet
-expiration = %[2]d
-[identity]
-password_hash_rounds = 4
-[cache]
-enabled = false
-`, dir, int(tokenLife.Seconds()))
-	if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	begun := time.Now()
-	for _, args := range [][]string{{"db_sync"}, {"fernet_setup", "--keystone-user", "root", "--keystone-group", "root"},
-		{"credential_setup", "--keystone-user", "root", "--keystone-group", "root"},
-		{"bootstrap", "--bootstrap-password", "admin", "--bootstrap-region-id", "RegionOne", "--bootstrap-public-url", "http://" + addr + "/v3"}} {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-		out, err := exec.CommandContext(ctx, "keystone-manage", append([]string{"--config-file", conf}, args...)...).CombinedOutput()
-		cancel()
-		if err != nil {
-			t.Fatalf("keystone-manage %s: %v\n%s", args[0], err, out)
-		}
-	}
-	host, port, err := net.SplitHostPort(addr)
+	s, err := keystone.Start(t.Context(), unpack(t, keystone.Package), t.TempDir(), tokenLife)
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := &ingotd.Output{}
-	cmd := exec.Command("keystone-wsgi-public", "--host", host, "--port", port, "--", "--config-file", conf)
-	cmd.Stdout, cmd.Stderr = log, log
-	ingotd.Run(t, cmd, log)
-	k := &realKeystone{t: t, base: "http://" + addr + "/v3", roles: map[string]string{}, users: map[string]string{}}
-	ingotd.Wait(t, "Keystone answers", func() bool {
-		resp, err := http.Get(k.base)
-		if err != nil {
-			return false
-		}
-		resp.Body.Close()
-		return resp.StatusCode == 200
-	})
+	t.Cleanup(s.Stop)
 	t.Logf("Keystone was up after %v", time.Since(begun).Round(time.Second))
-	return k
+	return debianKeystone{t, s}
 }
 
-// do sends an administrator's request and decodes the answer.
-func (k *realKeystone) do(method, path string, in, out any) {
-	k.t.Helper()
-	if time.Since(k.made) > tokenLife/2 {
-		k.token, k.made = getToken(k.t, k.base, "admin", "admin", ""), time.Now()
-	}
-	var body []byte
-	if in != nil {
-		var err error
-		if body, err = json.Marshal(in); err != nil {
-			k.t.Fatal(err)
-		}
-	}
-	req, err := http.NewRequestWithContext(k.t.Context(), method, k.base+path, bytes.NewReader(body))
+func (r debianKeystone) must(err error) {
+	r.t.Helper()
 	if err != nil {
-		k.t.Fatal(err)
-	}
-	req.Header.Set("X-Auth-Token", k.token)
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		k.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	if err != nil || resp.StatusCode >= 300 {
-		k.t.Fatalf("Keystone: %s %s = %d %s, %v", method, path, resp.StatusCode, b, err)
-	}
-	if out != nil {
-		if err := json.Unmarshal(b, out); err != nil {
-			k.t.Fatalf("Keystone: %s %s: %v in %s", method, path, err, b)
-		}
+		r.t.Fatal(err)
 	}
 }
 
-type object map[string]any
+func (r debianKeystone) Address() string { return r.URL }
 
-// id makes an object of a kind, or finds the one that has its name, and returns its ID.
-func (k *realKeystone) id(kind, name string, more object) string {
-	k.t.Helper()
-	var list map[string]json.RawMessage
-	k.do("GET", "/"+kind+"s?name="+name, nil, &list)
-	var have []struct{ ID string }
-	if err := json.Unmarshal(list[kind+"s"], &have); err != nil {
-		k.t.Fatal(err)
-	}
-	if len(have) > 0 {
-		return have[0].ID
-	}
-	if more == nil {
-		more = object{}
-	}
-	more["name"] = name
-	var out map[string]struct{ ID string }
-	k.do("POST", "/"+kind+"s", object{kind: more}, &out)
-	return out[kind].ID
+func (r debianKeystone) AddUser(name, password string) {
+	r.t.Helper()
+	r.must(r.Server.AddUser(r.t.Context(), name, password))
 }
 
-func (k *realKeystone) Address() string { return k.base }
-
-func (k *realKeystone) AddUser(name, password string) {
-	k.users[name] = k.id("user", name, object{"password": password, "domain_id": "default"})
+func (r debianKeystone) Project(name string) string {
+	r.t.Helper()
+	id, err := r.Server.Project(r.t.Context(), name)
+	r.must(err)
+	return id
 }
 
-func (k *realKeystone) Project(name string) string {
-	return k.id("project", name, object{"domain_id": "default"})
+func (r debianKeystone) Grant(user, project string, roles ...string) {
+	r.t.Helper()
+	r.must(r.Server.Grant(r.t.Context(), user, project, roles...))
 }
 
-func (k *realKeystone) Grant(user, project string, roles ...string) {
-	for _, r := range roles {
-		role := k.id("role", r, nil)
-		if project == "" {
-			k.do("PUT", "/system/users/"+k.users[user]+"/roles/"+role, nil, nil)
-			continue
-		}
-		k.do("PUT", "/projects/"+k.Project(project)+"/users/"+k.users[user]+"/roles/"+role, nil, nil)
-	}
+func (r debianKeystone) AddEndpoint(kind, url string) {
+	r.t.Helper()
+	r.must(r.Server.AddEndpoint(r.t.Context(), kind, url))
 }
 
-func (k *realKeystone) AddEndpoint(kind, url string) {
-	service := k.id("service", kind, object{"type": kind})
-	k.do("POST", "/endpoints", object{"endpoint": object{"interface": "public", "region_id": "RegionOne", "url": url, "service_id": service}}, nil)
-}
-
-func (k *realKeystone) SetPassword(user, password string) {
-	k.do("PATCH", "/users/"+k.users[user], object{"user": object{"password": password}}, nil)
+func (r debianKeystone) SetPassword(user, password string) {
+	r.t.Helper()
+	r.must(r.Server.SetPassword(r.t.Context(), user, password))
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/test/kit"
+	"github.com/ingot-metal/ingot/test/kit/debian"
 	"github.com/ingot-metal/ingot/test/kit/ingotd"
 )
 
@@ -43,10 +44,9 @@ func TestOpenstackSDK(t *testing.T) {
 	if err := os.WriteFile(file, fmt.Appendf(nil, clouds, p.URL), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Debian's own Python, whichever else is first in the path: the package belongs to it.
-	cmd := exec.CommandContext(t.Context(), "/usr/bin/python3", "testdata/sdk.py", p.URL)
-	cmd.Env = append(os.Environ(), "HOME="+home, "OS_CLIENT_CONFIG_FILE="+file, "OS_TEST_TIMEOUT=300", "PYTHONDONTWRITEBYTECODE=1",
-		pythonPath(unpack(t, "python3-oslotest", "python3-requests-mock")))
+	cmd := exec.CommandContext(t.Context(), debian.Python, "testdata/sdk.py", p.URL)
+	cmd.Env = append(append(os.Environ(), unpack(t, "python3-oslotest", "python3-requests-mock").Env...), "HOME="+home, "OS_CLIENT_CONFIG_FILE="+file, "OS_TEST_TIMEOUT=300",
+		"PYTHONDONTWRITEBYTECODE=1")
 	var said strings.Builder
 	cmd.Stderr = &said
 	out, err := cmd.Output()

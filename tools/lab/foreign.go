@@ -71,7 +71,7 @@ func FetchSite(ctx context.Context, o Options) (map[string]string, error) {
 	}
 	dirs := map[string]string{}
 	for _, name := range packages {
-		if dirs[name], err = site.Fetch(ctx, name, cache, o.Log); err != nil {
+		if dirs[name], err = site.Fetch(ctx, cache, o.Log, name); err != nil {
 			return nil, fmt.Errorf("get %s for the lab's network: %w", name, err)
 		}
 	}

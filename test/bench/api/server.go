@@ -3,13 +3,14 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/ingot-metal/ingot/test/kit/port"
 )
 
 // server is a real ingotd with fake hardware and nothing switched off that a site has on: SQLite with its default durability,
@@ -23,10 +24,14 @@ type server struct {
 
 // start runs ingotd on a data directory and waits for its first answer.
 func start(bin, dir string, set ...string) (*server, error) {
-	api, agents, err := freePorts()
-	if err != nil {
-		return nil, err
+	var addrs [2]string
+	for i := range addrs {
+		var err error
+		if addrs[i], err = port.Free(); err != nil {
+			return nil, err
+		}
 	}
+	api, agents := addrs[0], addrs[1]
 	s := &server{addr: api}
 	s.cmd = exec.Command(bin, "--data-dir", dir, "--listen", api, "--log-level", "warn",
 		"--set", "agents.listen="+agents, "--set", "agents.advertise="+agents, "--set", "hostname=bench")
@@ -54,19 +59,6 @@ func start(bin, dir string, set ...string) (*server, error) {
 		time.Sleep(time.Millisecond)
 	}
 	return nil, fmt.Errorf("ingotd does not answer after 30 s:\n%s", s.stop())
-}
-
-func freePorts() (a, b string, err error) {
-	var addrs [2]string
-	for i := range addrs {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			return "", "", err
-		}
-		defer l.Close()
-		addrs[i] = l.Addr().String()
-	}
-	return addrs[0], addrs[1], nil
 }
 
 // stop ends the process as a service manager would and returns its log.

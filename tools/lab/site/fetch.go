@@ -37,33 +37,30 @@ func (s Site) Packages() []string {
 // inst is a line of `apt-get -s install`: a package, the version that is installed in brackets, and the one that would be.
 var inst = regexp.MustCompile(`(?m)^Inst ([a-z0-9][a-z0-9.+-]*)(?::\w+)?( \[\S+\])? \((\S+) `)
 
-// Fetch gives the folder of a Debian package, unpacked with what it needs that this host does not have, in cache. Nothing is
+// Fetch gives a folder in cache with Debian packages, unpacked with what they need that this host does not have. Nothing is
 // installed: an installed DHCP server starts as a service, and serves the host's own network.
-func Fetch(ctx context.Context, name, cache string, log *slog.Logger) (string, error) {
-	out, err := run(ctx, "apt-get", "-s", "--no-install-recommends", "install", name)
+func Fetch(ctx context.Context, cache string, log *slog.Logger, names ...string) (string, error) {
+	name := names[0]
+	out, err := run(ctx, "apt-get", append([]string{"-s", "--no-install-recommends", "install"}, names...)...)
 	if err != nil {
-		return "", fmt.Errorf("look up what %s needs: %w", name, err)
+		return "", fmt.Errorf("look up what %s needs: %w", strings.Join(names, ", "), err)
 	}
-	versions := map[string]string{name: ""} // "" is the newest that apt knows
+	versions := map[string]string{}
+	for _, n := range names {
+		versions[n] = "" // the newest that apt knows
+	}
 	for _, m := range inst.FindAllStringSubmatch(out, -1) {
 		// What is there in another version is used as it is: mixing in a second libc ends badly.
 		if m[2] == "" {
 			versions[m[1]] = m[3]
 		}
 	}
-	var names []string
-	for n := range versions {
-		names = append(names, n)
+	debs, err := kernel.FetchPackages(ctx, versions, cache, log)
+	if err != nil {
+		return "", err
 	}
-	slices.Sort(names)
-	var debs []string
 	sum := sha256.New()
-	for _, n := range names {
-		deb, err := kernel.FetchPackage(ctx, n, versions[n], cache, log)
-		if err != nil {
-			return "", err
-		}
-		debs = append(debs, deb)
+	for _, deb := range debs {
 		fmt.Fprintln(sum, filepath.Base(deb))
 	}
 	parent := filepath.Join(cache, "programs")
@@ -116,7 +113,7 @@ func run(ctx context.Context, name string, args ...string) (string, error) {
 	cmd.Stdout, cmd.Stderr = &out, &said
 	if err := cmd.Run(); err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
-			return "", fmt.Errorf("%w: DHCP servers and relays are taken from Debian's packages", err)
+			return "", fmt.Errorf("%w: programs of others are taken from Debian's packages", err)
 		}
 		return "", fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(said.String()))
 	}

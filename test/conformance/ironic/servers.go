@@ -1,0 +1,186 @@
+package ironic
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ingot-metal/ingot/test/kit/debian"
+	"github.com/ingot-metal/ingot/test/kit/port"
+	"github.com/ingot-metal/ingot/test/kit/proc"
+)
+
+//go:embed reset.py
+var resetScript string
+
+// python is a program of Python; its log has the name of its script.
+func (p *Pair) python(name string, args ...string) proc.Program {
+	log := filepath.Base(args[0])
+	return proc.Program{Name: name, Args: append([]string{debian.Python}, args...), Env: p.env(p.programs.Env...), Log: p.path(log + ".log")}
+}
+
+// script is one of Ironic's.
+func (p *Pair) script(name string, args ...string) proc.Program {
+	return p.python(name, append([]string{p.programs.Program(name)}, args...)...)
+}
+
+// database starts MariaDB with an empty database for Ironic. Who connects is not asked for a name, but only this user reaches the socket. What
+// is written need not outlive the process.
+func (p *Pair) database(ctx context.Context) error {
+	share := filepath.Join(p.programs.Root, "usr/share/mysql")
+	if err := os.Mkdir(p.path("db"), 0o700); err != nil {
+		return fmt.Errorf("make a folder for MariaDB: %w", err)
+	}
+	// As Ironic's installation guide has it.
+	first, err := p.write("db.sql", "CREATE DATABASE ironic CHARACTER SET utf8mb3;\n")
+	if err != nil {
+		return err
+	}
+	_, err = p.run(ctx, proc.Program{
+		Name: "MariaDB",
+		Args: []string{filepath.Join(p.programs.Root, "usr/sbin/mariadbd"), "--no-defaults", "--user=" + fmt.Sprint(os.Getuid()), "--basedir=" + filepath.Join(p.programs.Root, "usr"),
+			"--datadir=" + p.path("db"), "--tmpdir=" + p.o.Dir, "--lc-messages-dir=" + share, "--character-sets-dir=" + filepath.Join(share, "charsets"), "--plugin-dir=" + p.o.Dir,
+			"--socket=" + p.socket, "--pid-file=" + p.path("db.pid"), "--init-file=" + first, "--skip-networking", "--skip-grant-tables", "--skip-log-bin",
+			"--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--innodb-flush-log-at-trx-commit=0", "--innodb-use-native-aio=0"},
+		Env: p.env(p.programs.Env...), Log: p.path("mariadb.log"),
+	}, proc.Connects("unix", p.socket))
+	return err
+}
+
+// interfaces are what both offer; the first that a hardware type has is its default.
+var interfaces = []struct{ kind, enabled string }{
+	{"bios", "fake, no-bios"},
+	{"boot", "fake, ipxe, pxe"},
+	{"console", "fake, no-console"},
+	{"deploy", "fake, direct, ramdisk"},
+	{"inspect", "fake, no-inspect"},
+	{"management", "fake, ipmitool, noop"},
+	{"network", "noop, flat"},
+	{"power", "fake, ipmitool"},
+	{"raid", "fake, no-raid, agent"},
+	{"rescue", "fake, no-rescue"},
+	{"storage", "noop, fake"},
+	{"vendor", "fake, no-vendor"},
+}
+
+// host names the conductor of both. JSON-RPC has Ironic's API connect to a host of this name.
+const host = "localhost"
+
+// ironic starts the API and the conductor.
+func (p *Pair) ironic(ctx context.Context, a access) error {
+	rpc, err := port.Free()
+	if err != nil {
+		return err
+	}
+	_, rpcPort, err := net.SplitHostPort(rpc)
+	if err != nil {
+		return err
+	}
+	apiHost, apiPort, err := net.SplitHostPort(p.o.IronicAddr)
+	if err != nil {
+		return err
+	}
+	var kinds strings.Builder
+	for _, i := range interfaces {
+		fmt.Fprintf(&kinds, "enabled_%s_interfaces = %s\n", i.kind, i.enabled)
+	}
+	conf, err := p.write("ironic.conf", fmt.Sprintf(`[DEFAULT]
+host = %s
+my_ip = 127.0.0.1
+rpc_transport = json-rpc
+state_path = %%DIR%%/state
+tempdir = %%DIR%%
+log_color = false
+enabled_hardware_types = fake-hardware, ipmi, manual-management
+default_network_interface = noop
+%s%s
+[api]
+host_ip = %s
+port = %s
+api_workers = 1
+[json_rpc]
+auth_strategy = noauth
+host_ip = 127.0.0.1
+port = %s
+[database]
+connection = mysql+pymysql://root@localhost/ironic?unix_socket=%%DIR%%/db.sock
+[conductor]
+sync_power_state_interval = 0
+[oslo_concurrency]
+lock_path = %%DIR%%/lock
+[deploy]
+http_root = %%DIR%%/http
+http_url = http://127.0.0.1:9
+[pxe]
+tftp_root = %%DIR%%/tftp
+tftp_server = 127.0.0.1
+tftp_master_path = %%DIR%%/master
+images_path = %%DIR%%/images
+instance_master_path = %%DIR%%/master
+[dhcp]
+dhcp_provider = none
+%s`, host, a.ironic, kinds.String(), apiHost, apiPort, rpcPort, a.ironicMore))
+	if err != nil {
+		return err
+	}
+	for _, d := range []string{"http", "tftp", "images", "master", "conf.d", "state"} {
+		if err := os.Mkdir(p.path(d), 0o700); err != nil {
+			return fmt.Errorf("make a folder for Ironic: %w", err)
+		}
+	}
+	// The folder keeps out what the machine has in /etc/ironic.
+	args := []string{"--config-file", conf, "--config-dir", p.path("conf.d")}
+	if err := proc.Run(ctx, p.script("ironic-dbsync", append(args, "create_schema")...)); err != nil {
+		return err
+	}
+	conductor, err := p.begin(p.script("ironic-conductor", args...))
+	if err != nil {
+		return err
+	}
+	if _, err := p.run(ctx, p.script("ironic-api", args...), proc.Answers(p.Ironic+"/")); err != nil {
+		return err
+	}
+	// It accepts calls before it has told the database what hardware it has.
+	return p.wait(ctx, conductor, func(context.Context) error {
+		if b, err := os.ReadFile(conductor.Log); err != nil || !bytes.Contains(b, []byte("Successfully started conductor")) {
+			return errors.Join(errors.New("it has not said that it started"), err)
+		}
+		return nil
+	})
+}
+
+// writeIngot writes ingotd's configuration.
+func (p *Pair) writeIngot(a access) error {
+	agents, err := port.Free()
+	if err != nil {
+		return err
+	}
+	var kinds strings.Builder
+	for _, i := range interfaces {
+		fmt.Fprintf(&kinds, "  enabled_%s_interfaces: [%s]\n", i.kind, i.enabled)
+	}
+	_, err = p.write("ingotd.yaml", fmt.Sprintf(`data_dir: %%DIR%%/ingotd
+hostname: %s
+log_level: warn
+power: {sync_interval: -1s}
+agents: {listen: %q, advertise: %q}
+netboot: {dhcp: "off", ramdisk_dir: %%DIR%%/none, images_dir: ""}
+hardware:
+  enabled_types: [fake-hardware, ipmi, manual-management]
+%sapi:
+  listen: %q
+%s`, host, agents, agents, kinds.String(), p.o.IngotAddr, a.ingot))
+	return err
+}
+
+// ingot starts ingotd, with what its folder has.
+func (p *Pair) ingot(ctx context.Context) (err error) {
+	p.ingotd, err = p.run(ctx, proc.Program{Name: "ingotd", Args: []string{p.o.Binary, "--config", p.path("ingotd.yaml")}, Env: p.env(), Log: p.path("ingotd.log")}, proc.Answers(p.Ingot+"/"))
+	return err
+}
