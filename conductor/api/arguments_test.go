@@ -190,7 +190,7 @@ func TestEveryListPagesAlike(t *testing.T) {
 			}
 		}
 		next := fmt.Sprint(f.want(200, "GET", path+"?limit=1", "")["next"])
-		if !regexp.MustCompile(`^http://[^/]+` + regexp.QuoteMeta(path) + `\?sort_key=id&sort_dir=asc&` + shown + `limit=1&marker=[0-9a-f-]{36}$`).MatchString(strings.ReplaceAll(next, "marker=c1", "marker="+ownedNode)) {
+		if !regexp.MustCompile(`^http://[^/]+` + regexp.QuoteMeta(path) + `\?sort_key=id&sort_dir=asc&` + shown + `limit=1&marker=(c1|[0-9a-f-]{36})$`).MatchString(next) {
 			t.Errorf("next of %s = %s", path, next)
 		}
 		f.want(200, "GET", strings.TrimPrefix(next, "http://localhost"), "")
