@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"unicode/utf8"
+
+	"github.com/ingot-metal/ingot/images/blkid"
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 // Compression is what is around an image.
@@ -118,24 +121,6 @@ var diskFormats = []struct {
 	{magic{0x40, "\x7f\x10\xda\xbe"}, VDI},
 	{magic{0, "WithoutFreeSpace"}, Parallels},
 	{magic{0, "WithouFreSpacExt"}, Parallels},
-	{magic{0, "LUKS\xba\xbe"}, LUKS},
-}
-
-var fileSystems = []struct {
-	magic
-	is Content
-}{
-	{magic{0x438, "\x53\xef"}, "an ext2, ext3 or ext4 file system"},
-	{magic{0, "XFSB"}, "an XFS file system"},
-	{magic{0x10040, "_BHRfS_M"}, "a btrfs file system"},
-	{magic{0, "hsqs"}, "a squashfs file system"},
-	{magic{1024, "\xe2\xe1\xf5\xe0"}, "an EROFS file system"},
-	{magic{3, "NTFS    "}, "an NTFS file system"},
-	{magic{3, "EXFAT   "}, "an exFAT file system"},
-	{magic{54, "FAT"}, "a FAT file system"},
-	{magic{82, "FAT32"}, "a FAT file system"},
-	{magic{512, "LABELONE"}, "an LVM volume"},
-	{magic{4086, "SWAPSPACE2"}, "swap space"},
 }
 
 var otherFiles = []struct {
@@ -160,20 +145,18 @@ func Detect(head []byte) (Format, Content) {
 			return f.is, ""
 		}
 	}
-	if (magic{512, "EFI PART"}).in(head) || (magic{4096, "EFI PART"}).in(head) {
+	kind := blkid.Detect(head)
+	switch {
+	case kind == blkid.LUKS:
+		return LUKS, ""
+	case gpt.SectorSize(head) != 0:
 		return Raw, GPT
-	}
-	boot := (magic{510, "\x55\xaa"}).in(head)
-	if boot && plausibleMBR(head) {
+	case blkid.HasBootSignature(head) && plausibleMBR(head):
 		return Raw, MBR
-	}
-	for _, f := range fileSystems {
-		if f.in(head) {
-			return FileSystem, f.is
-		}
-	}
-	if (magic{0x8001, "CD001"}).in(head) {
-		return ISO9660, "an ISO 9660 file system"
+	case kind == blkid.ISO9660:
+		return ISO9660, Content(kind.Description())
+	case kind != "":
+		return FileSystem, Content(kind.Description())
 	}
 	for _, f := range otherFiles {
 		if f.in(head) {

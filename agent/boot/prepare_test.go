@@ -30,7 +30,7 @@ func TestEntryThatCannotBeWritten(t *testing.T) {
 	gpt := disk.Partition{Number: 2, Type: strings.ToLower(disk.TypeESP), GUID: "00112233-4455-6677-8899-AABBCCDDEEFF", StartLBA: 2048, Sectors: 8192, Start: 1 << 20, Size: 4 << 20}
 	mbr := gpt
 	mbr.GUID, mbr.Type = "", "0xEF"
-	data := disk.Partition{Number: 1, Type: disk.TypeBasicData, GUID: "x", Start: 1 << 20, Size: 1 << 20}
+	data := disk.Partition{Number: 1, Type: "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7", GUID: "x", Start: 1 << 20, Size: 1 << 20}
 	loaders := []fat.File{{Path: "EFI/debian/shimx64.efi"}, {Path: "EFI/debian/shimaa64.efi"}}
 	fallback := append([]fat.File{{Path: "EFI/BOOT/BOOTX64.EFI"}, {Path: "EFI/BOOT/BOOTAA64.EFI"}}, loaders...)
 	for _, c := range []struct {

@@ -2,7 +2,6 @@ package disk
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -11,10 +10,12 @@ import (
 	"strings"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/blkid"
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 // TypeRAID is the partition type of a member of a software RAID.
-const TypeRAID = "A19D880F-05FC-4D3B-A006-743F0F84911E"
+var TypeRAID = gpt.RAID.String()
 
 // NewPartition is one to be made. Start and Size are whole sectors.
 type NewPartition struct {
@@ -30,20 +31,20 @@ func WriteTable(ctx context.Context, dev Device, code []byte, parts []NewPartiti
 		return err
 	}
 	sector := dev.SectorSize()
-	const entries = 128 * 128
-	g := &gpt{sector: sector, entries: make([]byte, entries), gptHeader: gptHeader{revision: 0x10000, size: gptHeaderSize, mine: 1,
-		firstUsable: 2 + entries/uint64(sector), entriesLBA: 2, count: 128, entrySize: 128, diskGUID: randomGUID()}}
+	g, err := newGPT(sector, uint64(dev.Size())/uint64(sector))
+	if err != nil {
+		return err
+	}
 	for i, p := range parts {
 		if p.Start < HeadSize || p.Start%int64(sector) != 0 || p.Size <= 0 || p.Size%int64(sector) != 0 {
 			return fmt.Errorf("partition %s of %d bytes can't be at byte %d", p.Name, p.Size, p.Start)
 		}
-		e := g.entry(i)
-		copy(e[:16], guidBytes(p.Type))
-		guid := randomGUID()
-		copy(e[16:32], guid[:])
-		binary.LittleEndian.PutUint64(e[32:], uint64(p.Start)/uint64(sector))
-		binary.LittleEndian.PutUint64(e[40:], uint64(p.Start+p.Size)/uint64(sector)-1)
-		putName(e, p.Name)
+		kind, err := gpt.ParseGUID(p.Type)
+		if err != nil {
+			return err
+		}
+		first := uint64(p.Start) / uint64(sector)
+		g.Set(gpt.Entry{Number: i + 1, Type: kind, GUID: gpt.NewGUID(), First: first, Last: first + uint64(p.Size)/uint64(sector) - 1, Name: p.Name})
 	}
 	if err := g.fit(uint64(dev.Size()) / uint64(sector)); err != nil {
 		return err
@@ -76,7 +77,7 @@ func ReadTable(dev Device) (kind string, parts []Partition, err error) {
 	if _, err := dev.ReadAt(head, 0); err != nil {
 		return "", nil, fmt.Errorf("read the partition table: %w", err)
 	}
-	if head[510] != 0x55 || head[511] != 0xaa {
+	if !blkid.HasBootSignature(head) {
 		return "", nil, nil
 	}
 	t, err := parseTable(head, dev.SectorSize())

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 // Pending is a disk that is written but not bootable yet: what is still to be written, and the partition table, which can be
@@ -66,8 +67,8 @@ func Wipe(ctx context.Context, dev Device) error {
 	if _, err := dev.ReadAt(buf, 0); err != nil {
 		return fmt.Errorf("read the old partition table: %w", err)
 	}
-	if h, err := parseGPTHeader(buf[sector:], sector); err == nil && h.alternate < uint64(size)/uint64(sector) {
-		if off := int64(h.alternate) * int64(sector); off >= HeadSize && off < size-HeadSize {
+	if h, err := gpt.ParseHeader(buf[sector:], sector); err == nil && h.Alternate < uint64(size)/uint64(sector) {
+		if off := int64(h.Alternate) * int64(sector); off >= HeadSize && off < size-HeadSize {
 			ranges = append(ranges, span{off, int64(sector)})
 		}
 	}
@@ -140,7 +141,7 @@ func NewPending(d Disk, head, tail []byte, tailOff, size int64) (*Pending, error
 		return nil, err
 	}
 	p.table = t
-	if g, ok := t.(*gpt); ok {
+	if g, ok := t.(*gptTable); ok {
 		p.noted = g.backupFault(p.tail, p.tailOff, size)
 	}
 	return p, nil

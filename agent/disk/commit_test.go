@@ -10,6 +10,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/machine/fake"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 // oneDisk makes a machine with one small disk, full of what was there before, and lists it.
@@ -135,11 +136,11 @@ func TestCommitOnEveryKindOfDisk(t *testing.T) {
 				t.Error("boot code is not the image's")
 			}
 			if c.table == "gpt" {
-				h, err := parseGPTHeader(got[c.size-int64(c.sector):], c.sector)
-				if err != nil || h.mine != uint64(c.size)/uint64(c.sector)-1 {
+				h, err := gpt.ParseHeader(got[c.size-int64(c.sector):], c.sector)
+				if err != nil || h.Self != uint64(c.size)/uint64(c.sector)-1 {
 					t.Errorf("backup header: %+v, %v", h, err)
 				}
-				if end := 6*mib - c.sector; int64(end+c.sector) != c.size && bytes.HasPrefix(got[end:], []byte(gptSignature)) {
+				if end := 6*mib - c.sector; int64(end+c.sector) != c.size && bytes.HasPrefix(got[end:], []byte(gpt.Signature)) {
 					t.Error("the image's own backup header is still in the middle of the disk")
 				}
 			}
@@ -218,18 +219,18 @@ func soundBackup(t *testing.T, disk io.ReaderAt, size int64, sector int) bool {
 	if _, err := disk.ReadAt(end[most-sector:], size-int64(sector)); err != nil {
 		t.Fatal(err)
 	}
-	h, err := parseGPTHeader(end[most-sector:], sector)
+	h, err := gpt.ParseHeader(end[most-sector:], sector)
 	if err != nil {
 		return false
 	}
-	if from := int64(h.entriesLBA) * int64(sector); from < size-most {
+	if from := int64(h.EntriesLBA) * int64(sector); from < size-most {
 		t.Fatalf("the backup table's entries are at byte %d of %d", from, size)
 	}
 	if _, err := disk.ReadAt(end, size-most); err != nil {
 		t.Fatal(err)
 	}
-	from, n := h.entriesLBA*uint64(sector)-uint64(size-most), uint64(h.count)*uint64(h.entrySize)
-	return from+n <= most && crc32.ChecksumIEEE(end[from:from+n]) == h.entriesCRC
+	from, n := h.EntriesLBA*uint64(sector)-uint64(size-most), uint64(h.Count)*uint64(h.EntrySize)
+	return from+n <= most && crc32.ChecksumIEEE(end[from:from+n]) == h.EntriesCRC
 }
 
 func TestCommitRefusesADiskThatChanged(t *testing.T) {

@@ -10,11 +10,12 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
-	"unicode/utf16"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/blkid"
 	"github.com/ingot-metal/ingot/images/fs/ext4"
 	"github.com/ingot-metal/ingot/images/fs/fat"
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 // Layout is how a disk is divided around an image that is one file system, under the names of Ironic's instance_info.
@@ -42,18 +43,13 @@ const (
 	roleDrive     = "config drive"
 )
 
-const (
-	typeLinux = "0FC63DAF-8483-4772-8E79-3D69D8477DE4"
-	typeSwap  = "0657FD6D-A4AB-43C4-84E5-0933C84B4F4F"
-)
-
 // Division is a disk that is being divided for an image of one file system, which goes to the root partition. The table exists in memory
 // alone until disk.Commit.
 type Division struct {
 	dev    Device
 	disk   Disk
 	layout Layout
-	table  *gpt
+	table  *gptTable
 	slots  map[string]slot
 	size   int64 // of the image
 	booted bool  // the EFI system partition has been filled
@@ -86,15 +82,12 @@ func Divide(dev Device, d Disk, l Layout) (*Division, error) {
 	x := &Division{dev: dev, disk: d, layout: l, slots: map[string]slot{}}
 	sector := int64(d.LogicalSectors)
 	sectors := uint64(d.Size / sector)
-	entries := uint64(128 * 128)
-	x.table = &gpt{sector: d.LogicalSectors, entries: make([]byte, entries), gptHeader: gptHeader{revision: 0x10000, size: gptHeaderSize, mine: 1,
-		firstUsable: 2 + entries/uint64(sector), entriesLBA: 2, count: 128, entrySize: 128, diskGUID: randomGUID()}}
-	if err := x.table.fit(sectors); err != nil {
+	var err error
+	if x.table, err = newGPT(d.LogicalSectors, sectors); err != nil {
 		return nil, err
 	}
-	x.table.imageUsable = x.table.lastUsable
 	at := int64(HeadSize)
-	end := int64(x.table.lastUsable+1) * sector / HeadSize * HeadSize
+	end := int64(x.table.LastUsable+1) * sector / HeadSize * HeadSize
 	add := func(role string, size int64) {
 		x.slots[role] = slot{len(x.slots), at, size}
 		at += size
@@ -116,7 +109,10 @@ func Divide(dev Device, d Disk, l Layout) (*Division, error) {
 			d.Name, end>>20, at>>20, l.RootGB)
 	}
 	add(RoleRoot, root)
-	for _, r := range []struct{ role, kind string }{{RoleESP, TypeESP}, {RoleEphemeral, typeLinux}, {RoleSwap, typeSwap}, {RoleRoot, typeLinux}} {
+	for _, r := range []struct {
+		role string
+		kind gpt.GUID
+	}{{RoleESP, gpt.ESP}, {RoleEphemeral, gpt.Linux}, {RoleSwap, gpt.Swap}, {RoleRoot, gpt.Linux}} {
 		if s, ok := x.slots[r.role]; ok {
 			x.set(s, r.role, r.kind)
 		}
@@ -125,24 +121,10 @@ func Divide(dev Device, d Disk, l Layout) (*Division, error) {
 }
 
 // set writes a slot into the table.
-func (x *Division) set(s slot, name, kind string) {
-	e := x.table.entry(s.index)
-	clear(e)
-	copy(e[:16], guidBytes(kind))
-	guid := randomGUID()
-	copy(e[16:32], guid[:])
-	sector := uint64(x.table.sector)
-	binary.LittleEndian.PutUint64(e[32:], uint64(s.start)/sector)
-	binary.LittleEndian.PutUint64(e[40:], uint64(s.start+s.size)/sector-1)
-	putName(e, name)
-}
-
-func putName(entry []byte, name string) {
-	for j, u := range utf16.Encode([]rune(name)) {
-		if j < 36 {
-			binary.LittleEndian.PutUint16(entry[56+2*j:], u)
-		}
-	}
+func (x *Division) set(s slot, name string, kind gpt.GUID) {
+	sector := uint64(x.table.Sector)
+	x.table.Set(gpt.Entry{Number: s.index + 1, Type: kind, GUID: gpt.NewGUID(), First: uint64(s.start) / sector,
+		Last: uint64(s.start+s.size)/sector - 1, Name: name})
 }
 
 // Partition is the partition with a role, as it will be in the table.
@@ -151,26 +133,28 @@ func (x *Division) Partition(role string) (Partition, bool) {
 	if !ok {
 		return Partition{}, false
 	}
-	for _, p := range x.table.partitions() {
-		if p.Number == s.index+1 {
-			return p, true
-		}
+	e, ok := x.table.Partition(s.index + 1)
+	if !ok {
+		return Partition{}, false
 	}
-	return Partition{}, false
+	return x.table.partition(e), true
 }
 
 // SetGUID gives a partition the GUID that the image's own files know it by.
 func (x *Division) SetGUID(role, guid string) error {
-	b, err := parseGUID(guid)
+	g, err := gpt.ParseGUID(guid)
 	if err != nil {
 		return err
 	}
-	for _, p := range x.table.partitions() {
-		if strings.EqualFold(p.GUID, guid) && p.Number != x.slots[role].index+1 {
+	n := x.slots[role].index + 1
+	for _, e := range x.table.Partitions() {
+		if e.GUID == g && e.Number != n {
 			return fmt.Errorf("two partitions can't have the GUID %s", guid)
 		}
 	}
-	copy(x.table.entry(x.slots[role].index)[16:32], b)
+	e, _ := x.table.Partition(n)
+	e.GUID = g
+	x.table.Set(e)
 	return nil
 }
 
@@ -222,7 +206,7 @@ func (x *Division) ephemeralIsThere() error {
 		size = fs.Size
 	} else if f, err := fat.Open(Section(x.dev, w.start, w.size), w.size); err == nil {
 		size = f.Size()
-	} else if string(buf[:4]) == "XFSB" {
+	} else if blkid.Detect(buf) == blkid.XFS {
 		size = int64(binary.BigEndian.Uint32(buf[4:])) * int64(min(binary.BigEndian.Uint64(buf[8:]), 1<<40))
 	}
 	if size <= 0 || size > w.size {
@@ -248,7 +232,7 @@ func (x *Division) drive(name string, want, least int64) (Partition, error) {
 		return Partition{}, step.Failf("make it smaller", "there is room for a config drive of %d MiB", s.size>>20)
 	}
 	s.size = (min(want, s.size) + HeadSize - 1) / HeadSize * HeadSize
-	x.set(s, name, TypeBasicData)
+	x.set(s, name, gpt.BasicData)
 	p, _ := x.Partition(roleDrive)
 	return p, nil
 }
@@ -290,7 +274,7 @@ func (x *Division) format(ctx context.Context, dev Device) error {
 		case "vfat":
 			err = x.formatFAT(ctx, dev, s)
 		default:
-			err = ext4.Make(w, s.size, RoleEphemeral, randomGUID(), time.Now(), func(off, n int64) error { return zero(s.start+off, n) })
+			err = ext4.Make(w, s.size, RoleEphemeral, gpt.NewGUID(), time.Now(), func(off, n int64) error { return zero(s.start+off, n) })
 		}
 		if err != nil {
 			return fmt.Errorf("make the ephemeral partition: %w", err)
@@ -323,7 +307,7 @@ func putFAT(ctx context.Context, dev Device, start int64, img *fat.Image) error 
 }
 
 func randomSerial() uint32 {
-	g := randomGUID()
+	g := gpt.NewGUID()
 	return binary.LittleEndian.Uint32(g[:])
 }
 
@@ -354,7 +338,7 @@ func makeSwap(head []byte, size int64) {
 	le := binary.LittleEndian
 	le.PutUint32(head[1024:], 1)
 	le.PutUint32(head[1028:], uint32(min(size/page-1, 1<<32-1)))
-	guid := randomGUID()
+	guid := gpt.NewGUID()
 	copy(head[1036:], guid[:])
 	copy(head[1052:1068], RoleSwap)
 	copy(head[page-10:], "SWAPSPACE2")

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images/fs/fat"
+	"github.com/ingot-metal/ingot/images/gpt"
 	"github.com/ingot-metal/ingot/test/kit"
 	"golang.org/x/sys/unix"
 )
@@ -182,7 +183,7 @@ func TestPartitionImageLayout(t *testing.T) {
 			want := []struct {
 				name, kind string
 				mib        int64
-			}{{"esp", TypeESP, 550}, {"ephemeral0", typeLinux, 1024}, {"swap1", typeSwap, 256}, {"config-2", TypeBasicData, 64}, {"root", typeLinux, 4096}}
+			}{{"esp", TypeESP, 550}, {"ephemeral0", gpt.Linux.String(), 1024}, {"swap1", gpt.Swap.String(), 256}, {"config-2", gpt.BasicData.String(), 64}, {"root", gpt.Linux.String(), 4096}}
 			parts := p.Partitions()
 			if len(parts) != len(want) {
 				t.Fatalf("partitions: %+v", parts)

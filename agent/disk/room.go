@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 // CheckRoom is CheckHead for an image beside which a partition of a name and at least so many bytes has to be: it refuses what Reserve would
@@ -33,7 +35,7 @@ const ownMost = 512 << 20
 
 // mayHold are the types of partitions that have ISO 9660 or FAT file systems with data.
 var mayHold = map[string]bool{
-	TypeBasicData: true, typeLinux: true,
+	gpt.BasicData.String(): true, gpt.Linux.String(): true,
 	"0x01": true, "0x04": true, "0x06": true, "0x07": true, "0x0b": true, "0x0c": true, "0x0e": true, "0x83": true, "0x96": true, "0xcd": true,
 }
 

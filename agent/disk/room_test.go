@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 // TestCheckRoom holds what is said before an image is written against what comes out behind it, for tables of all kinds: never is there
@@ -40,7 +41,9 @@ func TestCheckRoom(t *testing.T) {
 			g := makeGPTTable(t, size, sector, parts)
 			for i := range parts {
 				if !own {
-					copy(g.entry(i), guidBytes(TypeESP))
+					e, _ := g.Partition(i + 1)
+					e.Type = gpt.ESP
+					g.Set(e)
 				}
 			}
 			g.apply(head)

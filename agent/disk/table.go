@@ -1,10 +1,11 @@
 package disk
 
 import (
-	"bytes"
 	"fmt"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/blkid"
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 // HeadSize is how much of an image's beginning is held back until the commit, and how much of either end of a disk is zeroed.
@@ -26,11 +27,8 @@ type Partition struct {
 	Bootable bool   `json:"bootable,omitempty"`
 }
 
-// TypeESP marks an EFI system partition in a GPT; TypeBasicData is what every operating system looks into for a file system.
-const (
-	TypeESP       = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B"
-	TypeBasicData = "EBD0A0A2-B9E5-4433-87C0-68B6B72699C7"
-)
+// TypeESP marks an EFI system partition in a GPT.
+var TypeESP = gpt.ESP.String()
 
 // table is a partition table in memory, of an image or a disk. Positions are as found; fit moves them to a disk.
 type table interface {
@@ -55,13 +53,7 @@ func parseTable(head []byte, sector int) (table, error) {
 	if len(head) < 2*sector {
 		return nil, step.Failf(remedyImage, "the image has only %d bytes: too short for a partition table", len(head))
 	}
-	for _, size := range []int{512, 4096} {
-		if len(head) < 2*size || !bytes.HasPrefix(head[size:], []byte(gptSignature)) {
-			continue
-		}
-		if onlyMBR(head) {
-			break
-		}
+	if size := gpt.SectorSize(head); size != 0 && !onlyMBR(head) {
 		if size != sector {
 			return nil, step.Failf(fmt.Sprintf("build the image for sectors of %d bytes, or use a disk with sectors of %d", sector, size),
 				"the image's partition table counts in sectors of %d bytes, but the disk has sectors of %d bytes", size, sector)
@@ -84,17 +76,17 @@ func onlyMBR(head []byte) bool {
 			used++
 		}
 	}
-	return used > 0 && head[510] == 0x55 && head[511] == 0xaa
+	return used > 0 && blkid.HasBootSignature(head)
 }
 
 // HasTable says whether the beginning of a disk or image looks bootable to firmware: an MBR signature, or a GPT header that is
 // intact.
 func HasTable(head []byte, sector int) bool {
-	if len(head) >= 512 && head[510] == 0x55 && head[511] == 0xaa {
+	if blkid.HasBootSignature(head) {
 		return true
 	}
 	if len(head) >= 2*sector {
-		if _, err := parseGPTHeader(head[sector:2*sector], sector); err == nil {
+		if _, err := gpt.ParseHeader(head[sector:2*sector], sector); err == nil {
 			return true
 		}
 	}

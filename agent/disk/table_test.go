@@ -15,6 +15,7 @@ import (
 	gptlib "github.com/diskfs/go-diskfs/partition/gpt"
 
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/gpt"
 	"github.com/ingot-metal/ingot/test/kit"
 )
 
@@ -40,21 +41,11 @@ func makeGPT(t testing.TB, size int64, sector int, seed byte, parts ...testPart)
 }
 
 // makeGPTTable makes the table alone.
-func makeGPTTable(t testing.TB, size int64, sector int, parts []testPart) *gpt {
+func makeGPTTable(t testing.TB, size int64, sector int, parts []testPart) *gptTable {
 	t.Helper()
-	g := &gpt{gptHeader: gptHeader{revision: 0x10000, size: gptHeaderSize, mine: 1, firstUsable: uint64(2 + 16384/sector), entriesLBA: 2, count: 128, entrySize: 128},
-		sector: sector, entries: make([]byte, 128*128)}
-	g.diskGUID = randomGUID()
+	g := &gptTable{Table: gpt.New(sector, gpt.NewGUID())}
 	for i, p := range parts {
-		e := g.entry(i)
-		guid := randomGUID()
-		copy(e, guidBytes(TypeBasicData))
-		copy(e[16:], guid[:])
-		binary.LittleEndian.PutUint64(e[32:], p.start)
-		binary.LittleEndian.PutUint64(e[40:], p.start+p.size-1)
-		for j, r := range p.name {
-			binary.LittleEndian.PutUint16(e[56+2*j:], uint16(r))
-		}
+		g.Set(gpt.Entry{Number: i + 1, Type: gpt.BasicData, GUID: gpt.NewGUID(), First: p.start, Last: p.start + p.size - 1, Name: p.name})
 	}
 	if err := g.fit(uint64(size) / uint64(sector)); err != nil {
 		t.Fatal(err)
@@ -196,8 +187,8 @@ func TestCheckHeadRefuses(t *testing.T) {
 		{"boot sector", change(func(b []byte) { clear(b[512:1024]); copy(b[446:], "not a table") }), -1, d512, "boot sector"},
 		{"no partition", makeMBR(8 << 20), -1, d512, "without a single partition"},
 		{"protective MBR alone", change(func(b []byte) { clear(b[512:1024]) }), -1, d512, "protective MBR without a GPT"},
-		{"header checksum", change(func(b []byte) { b[512+40]++ }), -1, d512, "header's checksum"},
-		{"entries checksum", change(func(b []byte) { b[1024+56]++ }), -1, d512, "entries' checksum"},
+		{"header checksum", change(func(b []byte) { b[512+40]++ }), -1, d512, "header is damaged: its checksum"},
+		{"entries checksum", change(func(b []byte) { b[1024+56]++ }), -1, d512, "entries are damaged"},
 		{"too many entries", change(func(b []byte) { binary.LittleEndian.PutUint32(b[512+80:], 1<<30); fixHeader(b) }), -1, d512, "entries of"},
 		{"entries far away", change(func(b []byte) { binary.LittleEndian.PutUint64(b[512+72:], 1<<40); fixHeader(b) }), -1, d512, "not in the first MiB"},
 		{"reversed partition", change(func(b []byte) { binary.LittleEndian.PutUint64(b[1024+32:], 1<<20); fixHeader(b) }), -1, d512, "partition 1 is at"},

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/binary"
 	"fmt"
-	"hash/crc32"
 	"net"
 	"net/http"
 	"os"
@@ -21,6 +19,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/step"
 	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/gpt"
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/images/oci"
 	"github.com/ingot-metal/ingot/images/publish"
@@ -41,7 +40,7 @@ func TestHolds(t *testing.T) {
 	}{
 		"zeros":            {zeros, ""},
 		"data":             {bytes.Repeat([]byte{0xa5}, size), "not known"},
-		"an array":         {with(4096, "\xfc\x4e\x2b\xa9\x01"), "not known"},
+		"an array":         {with(4096, "\xfc\x4e\x2b\xa9\x01"), "a member of a RAID array"},
 		"a table's backup": {with(size-512, "EFI PART"), "not known"},
 		"an MBR":           {mbrImage(size), "partition table (MBR)"},
 		"a file system":    {with(0x438, "\x53\xef"), "file system"},
@@ -89,21 +88,13 @@ func TestExamineRefusesWhatWriteRefuses(t *testing.T) {
 	}
 	unsigned, _ := published(t, dir, "unsigned", img)
 	// Published for sectors of 4096 bytes.
-	gpt := make([]byte, 12*mib)
-	copy(gpt[510:], "\x55\xaa")
-	gpt[446+4], gpt[446+8], gpt[446+12] = 0xee, 1, 0xff
-	le, h, entries := binary.LittleEndian, gpt[4096:4096+92], gpt[8192:8192+128*128]
-	entries[0] = 1 // a type; one partition of 4 MiB
-	le.PutUint64(entries[32:], 256)
-	le.PutUint64(entries[40:], 256+1023)
-	copy(h, "EFI PART\x00\x00\x01\x00\x5c")
-	le.PutUint64(h[72:], 2)
-	le.PutUint32(h[80:], 128)
-	le.PutUint32(h[84:], 128)
-	le.PutUint32(h[88:], crc32.ChecksumIEEE(entries))
-	le.PutUint32(h[16:], crc32.ChecksumIEEE(h))
-	rand.Read(gpt[5*mib : 6*mib])
-	large, largeIndex := published(t, t.TempDir(), "large", gpt)
+	coarse := make([]byte, 12*mib)
+	table := gpt.New(4096, gpt.NewGUID())
+	table.Set(gpt.Entry{Number: 1, Type: gpt.Linux, GUID: gpt.NewGUID(), First: 256, Last: 256 + 1023})
+	table.Fit(12 * mib / 4096)
+	table.Put(coarse[:mib])
+	rand.Read(coarse[5*mib : 6*mib])
+	large, largeIndex := published(t, t.TempDir(), "large", coarse)
 	torn, tornIndex := published(t, t.TempDir(), "torn", img)
 	if err := os.RemoveAll(filepath.Join(filepath.Dir(torn), "objects")); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 func sorted(s []string) []string {
@@ -29,9 +31,9 @@ func (l layout) rootUUID() string { return named(l.image, "root file system").St
 
 // parts gives the partitions and the size of the disk.
 func (l layout) parts() ([]partition, int64) {
-	esp := partition{typeESP, "esp", 2 * mib, l.espSize}
-	root := partition{typeRoot, "root", esp.start + esp.size, l.rootSize}
-	return []partition{{typeBIOSBoot, "bios", mib, mib}, esp, root}, root.start + root.size + mib
+	esp := partition{gpt.ESP, "esp", 2 * mib, l.espSize}
+	root := partition{gpt.LinuxRoot, "root", esp.start + esp.size, l.rootSize}
+	return []partition{{gpt.BIOSBoot, "bios", mib, mib}, esp, root}, root.start + root.size + mib
 }
 
 // write makes the disk as a raw file.

@@ -12,10 +12,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ingot-metal/ingot/images/gpt"
 	"github.com/ingot-metal/ingot/initramfs/kernel"
 	"github.com/ingot-metal/ingot/test/kit"
 )
@@ -75,7 +75,7 @@ func deployed(t *testing.T, raw, image string, parts []partition, cfg string, gr
 	if err := copySparse(f, 0, raw); err != nil {
 		t.Fatal(err)
 	}
-	p := partition{kind: uuid.MustParse("0FC63DAF-8483-4772-8E79-3D69D8477DE4"), name: "config-2", start: size - 6*mib, size: 4 * mib}
+	p := partition{kind: gpt.Linux, name: "config-2", start: size - 6*mib, size: 4 * mib}
 	if err := writeGPT(f, size, sector, image, append(parts, p)); err != nil {
 		t.Fatal(err)
 	}

@@ -22,8 +22,8 @@ import (
 
 const mib = 1 << 20
 
-// gpt makes a disk with sgdisk, and some data on it.
-func gpt(t testing.TB) []byte {
+// sgdisk makes a disk with sgdisk, and some data on it.
+func sgdisk(t testing.TB) []byte {
 	kit.NeedPrograms(t, "sgdisk")
 	file := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(file, make([]byte, 16*mib), 0o600); err != nil {
@@ -58,7 +58,7 @@ func pack(t testing.TB, b []byte) []byte {
 
 // TestPipe: a qcow2 whose tables are out of reach is not called one that can't be deployed.
 func TestPipe(t *testing.T) {
-	file := qcow2(t, gpt(t), false)
+	file := qcow2(t, sgdisk(t), false)
 	for _, b := range [][]byte{file, pack(t, file)} {
 		r, err := Inspect(t.Context(), images.Input{Stream: bytes.NewReader(b), Size: -1}, Options{})
 		var refused *images.Error
@@ -69,7 +69,7 @@ func TestPipe(t *testing.T) {
 }
 
 func TestInspect(t *testing.T) {
-	disk := gpt(t)
+	disk := sgdisk(t)
 	for _, c := range []struct {
 		file []byte
 		comp string
@@ -102,7 +102,7 @@ func TestInspect(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	disk := gpt(t)
+	disk := sgdisk(t)
 	damaged := pack(t, disk)
 	damaged[len(damaged)-1] ^= 1
 	header, entry, empty := bytes.Clone(disk), bytes.Clone(disk), bytes.Clone(disk[:mib])
@@ -169,7 +169,7 @@ func qcow2(t *testing.T, disk []byte, backing bool) []byte {
 }
 
 func TestOtherKinds(t *testing.T) {
-	disk := gpt(t)
+	disk := sgdisk(t)
 	r := look(t, qcow2(t, disk, false), Options{})
 	if !r.Deployable || r.Format != "qcow2" || len(r.Details) != 1 || !strings.Contains(r.Details[0], "clusters of 64 KiB") || r.VirtualSize != 16*mib || r.DataSize != 6*64<<10 {
 		t.Errorf("qcow2: %+v", r)

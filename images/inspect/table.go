@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
 	"strings"
-	"unicode/utf16"
 
 	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/blkid"
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 // Table is a disk's partition table.
@@ -49,12 +49,6 @@ var typeNames = map[string]string{
 	"82": "Linux swap", "83": "Linux", "8E": "Linux LVM", "EE": "GPT", "EF": "EFI system", "FD": "Linux RAID",
 }
 
-const (
-	espGUID    = "C12A7328-F81F-11D2-BA4B-00A0C93EC93B"
-	entryBytes = 128
-	maxEntries = 128
-)
-
 // CheckTable reads the partition table in the beginning of a whole disk, of which the first MiB is enough, and refuses one that the agent
 // would refuse. A size of -1 is not known yet. The table comes with the error, too, as far as it could be read.
 func CheckTable(start []byte, size int64) (*Table, error) {
@@ -78,12 +72,10 @@ func CheckEnd(last []byte) error {
 
 // readTable reads the partition table in the beginning of a disk of the given size. What is wrong with it comes as a sentence.
 func readTable(start []byte, size int64) (*Table, string) {
-	for _, sector := range []int{512, 4096} {
-		if len(start) >= 2*sector && string(start[sector:sector+8]) == "EFI PART" {
-			return readGPT(start, sector, size)
-		}
+	if sector := gpt.SectorSize(start); sector != 0 {
+		return readGPT(start, sector, size)
 	}
-	if len(start) < 512 || start[510] != 0x55 || start[511] != 0xaa {
+	if !blkid.HasBootSignature(start) {
 		return nil, "there is no partition table"
 	}
 	t := &Table{Kind: "mbr", SectorSize: 512}
@@ -112,39 +104,16 @@ func typeName(id string) string {
 	return id
 }
 
-// readGPT follows the UEFI specification, section 5.3.
 func readGPT(start []byte, sector int, size int64) (*Table, string) {
-	h := start[sector : 2*sector]
-	le32, le64 := binary.LittleEndian.Uint32, binary.LittleEndian.Uint64
-	t := &Table{Kind: "gpt", SectorSize: sector, UUID: guid(h[56:72])}
-	length := le32(h[12:])
-	if length < 92 || int(length) > sector {
-		return t, "the GPT's header is damaged: it has an impossible length"
+	t := &Table{Kind: "gpt", SectorSize: sector}
+	g, err := gpt.Read(start, sector)
+	if err != nil {
+		return t, err.Error()
 	}
-	sum := append([]byte(nil), h[:length]...)
-	clear(sum[16:20])
-	if crc32.ChecksumIEEE(sum) != le32(h[16:]) {
-		return t, "the GPT's header is damaged: its check sum is wrong"
-	}
-	at, n, each := le64(h[72:]), le32(h[80:]), le32(h[84:])
-	if each != entryBytes || n > maxEntries || at > uint64(len(start))/uint64(sector) || at*uint64(sector)+uint64(n)*entryBytes > uint64(len(start)) {
-		return t, "the GPT's entries are not where they are on every disk"
-	}
-	entries := start[at*uint64(sector):][:n*entryBytes]
-	if crc32.ChecksumIEEE(entries) != le32(h[88:]) {
-		return t, "the GPT's entries are damaged: their check sum is wrong"
-	}
-	for i := range int(n) {
-		e := entries[i*entryBytes:][:entryBytes]
-		id := guid(e[:16])
-		if id == "00000000-0000-0000-0000-000000000000" {
-			continue
-		}
-		first, last := le64(e[32:]), le64(e[40:])
-		if last < first || last >= 1<<62/uint64(sector) {
-			return t, fmt.Sprintf("partition %d ends before it begins", i+1)
-		}
-		p := Partition{Number: i + 1, Start: int64(first) * int64(sector), Size: int64(last-first+1) * int64(sector), Type: typeName(id), Name: utf16Name(e[56:]), ESP: id == espGUID}
+	t.UUID = g.Disk.String()
+	for _, e := range g.Partitions() {
+		p := Partition{Number: e.Number, Start: int64(e.First) * int64(sector), Size: int64(e.Sectors()) * int64(sector), Type: typeName(e.Type.String()),
+			Name: printable(e.Name), ESP: e.Type == gpt.ESP}
 		t.Partitions = append(t.Partitions, p)
 		if size >= 0 && p.Start+p.Size > size {
 			return t, fmt.Sprintf("partition %d ends at byte %d, the disk at byte %d: the image is cut off", p.Number, p.Start+p.Size, size)
@@ -153,24 +122,12 @@ func readGPT(start []byte, sector int, size int64) (*Table, string) {
 	return t, ""
 }
 
-func guid(b []byte) string {
-	return fmt.Sprintf("%08X-%04X-%04X-%X-%X", binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint16(b[4:]), binary.LittleEndian.Uint16(b[6:]), b[8:10], b[10:16])
-}
-
-// utf16Name gives a partition's name without what could confuse a terminal.
-func utf16Name(b []byte) string {
-	var u []uint16
-	for ; len(b) >= 2; b = b[2:] {
-		c := binary.LittleEndian.Uint16(b)
-		if c == 0 {
-			break
-		}
-		u = append(u, c)
-	}
+// printable is a partition's name without what could confuse a terminal.
+func printable(name string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f && r < 0xa0 || r == 0xfffd {
 			return '?'
 		}
 		return r
-	}, string(utf16.Decode(u)))
+	}, name)
 }

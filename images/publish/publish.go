@@ -26,6 +26,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/ingot-metal/ingot/images"
+	"github.com/ingot-metal/ingot/images/gpt"
 	"github.com/ingot-metal/ingot/images/index"
 	"github.com/ingot-metal/ingot/images/inspect"
 )
@@ -127,7 +128,7 @@ func Image(ctx context.Context, in images.Input, dir Dir, o Options) (*Result, e
 	if err != nil {
 		return nil, err
 	}
-	x.Source, x.Head, x.Sector, x.LZ4 = clean(o.Source), info.Head, sectorOf(info.Start), o.LZ4
+	x.Source, x.Head, x.Sector, x.LZ4 = clean(o.Source), info.Head, gpt.SectorSize(info.Start), o.LZ4
 	if err := checkTable(info, x.Size); err != nil {
 		return nil, err
 	}
@@ -183,16 +184,6 @@ func encoder(level, workers int) func(context.Context, []byte) ([]byte, error) {
 		}
 		return w.EncodeAll(raw, make([]byte, 0, len(raw)/2)), nil
 	}
-}
-
-// sectorOf is the size of the sectors that a disk's GPT is made for.
-func sectorOf(start []byte) int {
-	for _, n := range []int{512, 4096} {
-		if len(start) >= n+8 && string(start[n:n+8]) == "EFI PART" {
-			return n
-		}
-	}
-	return 0
 }
 
 // clean makes a text fit for an index.

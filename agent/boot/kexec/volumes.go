@@ -1,7 +1,6 @@
 package kexec
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,41 +10,16 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/boot/bootentry"
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/images/blkid"
 	"github.com/ingot-metal/ingot/images/fs/btrfs"
 	"github.com/ingot-metal/ingot/images/fs/ext4"
 	"github.com/ingot-metal/ingot/images/fs/fat"
 	"github.com/ingot-metal/ingot/images/fs/xfs"
 )
 
-// headSize is as much of a partition as its kind is told by: btrfs' superblock lies at 64 KiB.
-const headSize = 68 << 10
-
-// memberAt is where a member's metadata lies.
-const memberAt = 4096
-
-type kind struct {
-	what  string
-	magic string
-	at    int
-	open  func(r io.ReaderAt, size int64, v *bootentry.Volume) error
-}
-
-// kinds is what a partition may hold, told by its beginning. Those without an opener can't be read; the words say what they are.
-func kinds() []kind {
-	return []kind{
-		{"an encrypted volume (LUKS)", "LUKS\xba\xbe", 0, nil},
-		{"an encrypted volume (BitLocker)", "-FVE-FS-", 3, nil},
-		{"a physical volume of LVM", "LABELONE", 512, nil},
-		{"a physical volume of LVM", "LABELONE", 0, nil},
-		{"a member of an array", "\xfc\x4e\x2b\xa9", memberAt, openMember},
-		{"ext2, ext3 or ext4", "\x53\xef", 1024 + 0x38, openExt},
-		{"XFS", "XFSB", 0, openXFS},
-		{"btrfs", "_BHRfS_M", 64<<10 + 0x40, openBtrfs},
-		{"FAT", "\x55\xaa", 510, openFAT}, // behind the others: boot code of any kind ends so
-		{"F2FS", "\x10\x20\xf5\xf2", 1024, nil},
-		{"swap space", "SWAPSPACE2", 4086, nil},
-		{"squashfs", "hsqs", 0, nil},
-	}
+// openers are for what can be read here. A member of an array is looked into before.
+var openers = map[blkid.Kind]func(r io.ReaderAt, size int64, v *bootentry.Volume) error{
+	blkid.Ext: openExt, blkid.XFS: openXFS, blkid.Btrfs: openBtrfs, blkid.VFAT: openFAT,
 }
 
 // openVolume fills in what a partition is. It fails only when the disk can't be read.
@@ -54,23 +28,26 @@ func openVolume(r io.ReaderAt, size int64, v *bootentry.Volume) error {
 }
 
 func openKind(r io.ReaderAt, size int64, v *bootentry.Volume, inArray bool) error {
-	head := make([]byte, min(headSize, size))
+	head := make([]byte, min(blkid.HeadSize, size))
 	if _, err := r.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("read the beginning of partition %d: %w", v.Number, err)
 	}
-	for _, k := range kinds() {
-		if len(head) < k.at+len(k.magic) || !bytes.Equal(head[k.at:k.at+len(k.magic)], []byte(k.magic)) {
-			continue
-		}
-		if k.open == nil || inArray && k.at == memberAt { // an array in an array in ...
-			v.Fault = "it is " + k.what + ", which is not read here"
-			return nil
-		}
-		err := k.open(r, size, v)
-		if err == nil {
-			return nil
-		}
-		v.FS, v.Fault = nil, fmt.Sprintf("it looks like %s: %v", k.what, err)
+	found, _ := blkid.Find(head)
+	open := openers[found.Kind]
+	switch {
+	case found.Kind == blkid.MD && !inArray: // no array in an array in ...
+		open = func(r io.ReaderAt, size int64, v *bootentry.Volume) error { return openMember(r, size, found.Off, v) }
+	case found.Kind == "" && blkid.HasBootSignature(head): // a FAT that does not say so, or boot code of any kind
+		found.Kind, open = blkid.VFAT, openFAT
+	case found.Kind == "":
+		return nil
+	}
+	if open == nil {
+		v.Fault = "it is " + found.Kind.Description() + ", which is not read here"
+		return nil
+	}
+	if err := open(r, size, v); err != nil {
+		v.FS, v.Fault = nil, fmt.Sprintf("it looks like %s: %v", found.Kind.Description(), err)
 	}
 	return nil
 }
@@ -115,11 +92,11 @@ func openFAT(r io.ReaderAt, size int64, v *bootentry.Volume) error {
 	return nil
 }
 
-// openMember looks into one member of a mirror: the others hold the same. Metadata of formats 1.1 and 1.2 says where the data begins; with
+// openMember looks into one member of a mirror: the others hold the same. Its metadata, of format 1.1 or 1.2, says where the data begins; with
 // 0.9 and 1.0 it begins where the partition does, and is found by itself.
-func openMember(r io.ReaderAt, size int64, v *bootentry.Volume) error {
+func openMember(r io.ReaderAt, size, metadata int64, v *bootentry.Volume) error {
 	var b [256]byte
-	if _, err := r.ReadAt(b[:], 4096); err != nil {
+	if _, err := r.ReadAt(b[:], metadata); err != nil {
 		return err
 	}
 	le := binary.LittleEndian

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ingot-metal/ingot/agent/disk"
 	"github.com/ingot-metal/ingot/agent/step"
+	"github.com/ingot-metal/ingot/images/blkid"
 )
 
 // MetadataArgs declares the arguments of erase_devices_metadata.
@@ -122,45 +123,11 @@ func merged(s []disk.Span) []disk.Span {
 	return out
 }
 
-// signature is a magic number at a place within a disk or partition; a negative one counts from the end.
-type signature struct {
-	name  string
-	off   int64
-	magic string
-}
-
-// guards are cluster file systems: a disk that holds one may be in use by machines other than this one. Ironic's agent spares them too.
-var guards = []signature{
-	{"VMFS", 1 << 20, "\x0d\xd0\x01\xc0"},
-	{"VMFS", 2 << 20, "\x5e\xf1\xab\x2f"},
-	{"GFS2", 64 << 10, "\x01\x16\x19\x70"},
-}
-
-// guardTypes are the same by partition type.
+// guardTypes are cluster file systems (blkid.Cluster) by partition type. Ironic's agent spares them too.
 var guardTypes = map[string]string{
 	"37AFFC90-EF7D-4E96-91C3-2D7AE055B174": "GPFS",
 	"AA31E02A-400F-11DB-9590-000C2911D1B8": "VMFS",
 	"0xfb":                                 "VMFS",
-}
-
-// copies are superblocks that lie further inside: they go when they are there.
-var copies = []signature{
-	{"btrfs", 64<<20 + 0x40, "_BHRfS_M"},
-	{"btrfs", 256<<30 + 0x40, "_BHRfS_M"},
-	{"btrfs", 1<<50 + 0x40, "_BHRfS_M"},
-	// The second header of LUKS 2, with which the first one is mended; nearer ones are in the first MiB.
-	{"LUKS", 1 << 20, "SKUL\xba\xbe"},
-	{"LUKS", 2 << 20, "SKUL\xba\xbe"},
-	{"LUKS", 4 << 20, "SKUL\xba\xbe"},
-	{"VMFS", 1 << 20, "\x0d\xd0\x01\xc0"},
-	{"VMFS", 2 << 20, "\x5e\xf1\xab\x2f"},
-	{"bcachefs", 2<<20 + 24, "\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"},
-	{"bcachefs", 2<<20 + 24, "\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"},
-	{"bluestore", 1 << 30, "bluestore block device"},
-	{"bluestore", 10 << 30, "bluestore block device"},
-	{"bluestore", 100 << 30, "bluestore block device"},
-	{"bluestore", 1000 << 30, "bluestore block device"},
-	{"promise fasttrack", -3087 * 512, "Promise Technology, Inc."},
 }
 
 func guarded(dev disk.Device, all []region) (string, error) {
@@ -168,20 +135,20 @@ func guarded(dev disk.Device, all []region) (string, error) {
 		if name := guardTypes[r.kind]; name != "" {
 			return name, nil
 		}
-		for _, g := range guards {
-			if _, found, err := g.in(dev, r); err != nil || found {
-				return g.name, err
+		for _, g := range blkid.Cluster {
+			if _, found, err := in(g, dev, r); err != nil || found {
+				return string(g.Kind), err
 			}
 		}
 	}
 	return "", nil
 }
 
-// farSignatures gives the blocks of copies that are there.
+// farSignatures gives the blocks of blkid.Copies that are there.
 func farSignatures(dev disk.Device, r region) ([]disk.Span, error) {
 	var far []disk.Span
-	for _, c := range copies {
-		block, found, err := c.in(dev, r)
+	for _, c := range blkid.Copies {
+		block, found, err := in(c, dev, r)
 		if err != nil {
 			return nil, err
 		}
@@ -192,20 +159,20 @@ func farSignatures(dev disk.Device, r region) ([]disk.Span, error) {
 	return far, nil
 }
 
-// in looks for the signature in a region and gives the block in which it begins.
-func (g signature) in(dev disk.Device, r region) (disk.Span, bool, error) {
-	at := g.off
+// in looks for a signature in a region and gives the block in which it begins.
+func in(g blkid.Signature, dev disk.Device, r region) (disk.Span, bool, error) {
+	at := g.Off
 	if at < 0 {
 		at += r.n
 	}
-	if at < 0 || at+int64(len(g.magic)) > r.n {
+	if at < 0 || at+int64(len(g.Magic)) > r.n {
 		return disk.Span{}, false, nil
 	}
-	buf := make([]byte, len(g.magic))
+	buf := make([]byte, len(g.Magic))
 	if _, err := disk.Section(dev, r.off, r.n).ReadAt(buf, at); err != nil {
-		return disk.Span{}, false, fmt.Errorf("look for %s at byte %d: %w", g.name, r.off+at, err)
+		return disk.Span{}, false, fmt.Errorf("look for %s at byte %d: %w", g.Kind, r.off+at, err)
 	}
 	const block = 4096 // a multiple of every sector's size
 	start := (r.off + at) / block * block
-	return disk.Span{Off: start, N: min(block, dev.Size()-start)}, bytes.Equal(buf, []byte(g.magic)), nil
+	return disk.Span{Off: start, N: min(block, dev.Size()-start)}, bytes.Equal(buf, []byte(g.Magic)), nil
 }

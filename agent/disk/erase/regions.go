@@ -1,16 +1,16 @@
 package erase
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/images/blkid"
+	"github.com/ingot-metal/ingot/images/gpt"
 )
 
 // region is a range of a disk that holds, or once held, something of its own: the disk itself, or a partition.
@@ -139,24 +139,22 @@ type reader func(off int64, n int) ([]byte, error)
 // gpt reads a table as leniently as can be: a checksum that is wrong does not make partitions go away.
 func (f *finder) gpt(r region, read reader, header, sector int64) error {
 	h, err := read(header, 512)
-	if err != nil || !bytes.HasPrefix(h, []byte("EFI PART")) {
-		return err
-	}
-	le := binary.LittleEndian
-	lba, count, size := le.Uint64(h[72:]), le.Uint32(h[80:]), le.Uint32(h[84:])
-	if size < 128 || size > 4096 || lba > 1<<50 {
-		return nil
-	}
-	b, err := read(int64(lba)*sector, int(min(count, maxEntries))*int(size))
 	if err != nil {
 		return err
 	}
-	for ; len(b) >= int(size); b = b[size:] {
-		first, last := le.Uint64(b[32:]), le.Uint64(b[40:])
-		if first == 0 || last < first || last > 1<<50 {
-			continue
+	t, ok := gpt.ScanHeader(h)
+	size := int(t.EntrySize)
+	if !ok || t.EntrySize < 128 || t.EntrySize > 4096 || t.EntriesLBA > 1<<50 {
+		return nil
+	}
+	b, err := read(int64(t.EntriesLBA)*sector, int(min(t.Count, maxEntries))*size)
+	if err != nil {
+		return err
+	}
+	for ; len(b) >= size; b = b[size:] {
+		if e := gpt.ParseEntry(b); e.First != 0 && e.First <= e.Last && e.Last <= 1<<50 {
+			f.add(r, e.Type.String(), int64(e.First)*sector, int64(e.Sectors())*sector)
 		}
-		f.add(r, guid(b[:16]), int64(first)*sector, int64(last-first+1)*sector)
 	}
 	return nil
 }
@@ -171,7 +169,7 @@ func (f *finder) mbr(r region, read reader, sector int64) error {
 			return nil
 		}
 		b, err := read(at*sector, 512)
-		if err != nil || len(b) < 512 || b[510] != 0x55 || b[511] != 0xaa {
+		if err != nil || !blkid.HasBootSignature(b) {
 			return err
 		}
 		next = 0
@@ -193,13 +191,4 @@ func (f *finder) mbr(r region, read reader, sector int64) error {
 		}
 	}
 	return nil
-}
-
-// guid prints a GUID as stored: the first three fields are little-endian.
-func guid(b []byte) string {
-	b = slices.Clone(b)
-	slices.Reverse(b[0:4])
-	slices.Reverse(b[4:6])
-	slices.Reverse(b[6:8])
-	return strings.ToUpper(fmt.Sprintf("%x-%x-%x-%x-%x", b[0:4], b[4:6], b[6:8], b[8:10], b[10:16]))
 }

@@ -337,7 +337,7 @@ func TestNothingHalf(t *testing.T) {
 		file object
 		word string
 	}{
-		{object{"path": "/x", "partition": 2, "content": ""}, "XFS can't be changed"},
+		{object{"path": "/x", "partition": 2, "content": ""}, "an XFS file system can't be changed"},
 		{object{"path": "/nothing/x", "content": ""}, "no partition of the image has a folder /nothing"},
 		{object{"path": "/x", "partition": "home", "content": ""}, `no partition "home"`},
 		{object{"path": "/etc/large", "content": base64.StdEncoding.EncodeToString(make([]byte, 6*mib))}, "no room"},

@@ -1,8 +1,6 @@
 package inject
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +9,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/agent/disk"
+	"github.com/ingot-metal/ingot/images/blkid"
 	"github.com/ingot-metal/ingot/images/fs/ext4"
 	"github.com/ingot-metal/ingot/images/fs/fat"
 )
@@ -42,17 +41,19 @@ type device interface {
 
 // open finds out what is on a partition.
 func (v *volume) open(dev device, now time.Time) {
-	head := make([]byte, min(68<<10, dev.Size()))
+	head := make([]byte, min(blkid.HeadSize, dev.Size()))
 	if _, err := dev.ReadAt(head, 0); err != nil && !errors.Is(err, io.EOF) {
 		v.err = err
 		return
 	}
-	if v.kind = known(head); v.kind != "" {
+	found := blkid.Detect(head)
+	if found != "" && found != blkid.Ext && found != blkid.VFAT {
+		v.kind = found.Description()
 		v.err = fmt.Errorf("%s can't be changed without mounting it: files go into ext2, ext3, ext4 and FAT", v.kind)
 		return
 	}
 	info, err := ext4.Inspect(head)
-	if err == nil || !errors.Is(err, ext4.ErrNot) || isExt(head) {
+	if err == nil || !errors.Is(err, ext4.ErrNot) || found == blkid.Ext {
 		v.kind, v.label, v.uuid = "ext4", info.Label, info.UUID
 		w, err := ext4.OpenWriter(dev, dev.Size(), now)
 		if v.err = err; err == nil {
@@ -61,7 +62,7 @@ func (v *volume) open(dev device, now time.Time) {
 		return
 	}
 	w, err := fat.OpenWriter(dev, dev.Size(), now)
-	if errors.Is(err, fat.ErrNot) && !isFAT(head) {
+	if errors.Is(err, fat.ErrNot) && found != blkid.VFAT {
 		v.err = errors.New("no file system is known there")
 		return
 	}
@@ -86,46 +87,6 @@ func (v *volume) open(dev device, now time.Time) {
 
 // errUnclean is said of a FAT file system; ext4 has its own.
 var errUnclean = errors.New("the FAT file system was not unmounted, or has errors; run fsck.fat on it")
-
-func isExt(b []byte) bool { return len(b) > 1082 && b[1080] == 0x53 && b[1081] == 0xef }
-
-func isFAT(b []byte) bool {
-	return len(b) >= 512 && b[510] == 0x55 && b[511] == 0xaa && (bytes.HasPrefix(b[54:], []byte("FAT")) || bytes.HasPrefix(b[82:], []byte("FAT32")))
-}
-
-// known names what is no file system that can be changed here; "" for what is not among these.
-func known(b []byte) string {
-	at := func(off int, magic string) bool {
-		return len(b) >= off+len(magic) && string(b[off:off+len(magic)]) == magic
-	}
-	switch {
-	case at(0, "XFSB"):
-		return "XFS"
-	case at(0x10040, "_BHRfS_M"):
-		return "btrfs"
-	case at(0, "LUKS\xba\xbe"):
-		return "an encrypted volume (LUKS)"
-	case at(512, "LABELONE"), at(0, "LABELONE"), at(1024, "LABELONE"), at(1536, "LABELONE"):
-		return "a physical volume of LVM"
-	case at(4086, "SWAPSPACE2"):
-		return "swap space"
-	case at(32769, "CD001"):
-		return "ISO 9660"
-	case at(3, "NTFS    "):
-		return "NTFS"
-	case at(3, "EXFAT   "):
-		return "exFAT"
-	case at(0, "hsqs"):
-		return "squashfs"
-	case at(0, "-FVE-FS-"), at(3, "-FVE-FS-"):
-		return "an encrypted volume (BitLocker)"
-	case len(b) >= 1028 && binary.LittleEndian.Uint32(b[1024:]) == 0xf2f52010:
-		return "F2FS"
-	case len(b) >= 4100 && (binary.LittleEndian.Uint32(b[4096:]) == 0xa92b4efc || binary.LittleEndian.Uint32(b) == 0xa92b4efc):
-		return "a member of an array"
-	}
-	return ""
-}
 
 // is tells whether the volume is the one that somebody names.
 func (v *volume) is(name, diskName string) bool {
