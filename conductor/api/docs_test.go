@@ -121,6 +121,7 @@ func brought() map[rest.Version][]string {
 	fieldsOf(add, "deploy template", rest.DeployTemplateFields)
 	fieldsOf(add, "runbook", rest.RunbookFields)
 	fieldsOf(add, "inspection rule", rest.InspectionRuleFields)
+	fieldsOf(add, "history", rest.HistoryFields)
 	for _, r := range (&Server{}).table() {
 		if !strings.HasPrefix(r.Path, "/ingot/") && r.Path != descriptionPath {
 			add(r.Since, r.Method+" `"+r.Path+"`")

@@ -235,9 +235,12 @@ func TestRunbookInRequest(t *testing.T) {
 	}
 
 	f.as(access.Actor{ProjectID: "p1", Role: access.Manager})
-	put("idle", `{"target":"clean","runbook":"CUSTOM_OWN"}`, 202)
-	if got.Runbook != own || len(got.CleanSteps) != 0 {
-		t.Errorf("clean = %+v", got)
+	for _, v := range []rest.Version{rest.VersionRunbooks, rest.VersionRunbookTraits - 1, rest.VersionRunbookTraits} { // the same request, by another rule
+		f.version = v
+		put("idle", `{"target":"clean","runbook":"CUSTOM_OWN"}`, 202)
+		if got.Runbook != own || len(got.CleanSteps) != 0 || got.RunbookByName != (v < rest.VersionRunbookTraits) {
+			t.Errorf("clean in version %s = %+v", v, got)
+		}
 	}
 	put("live", `{"target":"service","runbook":"`+public+`"}`, 202)
 	if got.Runbook != public {
@@ -295,6 +298,10 @@ func TestStepsOfFakeHardware(t *testing.T) {
 	// A runbook, on a node that has its trait.
 	f.want(201, "POST", "/v1/runbooks", `{"name":"CUSTOM_RESET","steps":[{"interface":"bios","step":"apply_configuration","args":{"settings":[{"name":"last","value":"1"}]},"order":2},`+
 		`{"interface":"bios","step":"factory_reset","order":1}]}`)
+	if out := provision(400, `{"target":"clean","runbook":"CUSTOM_RESET"}`); !strings.Contains(fault(out), "has no traits configured") {
+		t.Error(out)
+	}
+	f.want(204, "PUT", "/v1/runbooks/CUSTOM_RESET/traits/CUSTOM_RESET", "")
 	if out := provision(400, `{"target":"clean","runbook":"CUSTOM_RESET"}`); !strings.Contains(fault(out), "has not been approved for use on this node") {
 		t.Error(out)
 	}

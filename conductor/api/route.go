@@ -119,8 +119,8 @@ func newRouter(table []call.Route) (*router, error) {
 	return r, nil
 }
 
-// methods lists what may be done at a path, for the Allow header.
-func (r *router) methods(path []string) string {
+// at gives the routes of a path that has some.
+func (r *router) at(path []string) []*call.Route {
 	at := r.root
 	for _, seg := range path {
 		if next := at.fixed[seg]; next != nil {
@@ -129,8 +129,21 @@ func (r *router) methods(path []string) string {
 			at = at.any
 		}
 	}
+	return at.routes
+}
+
+// late is the answer to a method that a path does not have, where version v does not have the path itself and that goes first; nil: it does.
+func (r *router) late(path []string, v rest.Version) *rest.Error {
+	if rt := r.at(path)[0]; rt.Part != "" && v >= rt.Within && v < rt.Since {
+		return rt.TooNew(v)
+	}
+	return nil
+}
+
+// methods lists what may be done at a path, for the Allow header.
+func (r *router) methods(path []string) string {
 	var names []string
-	for _, rt := range at.routes {
+	for _, rt := range r.at(path) {
 		names = append(names, rt.Method)
 	}
 	slices.Sort(names)

@@ -294,12 +294,15 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 	}
 	if missing != nil {
 		if missing.Status == http.StatusMethodNotAllowed {
+			if late := s.routes.late(path, c.Version); late != nil {
+				return nil, late
+			}
 			w.Header().Set("Allow", s.routes.methods(path))
 		}
 		return nil, missing
 	}
 	if c.Version < rt.Since {
-		return nil, rt.TooNew()
+		return nil, rt.TooNew(c.Version)
 	}
 	if !rt.Stream && !acceptsJSON(r.Header.Values("Accept")) {
 		return nil, rest.Routing(http.StatusNotAcceptable, "The answers of this API are application/json, which the Accept header excludes.")

@@ -84,8 +84,6 @@ func TestRunbooks(t *testing.T) {
 			t.Errorf("POST %s = %s, want %q", c.body, fault(out), c.want)
 		}
 	}
-	f.want(406, "POST", "/v1/runbooks", `{"name":"CUSTOM_S","description":"x","steps":`+steps+`}`)
-	f.want(406, "PATCH", "/v1/runbooks/CUSTOM_R", `[{"op":"add","path":"/description","value":"x"}]`)
 	f.want(200, "PATCH", "/v1/runbooks/CUSTOM_R", `[{"op":"replace","path":"/owner","value":"p1"}]`)
 	f.want(400, "PATCH", "/v1/runbooks/CUSTOM_R", `[{"op":"replace","path":"/owner","value":"p2"},{"op":"replace","path":"/public","value":true}]`)
 	if out := f.want(200, "PATCH", "/v1/runbooks/CUSTOM_R", `[{"op":"replace","path":"/public","value":true}]`); out["public"] != true || out["owner"] != nil {

@@ -172,15 +172,7 @@ func (c *Client) Validate(ctx context.Context, ident string) (map[string]Validat
 }
 
 // Event is a line of a node's history.
-type Event struct {
-	UUID      string        `json:"uuid"`
-	CreatedAt rest.NullTime `json:"created_at"`
-	Severity  string        `json:"severity"`
-	Type      string        `json:"event_type"`
-	Event     string        `json:"event"`
-	Conductor rest.Null     `json:"conductor"`
-	User      rest.Null     `json:"user"`
-}
+type Event = rest.History
 
 // History lists what happened to a node, oldest first.
 func (c *Client) History(ctx context.Context, ident string) ([]Event, error) {

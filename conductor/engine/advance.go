@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/engine/catalog"
@@ -390,11 +391,28 @@ func (e *Engine) mark(n *node.Node, also *node.Also, name, detail string) {
 }
 
 func (e *Engine) history(n *node.Node, also *node.Also, kind, severity, event, user string) {
-	also.History = append(also.History, node.HistoryEntry{Type: kind, Severity: severity, Event: event,
-		Conductor: e.cfg.Hostname, User: user, At: time.Now().UTC()})
+	e.write(n, also, e.line(n, kind, severity, event, user))
+}
+
+// line is a line of the history about a node as it is now.
+func (e *Engine) line(n *node.Node, kind, severity, event, user string) node.HistoryEntry {
+	now := time.Now().UTC()
+	l := node.HistoryEntry{Type: kind, Severity: severity, Event: event, Conductor: e.cfg.Hostname, User: user, At: now,
+		State: n.Provision, Target: n.TargetProvision, Seconds: node.WholeSeconds(n.ProvisionUpdatedAt, now)}
+	if n.Job != nil && user != "" && user == n.Job.Requester {
+		l.Project = n.Job.Project
+	}
+	return l
+}
+
+// loggedEvent is how much of an event the log shows; the history has more.
+const loggedEvent = 4 << 10
+
+func (e *Engine) write(n *node.Node, also *node.Also, l node.HistoryEntry) {
+	also.History = append(also.History, l)
 	level := e.log.Info
-	if severity == "ERROR" {
+	if l.Severity == "ERROR" {
 		level = e.log.Error
 	}
-	level(event, "node", n.UUID, "user", user)
+	level(strings.ToValidUTF8(l.Event[:min(len(l.Event), loggedEvent)], ""), "node", n.UUID, "user", l.User)
 }

@@ -23,10 +23,12 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 		if b := n.Boot; b == nil || !b.Kept && j.Phase != node.PhaseRescue {
 			e.closeBoot(n)
 		}
+		line := e.doneLine(n, took.String())
 		if err := e.leave(n, also, verb); err != nil {
 			return err
 		}
-		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, the node is %s", j.Phase, took, n.Provision), j.Requester)
+		line.Event += ", the node is " + string(n.Provision)
+		e.write(n, also, line)
 		if j.Phase == node.PhaseDeploy || j.Phase == node.PhaseAdopt {
 			n.DeployedBy = j.Requester
 		}
@@ -76,6 +78,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 		e.history(n, also, "provisioning", "INFO", fmt.Sprintf("%s is done after %s, cleaning follows", j.Phase, took), j.Requester)
 		record.Remember(n)
 		n.Job = e.maker().CleanJob(n, j.Requester)
+		n.Job.Project = j.Project
 		if err := e.setState(n, also, node.Clean); err != nil {
 			return err
 		}
@@ -83,6 +86,7 @@ func (e *Engine) finish(n *node.Node, also *node.Also) error {
 			return e.finish(n, also)
 		}
 		e.mark(n, also, node.MarkRequested, string(n.Job.Phase))
+		e.startFlow(n, also)
 		return nil
 	}
 	return fmt.Errorf("finish job of node %s: unknown phase %q", n.UUID, j.Phase)
@@ -108,8 +112,7 @@ func (e *Engine) fail(n *node.Node, also *node.Also, reason string) error {
 	if j.Failure = reason; !j.IsAhead() { // nobody asked for what is done ahead: the node is as good as before
 		n.LastError = reason
 	}
-	e.history(n, also, map[bool]string{true: "power", false: "provisioning"}[j.Phase == node.PhasePower], "ERROR",
-		fmt.Sprintf("%s failed: %s", j.Phase, reason), j.Requester)
+	e.write(n, also, e.failedLine(n, reason))
 	if s := j.Current(); j.IsAhead() && s != nil && s.InBand && n.Boot != nil && n.Boot.Connected && !n.Boot.Ended {
 		n.Boot.Kept, n.Boot.Staged = true, nil // the image could not be written, but the agent is well
 		e.mark(n, also, node.MarkKept, "")

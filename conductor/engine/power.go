@@ -66,6 +66,7 @@ func (e *Engine) SetPower(ctx context.Context, ident, target string, timeout tim
 			e.letGo(n, also, target+" was asked for")
 		}
 		e.beginPower(n, also, target, args, user)
+		noteProject(ctx, n.Job)
 		return nil
 	})
 	if err != nil {

@@ -20,6 +20,8 @@ type Request struct {
 	ServiceSteps []node.JobStep
 	// Runbook names the runbook whose steps are to run, for clean and service; it goes without steps of the request's own.
 	Runbook string
+	// RunbookByName: nodes that the runbook may run on have the trait of its name, as in older versions of the API, and not one of its traits.
+	RunbookByName bool
 	// RescuePassword is for rescue: what opens the machine while it is rescued. Only a hash of it is stored, and removed afterwards. It may be
 	// empty when instance_info has ssh keys.
 	RescuePassword string
@@ -33,7 +35,7 @@ type Request struct {
 // wish is what of the request decides on the steps of its job.
 func (r Request) wish() program.Wish {
 	return program.Wish{Verb: r.Verb, CleanSteps: r.CleanSteps, DeploySteps: r.DeploySteps, ServiceSteps: r.ServiceSteps,
-		Runbook: r.Runbook, DisableRamdisk: r.DisableRamdisk, User: r.User}
+		Runbook: r.Runbook, RunbookByName: r.RunbookByName, DisableRamdisk: r.DisableRamdisk, User: r.User}
 }
 
 // LockedError says that something is under way on the node that does not go together with the request. The same request may
@@ -160,7 +162,9 @@ func (e *Engine) provision(ctx context.Context, n *node.Node, also *node.Also, r
 	if job == nil || job.IsAhead() {
 		return nil
 	}
+	noteProject(ctx, job)
 	e.mark(n, also, node.MarkRequested, string(job.Phase))
+	e.startFlow(n, also)
 	if job.Phase == node.PhaseInspect {
 		n.InspectionStartedAt, n.InspectionFinishedAt = time.Now().UTC(), time.Time{}
 	}

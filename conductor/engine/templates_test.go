@@ -112,7 +112,7 @@ func TestRunbook(t *testing.T) {
 	m := w.add("n1")
 	w.must(m, node.Manage)
 	w.untilState(m, node.Manageable)
-	b := &node.Runbook{Head: node.Head{Name: "CUSTOM_WIPE"}, Steps: []node.TemplateStep{
+	b := &node.Runbook{Head: node.Head{Name: "CUSTOM_WIPE"}, Traits: []string{"CUSTOM_WIPE"}, Steps: []node.TemplateStep{
 		{Interface: "deploy", Step: "erase_devices_metadata", Args: json.RawMessage(`{"skip_block_devices":[]}`), Order: 2},
 	}}
 	if err := w.store.Runbooks().Create(t.Context(), b); err != nil {

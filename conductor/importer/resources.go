@@ -178,5 +178,8 @@ func (r *run) template(s shownSteps) error {
 
 func (r *run) runbook(s shownSteps) error {
 	v := &node.Runbook{Head: s.head(), Description: string(s.Description), Public: s.Public, DisableRamdisk: s.NoRamdisk, Traits: s.Traits, Steps: s.Steps, Extra: s.Extra}
+	if v.Traits == nil { // of an Ironic before 1.112: its runbooks run where the trait of their name is
+		v.Traits = []string{v.Name}
+	}
 	return r.outcome("runbooks", "runbook "+s.UUID, r.st.Runbooks().Create(r.ctx, v))
 }

@@ -72,7 +72,6 @@ type LogQuery struct {
 type LogLine struct {
 	HistoryEntry
 	NodeName      string
-	Project       string // of the requester
 	Owner, Lessee string // of the node when the line was written
 	Gone          bool   // the node has been deleted since
 }

@@ -179,6 +179,7 @@ type Job struct {
 	Index     int       `json:"index"` // the step that runs or runs next
 	StartedAt time.Time `json:"started_at"`
 	Requester string    `json:"requester,omitempty"`
+	Project   string    `json:"project,omitempty"` // that the requester asked in
 	// Target is where a job that may end in more than one state goes: clean leads to available or manageable.
 	Target State `json:"target,omitempty"`
 
@@ -287,11 +288,25 @@ type HistoryEntry struct {
 	UUID      string
 	NodeUUID  string
 	At        time.Time
-	Type      string // "provisioning", "power", "enrolment", "boot", "monitoring"
+	Type      string // "provisioning", "power", "enrolment", "boot", "monitoring", or of a flow: "deployment_start", "deployment_end"
 	Severity  string // "INFO", "WARNING", "ERROR"
 	Event     string // one sentence
 	Conductor string
 	User      string
+	Project   string // that User asked in; empty when it is not known
+	// State and Target are the node's states when the line was written, Seconds is how long it had been in State; nil: not known. Where
+	// State is empty the store takes all three from the node as it is stored.
+	State, Target State
+	Seconds       *int
+}
+
+// WholeSeconds are those from a time to another, or nil where the first is not known.
+func WholeSeconds(from, to time.Time) *int {
+	if from.IsZero() {
+		return nil
+	}
+	s := max(0, int(to.Sub(from)/time.Second))
+	return &s
 }
 
 // Mark is one point on a node's time line: "power on", "dhcp discover", "boot script", "kernel started", "step write_image done".

@@ -109,7 +109,7 @@ type Runbook struct {
 	Public         bool
 	DisableRamdisk bool
 	Steps          []TemplateStep
-	Traits         []string // nodes it may run on have one of them; older versions know its name only
+	Traits         []string // nodes it may run on have one of them; requests of versions before 1.112 go by its name instead
 	Extra          map[string]any
 }
 

@@ -88,4 +88,5 @@ var Rules = []Rule{
 	{VersionRequestID, "every answer has X-OpenStack-Request-Id"},
 	{VersionServiceNoAgent, "`disable_ramdisk` goes with service"},
 	{VersionAbortDeploy, `abort in state "wait call-back"`},
+	{VersionRunbookTraits, "a new runbook may have any name; a runbook runs on nodes that have one of its traits, before on those with the trait of its name"},
 }

@@ -48,7 +48,7 @@ var RunbookFields = Fields[Runbook]{
 	{"public", 1, true, func(x *Runbook) any { return x.Public }},
 	{"owner", 1, true, func(x *Runbook) any { return x.Owner }},
 	{"disable_ramdisk", 1, true, func(x *Runbook) any { return x.DisableRamdisk }},
-	{"description", VersionRunbookTraits, false, func(x *Runbook) any { return x.Description }},
+	{"description", VersionRunbookTraits, true, func(x *Runbook) any { return x.Description }},
 	{"links", 1, false, func(x *Runbook) any { return orNone(x.Links) }},
 	{"steps", 1, false, func(x *Runbook) any { return orNone(x.Steps) }},
 	{"traits", VersionRunbookTraits, false, func(x *Runbook) any { return orNone(x.Traits) }},

@@ -17,7 +17,7 @@ type Version int
 // the tables have it: a test of conductor/api looks for what each version brought. What is in them beyond it is not promised yet.
 const (
 	MinVersion    Version = 1
-	MaxVersion    Version = 111
+	MaxVersion    Version = 115
 	NewestVersion         = MaxVersion
 )
 
@@ -106,7 +106,9 @@ const (
 	VersionAbortDeploy    Version = 110
 	VersionDynamicGroups  Version = 111 // dynamic_portgroup, available_for_dynamic_portgroup
 	VersionRunbookTraits  Version = 112 // description and traits of runbooks, whose names may be any then
+	VersionHistoryProject Version = 113 // project in the history of a node
 	VersionFirmwareNames  Version = 114 // vendor, model and serial_number of firmware components
+	VersionHistoryStates  Version = 115 // states and durations in the history of a node
 )
 
 // Headers of negotiation.

@@ -35,8 +35,9 @@ func (s *Store) Log(ctx context.Context, q node.LogQuery) ([]node.LogLine, error
 		add("(project = ? OR owner = ? OR lessee = ?)", q.Project, q.Project, q.Project)
 	}
 	if q.Visible != "" {
-		// A lessee may not look at a node's history, which tells of the site's insides, but at what it asked for itself.
-		add("(owner = ? OR lessee = ? AND project = ?)", q.Visible, q.Visible, q.Visible)
+		// A lessee may not look at a node's history, which tells of the site's insides, but at what it asked for itself, though not at
+		// what became of it.
+		add("(owner = ? OR lessee = ? AND project = ? AND asked = 1)", q.Visible, q.Visible, q.Visible)
 		if q.Text != "" { // nor find out by searching what an error says
 			add("(owner = ? OR severity <> 'ERROR')", q.Visible)
 		}

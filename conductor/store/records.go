@@ -25,12 +25,26 @@ func (s *Store) AddHistory(ctx context.Context, h node.HistoryEntry) error {
 	return s.write(ctx, func(tx *txn) error { return s.addHistory(tx, h) })
 }
 
-// maxSentence is how long a sentence of a record may be, in bytes.
-const maxSentence = 8 << 10
+// maxSentence is how long a sentence of a record may be, in bytes; maxEvent is how long one of the history may be, of which head and tail stay.
+const (
+	maxSentence = 8 << 10
+	maxEvent    = 64 << 10
+)
 
 // sentence is a text of a record without what nobody is to read there: secrets, and what does something to the terminal of whoever reads it. Parts of
 // it may be of machines.
 func sentence(s string) string { return redact.Text(clean.Line(s, maxSentence)) }
+
+// event is the sentence of a line of the history. Its end says how the list that it holds went on, and is kept like its beginning.
+func event(s string) string {
+	const gap = " ... "
+	s = redact.Text(clean.Line(s, math.MaxInt))
+	if len(s) <= maxEvent {
+		return s
+	}
+	half := (maxEvent - len(gap)) / 2
+	return strings.ToValidUTF8(s[:half], "") + gap + strings.ToValidUTF8(s[len(s)-half:], "")
+}
 
 func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 	if h.UUID == "" {
@@ -42,15 +56,22 @@ func (s *Store) addHistory(tx *txn, h node.HistoryEntry) error {
 	if h.Severity == "" {
 		h.Severity = "INFO"
 	}
-	id, project := strings.ToLower(h.NodeUUID), ""
+	id := strings.ToLower(h.NodeUUID)
 	if h.User != "" && h.User == s.notes.by.User {
-		project = s.notes.by.Project
+		h.Project = s.notes.by.Project
 	}
-	h.Event = sentence(h.Event)
+	if h.State == "" {
+		var since int64
+		err := tx.QueryRow(`SELECT provision_state, target_provision_state, provision_updated_at FROM nodes WHERE uuid = ?`, id).Scan(&h.State, &h.Target, &since)
+		if err != nil {
+			return fmt.Errorf("write history: node %s: %w", h.NodeUUID, notFound(err))
+		}
+		h.Seconds = node.WholeSeconds(fromMicros(since), h.At)
+	}
 	asked := s.notes.asked && h.User == s.notes.by.User
-	res, err := tx.Exec(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone, asked)
-		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0, ? FROM nodes WHERE uuid = ?`,
-		h.UUID, micros(h.At), h.Type, h.Severity, h.Event, h.Conductor, h.User, project, bit(asked), id)
+	res, err := tx.Exec(`INSERT INTO history (uuid, node_uuid, node_name, at, type, severity, event, conductor, user_name, project, owner, lessee, gone, asked, state, target, seconds)
+		SELECT ?, uuid, COALESCE(name, ''), ?, ?, ?, ?, ?, ?, ?, owner, lessee, 0, ?, ?, ?, ? FROM nodes WHERE uuid = ?`,
+		h.UUID, micros(h.At), h.Type, h.Severity, event(h.Event), h.Conductor, h.User, h.Project, bit(asked), h.State, h.Target, h.Seconds, id)
 	if err != nil {
 		return fmt.Errorf("write history: %w", err)
 	}
@@ -87,7 +108,7 @@ func (s *Store) History(ctx context.Context, nodeUUID string, limit int) ([]node
 	if limit <= 0 {
 		limit = math.MaxInt32
 	}
-	rows, err := s.r.QueryContext(ctx, `SELECT uuid, node_uuid, at, type, severity, event, conductor, user_name
+	rows, err := s.r.QueryContext(ctx, `SELECT uuid, node_uuid, at, type, severity, event, conductor, user_name, project, state, target, seconds
 		FROM history WHERE node_uuid = ? AND gone = 0 ORDER BY seq DESC LIMIT ?`, strings.ToLower(nodeUUID), limit)
 	if err != nil {
 		return nil, fmt.Errorf("history of node %s: %w", nodeUUID, err)
@@ -97,7 +118,7 @@ func (s *Store) History(ctx context.Context, nodeUUID string, limit int) ([]node
 			h  node.HistoryEntry
 			at int64
 		)
-		err := scan(&h.UUID, &h.NodeUUID, &at, &h.Type, &h.Severity, &h.Event, &h.Conductor, &h.User)
+		err := scan(&h.UUID, &h.NodeUUID, &at, &h.Type, &h.Severity, &h.Event, &h.Conductor, &h.User, &h.Project, &h.State, &h.Target, &h.Seconds)
 		h.At = fromMicros(at)
 		return h, err
 	})

@@ -177,6 +177,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if err == nil {
 		err = s.openEvents(ctx)
 	}
+	if err == nil {
+		err = s.traitRunbooks(ctx)
+	}
 	if err != nil {
 		if pageError(err) {
 			err = damaged(path, err)

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/ingot-metal/ingot/conductor/node"
 )
@@ -22,6 +23,35 @@ func (s *Store) TemplatesNamed(ctx context.Context, names []string) ([]*node.Dep
 		out = append(out, t)
 	}
 	return out, nil
+}
+
+// traitRunbooks gives every runbook that has no traits one that is equal to its name, as an upgrade of Ironic does: nodes on which it could run have
+// that trait. It does so once, when the database comes from before runbooks had traits; later ones have those that they are given.
+func (s *Store) traitRunbooks(ctx context.Context) error {
+	return s.write(ctx, func(tx *txn) error {
+		res, err := tx.Exec(`DELETE FROM pending WHERE name = 'traits of runbooks'`)
+		if err != nil {
+			return fmt.Errorf("migrate runbooks: %w", err)
+		}
+		if k, err := res.RowsAffected(); err != nil || k == 0 {
+			return err
+		}
+		table := s.Runbooks()
+		all, err := table.list(ctx, tx, "")
+		if err != nil {
+			return fmt.Errorf("migrate runbooks: %w", err)
+		}
+		for _, r := range all {
+			if len(r.Traits) > 0 || r.Name == "" {
+				continue
+			}
+			r.Traits = []string{r.Name}
+			if err := table.put(tx, r); err != nil {
+				return fmt.Errorf("migrate runbook %s: %w", r.UUID, err)
+			}
+		}
+		return nil
+	})
 }
 
 // Runbook returns the runbook with this UUID or name; ErrNotFound.

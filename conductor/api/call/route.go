@@ -16,7 +16,11 @@ type Route struct {
 	Since  rest.Version // first microversion that has it; 0: all
 	// Hidden: below Since the route is not there (404), else it is not acceptable (406). Ironic has both kinds.
 	Hidden bool
-	Barred bool  // below Since the method is not allowed (405)
+	Barred bool // below Since the method is not allowed (405)
+	// Part is what a part of a collection is called that came after it, Within the version of the collection: from Within up to Since no method
+	// finds the part, and the answer names it.
+	Part   string
+	Within rest.Version
 	Query  Query // what may be in the query; the zero value: nothing
 	Body   int64 // how large a body may be; 0: 1 MiB
 	Form   bool  // the body is nobody's JSON: it is left unread
@@ -80,8 +84,11 @@ const (
 	Admin                    // the system's administrators: what belongs to nobody
 )
 
-// TooNew is the answer in versions that do not have the route yet.
-func (r *Route) TooNew() *rest.Error {
+// TooNew is the answer in a version that does not have the route yet.
+func (r *Route) TooNew(v rest.Version) *rest.Error {
+	if r.Part != "" && v >= r.Within {
+		return rest.Routing(http.StatusNotFound, "The API version does not allow "+r.Part)
+	}
 	if r.Barred {
 		return rest.Routing(http.StatusMethodNotAllowed, "")
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -44,6 +45,29 @@ func CheckTrait(t string) *rest.Error {
 		return rest.BadRequest("Schema error for trait: %s", fault)
 	}
 	return nil
+}
+
+// TraitsSchema is that of a body with a list of traits.
+var TraitsSchema = &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[string]*rest.Schema{
+	"traits": {Types: []string{"array"}, Items: &rest.Schema{Types: []string{"string"}}},
+}}
+
+// Traits reads a body with a list of traits, each of which it gives once; set is false when there is no list.
+func Traits(body map[string]any) (traits []string, set bool, err *rest.Error) {
+	if fault := TraitsSchema.Check(body); fault != "" {
+		return nil, false, rest.BadRequest("Schema error for body: %s", fault)
+	}
+	list, set := body["traits"].([]any)
+	for _, t := range list {
+		name, _ := t.(string)
+		if err := CheckTrait(name); err != nil {
+			return nil, set, err
+		}
+		if !slices.Contains(traits, name) {
+			traits = append(traits, name)
+		}
+	}
+	return traits, set, nil
 }
 
 // TraitFault says what is wrong with the name of a trait, or "".

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/ingot-metal/ingot/conductor/api/call"
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/api/finder"
 	"github.com/ingot-metal/ingot/conductor/driver"
 	"github.com/ingot-metal/ingot/conductor/hardware"
@@ -57,12 +58,12 @@ func (s *Handlers) Routes() []call.Route {
 	later, done := call.None(http.StatusAccepted), call.None(http.StatusNoContent)
 	rs := []call.Route{
 		{Method: get, Path: "/v1/nodes/{node}/traits", Access: call.Read, Since: rest.VersionTraits, Answers: call.OK(rest.Object{{Name: "traits", Value: []string{}}}), Handle: s.listTraits},
-		{Method: put, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Barred: true, Takes: traitsSchema, Answers: done, Handle: s.setTraits},
+		{Method: put, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Barred: true, Takes: document.TraitsSchema, Answers: done, Handle: s.setTraits},
 		{Method: del, Path: "/v1/nodes/{node}/traits", Access: call.Write, Since: rest.VersionTraits, Hidden: true, Answers: done, Handle: s.clearTraits},
 		{Method: put, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Barred: true, Answers: done, Handle: s.addTrait},
 		{Method: del, Path: "/v1/nodes/{node}/traits/{trait}", Access: call.Write, Since: rest.VersionTraits, Hidden: true, Answers: done, Handle: s.removeTrait},
-		{Method: get, Path: "/v1/nodes/{node}/history", Access: call.Read, Query: call.Named, Since: rest.VersionHistory, Hidden: true, Args: call.PageArgs.With(call.Args{"detail": call.Truth}), Answers: call.OK(rest.Collection("history", eventShape)), Handle: s.listHistory},
-		{Method: get, Path: "/v1/nodes/{node}/history/{event}", Access: call.Read, Since: rest.VersionHistory, Hidden: true, Answers: call.OK(eventShape), Handle: s.getHistory},
+		{Method: get, Path: "/v1/nodes/{node}/history", Access: call.Read, Query: call.Named, Since: rest.VersionHistory, Hidden: true, Args: call.PageArgs.With(call.Args{"detail": call.Truth}), Answers: call.OK(rest.Collection("history", rest.HistoryFields.Schema())), Handle: s.listHistory},
+		{Method: get, Path: "/v1/nodes/{node}/history/{event}", Access: call.Read, Since: rest.VersionHistory, Hidden: true, Answers: call.OK(rest.HistoryFields.Schema()), Handle: s.getHistory},
 		{Method: get, Path: "/v1/nodes/{node}/inventory", Access: call.Read, Since: rest.VersionInventory, Hidden: true, Answers: call.OK(rest.Object{{Name: "inventory", Value: map[string]any{}}, {Name: "plugin_data", Value: map[string]any{}}}), Handle: s.getInventory},
 		{Method: get, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Answers: call.OK(consoleShape), Handle: s.getConsole},
 		{Method: put, Path: "/v1/nodes/{node}/states/console", Access: call.Use, Query: call.Members, Takes: call.Body([]string{"enabled"}, call.Args{"enabled": call.Flag}), Answers: later, Handle: s.putConsole},

@@ -15,43 +15,14 @@ import (
 	"github.com/ingot-metal/ingot/conductor/store"
 )
 
-func showEvent(c *call.Call, h node.HistoryEntry, detail bool) rest.Object {
-	o := rest.Object{
-		{Name: "uuid", Value: h.UUID},
-		{Name: "created_at", Value: rest.NullTime{Time: h.At}},
-		{Name: "severity", Value: h.Severity},
-	}
-	if detail {
-		o = append(o, rest.Member{Name: "event_type", Value: h.Type})
-	}
-	event := h.Event
-	if !detail && len(event) > 255 { // as Ironic: a list is for finding, one record for reading
-		event = strings.ToValidUTF8(event[:251], "") + "..."
-	}
-	o = append(o, rest.Member{Name: "event", Value: event})
-	if detail {
-		o = append(o, rest.Member{Name: "conductor", Value: rest.Null(h.Conductor)}, rest.Member{Name: "user", Value: rest.Null(h.User)})
-	}
-	self := rest.Links(c.Base, "nodes/"+h.NodeUUID+"/history/"+h.UUID)[:1]
-	return append(o, rest.Member{Name: "links", Value: self})
+func showEvent(c *call.Call, h node.HistoryEntry) *rest.History {
+	return &rest.History{UUID: h.UUID, CreatedAt: rest.NullTime{Time: h.At}, Severity: h.Severity, Type: h.Type, Event: h.Event, Conductor: rest.Null(h.Conductor),
+		User: rest.Null(h.User), Project: rest.Null(h.Project), State: rest.Null(h.State), Target: rest.Null(h.Target), Seconds: h.Seconds,
+		Links: rest.Links(c.Base, "nodes/"+h.NodeUUID+"/history/"+h.UUID)[:1]}
 }
 
-// historyKeys are what a history can be sorted by; times are in the order of events already.
-var historyKeys = historyOrder{
-	"created_at": func(h node.HistoryEntry) string { return call.Stamp(h.At) },
-	"uuid":       func(h node.HistoryEntry) string { return h.UUID },
-	"severity":   func(h node.HistoryEntry) string { return h.Severity },
-	"event_type": func(h node.HistoryEntry) string { return h.Type },
-	"event":      func(h node.HistoryEntry) string { return h.Event },
-	"conductor":  func(h node.HistoryEntry) string { return h.Conductor },
-	"user":       func(h node.HistoryEntry) string { return h.User },
-}
-
-type historyOrder map[string]func(node.HistoryEntry) string
-
-// Since and Sortable make the keys what call.Page sorts by.
-func (o historyOrder) Since(name string) (rest.Version, bool) { return 0, o.Sortable(name) }
-func (o historyOrder) Sortable(name string) bool              { return o[name] != nil }
+// shortEvent is how long an event is in a list, which is for finding, as in Ironic; one record is for reading.
+const shortEvent = 255
 
 func (s *Handlers) listHistory(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	if err := c.AllowArgs(); err != nil {
@@ -61,7 +32,7 @@ func (s *Handlers) listHistory(ctx context.Context, c *call.Call) (*call.Reply, 
 	if err != nil {
 		return nil, err
 	}
-	p, err := c.Page(historyKeys, call.Marker{})
+	p, err := c.Page(rest.HistoryFields, call.Marker{})
 	if err != nil {
 		return nil, err
 	}
@@ -74,28 +45,37 @@ func (s *Handlers) listHistory(ctx context.Context, c *call.Call) (*call.Reply, 
 		return nil, nerr
 	}
 	slices.Reverse(events) // the API shows the oldest first
-	if key := historyKeys[p.Sort]; key != nil {
-		slices.SortStableFunc(events, func(a, b node.HistoryEntry) int { return strings.Compare(key(a), key(b)) })
+	shown := make([]*rest.History, len(events))
+	for i, h := range events {
+		shown[i] = showEvent(c, h)
 	}
+	slices.SortStableFunc(shown, func(a, b *rest.History) int { return rest.HistoryFields.Compare(a, b, p.Sort) })
 	if p.Desc {
-		slices.Reverse(events)
+		slices.Reverse(shown)
 	}
 	if p.Marker != "" {
-		i := slices.IndexFunc(events, func(h node.HistoryEntry) bool { return h.UUID == p.Marker })
+		i := slices.IndexFunc(shown, func(h *rest.History) bool { return h.UUID == p.Marker })
 		if i < 0 {
 			return nil, rest.NotFound("Node history record %s could not be found.", p.Marker)
 		}
-		events = events[i+1:]
+		shown = shown[i+1:]
 	}
-	more := len(events) > p.Limit
-	events = events[:min(len(events), p.Limit)]
-	items := make([]rest.Object, len(events))
-	for i, h := range events {
-		items[i] = showEvent(c, h, detail != nil && *detail)
+	more := len(shown) > p.Limit
+	shown = shown[:min(len(shown), p.Limit)]
+	items := make([]rest.Object, len(shown))
+	for i, h := range shown {
+		var names []string
+		if detail == nil || !*detail {
+			names = rest.HistoryListFields
+			if len(h.Event) > shortEvent {
+				h.Event = strings.ToValidUTF8(h.Event[:shortEvent-4], "") + "..."
+			}
+		}
+		items[i] = rest.HistoryFields.Render(h, c.Version, names)
 	}
 	next := ""
 	if more {
-		next = c.Next(p, "nodes/"+n.UUID+"/history", len(events), events[len(events)-1].UUID, nil)
+		next = c.Next(p, "nodes/"+n.UUID+"/history", len(shown), shown[len(shown)-1].UUID, nil)
 	}
 	return call.List("history", items, next), nil
 }
@@ -111,7 +91,7 @@ func (s *Handlers) getHistory(ctx context.Context, c *call.Call) (*call.Reply, e
 	}
 	for _, h := range events {
 		if h.UUID == c.Path["event"] {
-			return &call.Reply{Status: http.StatusOK, Body: showEvent(c, h, true)}, nil
+			return &call.Reply{Status: http.StatusOK, Body: rest.HistoryFields.Render(showEvent(c, h), c.Version, nil)}, nil
 		}
 	}
 	return nil, rest.NotFound("Node history record %s could not be found.", c.Path["event"])

@@ -13,10 +13,6 @@ var (
 		{Name: "attach", Value: false}, {Name: "require_exclusive_lock", Value: false}}).Called("VendorMethod")
 	indicatorShape = rest.SchemaOf(rest.Object{{Name: "name", Value: ""}, {Name: "component", Value: ""}, {Name: "readonly", Value: false},
 		{Name: "states", Value: []string{}}, {Name: "links", Value: []rest.Link{}}}).Called("Indicator")
-	// eventShape has what is shown in detail only, too.
-	eventShape = rest.SchemaOf(rest.Object{{Name: "uuid", Value: ""}, {Name: "created_at", Value: rest.NullTime{}}, {Name: "severity", Value: ""},
-		{Name: "event_type", Value: call.Text.Perhaps()}, {Name: "event", Value: ""}, {Name: "conductor", Value: rest.SchemaOf(rest.Null("")).Perhaps()},
-		{Name: "user", Value: rest.SchemaOf(rest.Null("")).Perhaps()}, {Name: "links", Value: []rest.Link{}}}).Called("HistoryEvent")
 )
 
 // chosenArgs choose what is shown of BIOS settings and firmware.

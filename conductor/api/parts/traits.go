@@ -26,31 +26,17 @@ func (s *Handlers) listTraits(ctx context.Context, c *call.Call) (*call.Reply, e
 	return &call.Reply{Status: http.StatusOK, Body: rest.Object{{Name: "traits", Value: traits}}}, nil
 }
 
-var traitsSchema = &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[string]*rest.Schema{
-	"traits": {Types: []string{"array"}, Items: &rest.Schema{Types: []string{"string"}}},
-}}
-
 func (s *Handlers) setTraits(ctx context.Context, c *call.Call) (*call.Reply, error) {
 	b, err := c.Object("body")
 	if err != nil {
 		return nil, err
 	}
-	if fault := traitsSchema.Check(b); fault != "" {
-		return nil, rest.BadRequest("Schema error for body: %s", fault)
+	traits, ok, err := document.Traits(b)
+	if err != nil {
+		return nil, err
 	}
-	v, ok := b["traits"]
 	if !ok {
 		return nil, rest.BadRequest("A single node trait may be added via PUT /v1/nodes/<node identifier>/traits/<trait> with no body, or all node traits may be replaced via PUT /v1/nodes/<node identifier>/traits with the list of traits specified in the request body.")
-	}
-	var traits []string
-	for _, t := range v.([]any) {
-		name := t.(string)
-		if err := document.CheckTrait(name); err != nil {
-			return nil, err
-		}
-		if !slices.Contains(traits, name) {
-			traits = append(traits, name)
-		}
 	}
 	return s.changeTraits(ctx, c, func(*node.Node) ([]string, error) { return traits, nil })
 }

@@ -5,6 +5,7 @@ package resource
 import (
 	"context"
 	"errors"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -50,6 +51,10 @@ type Kind[T, R any] struct {
 	Marker call.Marker
 	Show   func(c *call.Call, v *T) R
 
+	// Unknown: a version that does not have a field yet takes it for one that there is not (400), and not for one that it may not have (406).
+	// Ironic has both kinds.
+	Unknown bool
+
 	Schema    *rest.Schema // of a document; "uuid" is in it, but not in what document returns
 	Patchable []string
 	Document  func(v *T) map[string]any // of the caller's own: it may change what is in it
@@ -89,13 +94,7 @@ func (k *Kind[T, R]) Routes() []call.Route {
 	for i := range rs {
 		rs[i].Since, rs[i].Hidden = k.Since, true
 		if rs[i].Path == one {
-			rs[i].Target = func(ctx context.Context, c *call.Call) (call.Target, error) {
-				v, err := k.ByIdent(ctx, c, c.Path[k.Param])
-				if err != nil {
-					return call.Target{}, err
-				}
-				return k.Target(v), nil
-			}
+			rs[i].Target = k.Addressed
 		}
 	}
 	return rs
@@ -128,6 +127,15 @@ func (k *Kind[T, R]) Args(detail bool) call.Args {
 		}
 	}
 	return args
+}
+
+// Addressed is the Target that the address names.
+func (k *Kind[T, R]) Addressed(ctx context.Context, c *call.Call) (call.Target, error) {
+	v, err := k.ByIdent(ctx, c, c.Path[k.Param])
+	if err != nil {
+		return call.Target{}, err
+	}
+	return k.Target(v), nil
 }
 
 // Target names the present state of a resource.
@@ -194,7 +202,7 @@ func (k *Kind[T, R]) get(ctx context.Context, c *call.Call) (*call.Reply, error)
 	if err := c.AllowArgs(); err != nil {
 		return nil, err
 	}
-	names, err := call.Selected(c, k.Fields)
+	names, err := k.selected(c)
 	if err != nil {
 		return nil, err
 	}
@@ -203,6 +211,34 @@ func (k *Kind[T, R]) get(ctx context.Context, c *call.Call) (*call.Reply, error)
 		return nil, verr
 	}
 	return k.One(c, http.StatusOK, v, names), nil
+}
+
+// later tells whether a field came after version v.
+func (k *Kind[T, R]) later(v rest.Version, name string) bool {
+	since, _ := k.Fields.Since(name)
+	return since > v
+}
+
+// selected reads ?fields=.
+func (k *Kind[T, R]) selected(c *call.Call) ([]string, *rest.Error) {
+	if f := c.Text("fields"); f != nil && k.Unknown {
+		names := slices.DeleteFunc(call.Split(*f), func(name string) bool { return !k.later(c.Version, name) })
+		if len(names) > 0 {
+			return nil, rest.BadRequest(`Field(s) "%s" are not valid`, strings.Join(names, ", "))
+		}
+	}
+	return call.Selected(c, k.Fields)
+}
+
+// schema is that of a new resource in version v.
+func (k *Kind[T, R]) schema(v rest.Version) *rest.Schema {
+	if !k.Unknown {
+		return k.Schema
+	}
+	known := *k.Schema
+	known.Props = maps.Clone(known.Props)
+	maps.DeleteFunc(known.Props, func(name string, _ *rest.Schema) bool { return k.later(v, name) })
+	return &known
 }
 
 // List lists the resources of a node (nodeUUID; "" is all) that keep holds for (nil: all) and that the request's filters
@@ -275,7 +311,7 @@ func (k *Kind[T, R]) listNames(c *call.Call, detail bool) ([]string, *rest.Error
 	if d != nil && c.Version < k.DetailSince {
 		return nil, rest.NotAcceptable()
 	}
-	names, err := call.Selected(c, k.Fields)
+	names, err := k.selected(c)
 	switch {
 	case err != nil:
 		return nil, err
@@ -339,7 +375,7 @@ func (k *Kind[T, R]) create(ctx context.Context, c *call.Call) (*call.Reply, err
 	if err != nil {
 		return nil, err
 	}
-	if fault := k.Schema.Check(d); fault != "" {
+	if fault := k.schema(c.Version).Check(d); fault != "" {
 		return nil, rest.BadRequest("Schema error for %s: %s", k.Body, fault)
 	}
 	if err := rest.Oversized(d, nil, 0); err != nil {
@@ -381,7 +417,11 @@ func (k *Kind[T, R]) refused(err error, v *T) error {
 }
 
 func (k *Kind[T, R]) patch(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	patch, err := rest.ParsePatch(c.Body, c.Version, k.Patchable)
+	patchable := k.Patchable
+	if k.Unknown {
+		patchable = slices.DeleteFunc(slices.Clone(patchable), func(name string) bool { return k.later(c.Version, name) })
+	}
+	patch, err := rest.ParsePatch(c.Body, c.Version, patchable)
 	if err != nil {
 		return nil, err
 	}

@@ -22,7 +22,7 @@ func owns(r *node.Runbook) access.Object { return access.Object{Owner: r.Owner} 
 func (s *Handlers) runbooks() *resource.Kind[node.Runbook, rest.Runbook] {
 	k := &resource.Kind[node.Runbook, rest.Runbook]{
 		Path: "runbooks", Param: "runbook", Member: "runbooks", Body: "runbook", Title: "Runbook", Expects: "runbook_ident",
-		Since: rest.VersionRunbooks, Named: rest.VersionRunbooks, DetailSince: rest.VersionRunbooks, Write: call.Admin,
+		Since: rest.VersionRunbooks, Named: rest.VersionRunbooks, DetailSince: rest.VersionRunbooks, Write: call.Admin, Unknown: true,
 		Table:  func() *store.Table[node.Runbook] { return s.store.Runbooks() },
 		Fields: rest.RunbookFields, Shapes: stepShapes("order"), Short: rest.NamedListFields, Marker: names,
 		Show: func(c *call.Call, r *node.Runbook) rest.Runbook {
@@ -83,18 +83,20 @@ func (s *Handlers) runbooks() *resource.Kind[node.Runbook, rest.Runbook] {
 	return k
 }
 
-// runbookName is what a runbook may be called in versions in which its name need not be a trait.
+// runbookName is what a runbook may be called where its name need not be a trait: in new versions, and by a PATCH of any version.
 var runbookName = regexp.MustCompile(`^[A-Za-z0-9\-._~]+$`)
 
 func checkRunbook(_ context.Context, c *call.Call, was *node.Runbook, d map[string]any) error {
 	body, name := subject(was != nil, "runbook"), document.Text(d, "name")
-	switch free := c.Version >= rest.VersionRunbookTraits; {
-	case free && (!runbookName.MatchString(name) || len(name) > 255):
-		return rest.BadRequest("Schema error for %s: %s does not match %s", body, rest.Shown(name), rest.Repr(runbookName.String()))
-	case !free && (was == nil || was.Name != name):
+	switch trait := was == nil && c.Version < rest.VersionRunbookTraits; {
+	case trait:
 		if fault := document.TraitFault(name); fault != "" {
 			return rest.BadRequest("Schema error for %s: %s", body, fault)
 		}
+	case len(name) > 255:
+		return rest.BadRequest("Schema error for %s: %s is too long", body, rest.Shown(name))
+	case !runbookName.MatchString(name):
+		return rest.BadRequest("Schema error for %s: %s does not match %s", body, rest.Shown(name), rest.Repr(runbookName.String()))
 	}
 	fault, invalid := checkSteps(c.Version, d, "order", "")
 	switch {
@@ -170,6 +172,6 @@ func (s *Handlers) UseRunbook(ctx context.Context, c *call.Call, b map[string]an
 			return err
 		}
 	}
-	req.Runbook = r.UUID
+	req.Runbook, req.RunbookByName = r.UUID, c.Version < rest.VersionRunbookTraits
 	return nil
 }

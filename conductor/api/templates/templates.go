@@ -32,6 +32,7 @@ func New(st tables) *Handlers { return &Handlers{store: st} }
 // are not allowed.
 func (s *Handlers) Routes() []call.Route {
 	rs := append(s.templates().Routes(), s.runbooks().Routes()...)
+	rs = append(rs, s.runbookTraits()...)
 	for i := range rs {
 		rs[i].Barred = rs[i].Method != http.MethodGet
 	}

@@ -60,6 +60,7 @@ type Wish struct {
 	Verb                                  node.Verb
 	CleanSteps, DeploySteps, ServiceSteps []node.JobStep
 	Runbook                               string
+	RunbookByName                         bool // goes by the trait of its name, and not by its traits
 	DisableRamdisk                        bool
 	User                                  string
 }

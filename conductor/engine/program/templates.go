@@ -74,8 +74,15 @@ func (m Maker) WithRunbook(ctx context.Context, n *node.Node, r Wish) (Wish, err
 	if err != nil {
 		return r, fmt.Errorf("read runbook: %w", err)
 	}
-	approved := slices.Contains(n.Traits, b.Name) || slices.ContainsFunc(b.Traits, func(t string) bool { return slices.Contains(n.Traits, t) })
-	if !approved {
+	has := func(trait string) bool { return slices.Contains(n.Traits, trait) }
+	switch {
+	case r.RunbookByName && has(b.Name) || !r.RunbookByName && slices.ContainsFunc(b.Traits, has):
+	case !r.RunbookByName && len(b.Traits) == 0:
+		return r, invalidf("Runbook %s has no traits configured. Please ask an administrator to add traits to the runbook.", b.UUID)
+	case !r.RunbookByName:
+		return r, invalidf("This runbook has not been approved for use on this node %s. The node does not have any of the runbook's traits ['%s']. Please ask an administrator to add a matching trait to your node.",
+			n.UUID, strings.Join(slices.Sorted(slices.Values(b.Traits)), "', '"))
+	default:
 		return r, invalidf("This runbook has not been approved for use on this node %s. Please ask an administrator to add it to your node traits.", n.UUID)
 	}
 	ordered := slices.Clone(b.Steps)

@@ -36,3 +36,36 @@ func TestRunbookOrder(t *testing.T) {
 		}
 	}
 }
+
+// TestRunbookSuitsNode: requests of older versions go by the trait of a runbook's name, newer ones by its traits; neither goes by the other.
+func TestRunbookSuitsNode(t *testing.T) {
+	const who = "7cfb29e9-39d3-4f59-bc2c-a6e19cb3aa1c"
+	unnamed := "This runbook has not been approved for use on this node " + who + ". Please ask an administrator to add it to your node traits."
+	for _, c := range []struct {
+		has, of []string // traits of the node, and of the runbook
+		byName  bool
+		want    string
+	}{
+		{[]string{"CUSTOM_R"}, nil, true, ""},
+		{[]string{"CUSTOM_R"}, []string{"CUSTOM_X"}, true, ""},
+		{[]string{"CUSTOM_X"}, []string{"CUSTOM_X"}, true, unnamed},
+		{nil, nil, true, unnamed},
+		{[]string{"CUSTOM_R"}, nil, false, "Runbook r1 has no traits configured. Please ask an administrator to add traits to the runbook."},
+		{[]string{"CUSTOM_A", "CUSTOM_X"}, []string{"CUSTOM_Y", "CUSTOM_X"}, false, ""},
+		{[]string{"CUSTOM_R"}, []string{"CUSTOM_Y", "CUSTOM_X"}, false, "This runbook has not been approved for use on this node " + who +
+			". The node does not have any of the runbook's traits ['CUSTOM_X', 'CUSTOM_Y']. Please ask an administrator to add a matching trait to your node."},
+	} {
+		b := &node.Runbook{Head: node.Head{UUID: "r1", Name: "CUSTOM_R"}, Traits: c.of}
+		_, err := Maker{Library: shelf{b}}.WithRunbook(t.Context(), &node.Node{UUID: who, Traits: c.has}, Wish{Verb: node.Clean, Runbook: "CUSTOM_R", RunbookByName: c.byName})
+		if got := errorText(err); got != c.want {
+			t.Errorf("node with %v, runbook with %v, by name %v: %q, want %q", c.has, c.of, c.byName, got, c.want)
+		}
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}

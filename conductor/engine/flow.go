@@ -1,0 +1,86 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/ingot-metal/ingot/conductor/engine/program"
+	"github.com/ingot-metal/ingot/conductor/node"
+)
+
+// namedFlow is what the history calls work that is a list of steps. Its start and its end have types of their own there, as in Ironic, so that
+// clients find them without reading sentences.
+type namedFlow struct{ kind, title string }
+
+// flowOf is that of a job; ok is false for other work, and for a job without steps.
+func flowOf(j *node.Job) (f namedFlow, ok bool) {
+	if len(j.Steps) == 0 {
+		return namedFlow{}, false
+	}
+	switch j.Phase {
+	case node.PhaseClean:
+		if j.Target == node.Available {
+			return namedFlow{"automated_cleaning", "Automated Cleaning"}, true
+		}
+		return namedFlow{"manual_cleaning", "Manual Cleaning"}, true
+	case node.PhaseDeploy:
+		return namedFlow{"deployment", "Deployment"}, true
+	case node.PhaseService:
+		return namedFlow{"servicing", "Servicing"}, true
+	}
+	return namedFlow{}, false
+}
+
+// recorded are the steps of a job as the history has them: without what is secret in their arguments.
+func recorded(steps []node.JobStep) string {
+	texts := make([]string, len(steps))
+	for i, s := range steps {
+		texts[i] = s.Interface + "." + s.Name
+		if len(s.Args) > 0 {
+			texts[i] += " " + string(program.Shown(s.Args))
+		}
+	}
+	return "[" + strings.Join(texts, ", ") + "]"
+}
+
+// startFlow records that a node's job begins.
+func (e *Engine) startFlow(n *node.Node, also *node.Also) {
+	if f, ok := flowOf(n.Job); ok {
+		e.history(n, also, f.kind+"_start", "INFO", fmt.Sprintf("Starting %s with steps=%s", strings.ToLower(f.title), recorded(n.Job.Steps)), n.Job.Requester)
+	}
+}
+
+// doneLine is the line of the history that ends a node's job, which went well. It tells of the state in which the work was done.
+func (e *Engine) doneLine(n *node.Node, took string) node.HistoryEntry {
+	if f, ok := flowOf(n.Job); ok {
+		return e.line(n, f.kind+"_end", "INFO", fmt.Sprintf("%s completed successfully with steps=%s after %s", f.title, recorded(n.Job.Steps), took), n.Job.Requester)
+	}
+	return e.line(n, "provisioning", "INFO", fmt.Sprintf("%s is done after %s", n.Job.Phase, took), n.Job.Requester)
+}
+
+// failedLine is the line of the history that says why a node's job failed.
+func (e *Engine) failedLine(n *node.Node, reason string) node.HistoryEntry {
+	j := n.Job
+	kind, event := "provisioning", fmt.Sprintf("%s failed: %s", j.Phase, reason)
+	if f, ok := flowOf(j); ok {
+		what, at := "failed", ""
+		if j.Abort {
+			what = "aborted"
+		}
+		if s := j.Current(); s != nil {
+			at = " at step '" + s.Interface + "." + s.Name + "'"
+		}
+		kind, event = f.kind+"_end", f.title+" "+what+at+": "+reason
+	} else if j.Phase == node.PhasePower {
+		kind = "power"
+	}
+	return e.line(n, kind, "ERROR", event, j.Requester)
+}
+
+// noteProject keeps with a job the project in which its requester asked for it, for what the history says later.
+func noteProject(ctx context.Context, j *node.Job) {
+	if by := node.RequesterOf(ctx); by.User == j.Requester {
+		j.Project = by.Project
+	}
+}
