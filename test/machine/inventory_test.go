@@ -90,7 +90,7 @@ func TestInventoryInMachine(t *testing.T) {
 	args = append(args,
 		"-netdev", "user,id=n0", "-device", "virtio-net-pci,netdev=n0,mac=52:54:00:aa:00:01,addr=2",
 		"-netdev", neighbour.netdev("n1"), "-device", "e1000e,netdev=n1,mac=52:54:00:aa:00:02,addr=3",
-		"-netdev", "user,id=n2,restrict=on", "-device", "e1000,netdev=n2,mac=52:54:00:aa:00:03,addr=4",
+		"-netdev", "user,id=n2,restrict=on,net=10.0.3.0/24", "-device", "e1000,netdev=n2,mac=52:54:00:aa:00:03,addr=4",
 		"-netdev", left.netdev("n3"), "-device", "virtio-net-pci,netdev=n3,speed=1000,duplex=full,mac=52:54:00:aa:00:04,addr=7",
 		"-netdev", right.netdev("n4"), "-device", "virtio-net-pci,netdev=n4,speed=1000,duplex=full,mac=52:54:00:aa:00:05,addr=8",
 		"-device", "bochs-display,addr=5", "-device", "qemu-xhci,id=usb,addr=6", "-device", "usb-tablet,bus=usb.0,port=2,serial=USB-1",
