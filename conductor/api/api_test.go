@@ -334,7 +334,7 @@ func FuzzRequests(f *testing.F) {
 		}
 		r.Header.Set(rest.VersionHeader, version)
 		w := httptest.NewRecorder()
-		srv.ServeHTTP(w, r)
+		(&watched{Server: srv.Server, t: t, odd: true}).ServeHTTP(w, r)
 		if w.Code >= 500 {
 			t.Errorf("%s %s %s = %d %s", method, path, body, w.Code, w.Body)
 		}

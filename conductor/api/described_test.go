@@ -114,7 +114,7 @@ func (w *watched) ServeHTTP(out http.ResponseWriter, r *http.Request) {
 		x.Sent = nil
 	}
 	x.Path = d.Path(segments)
-	if r.Method == http.MethodHead {
+	if r.Method == http.MethodHead || r.Method != strings.ToUpper(r.Method) {
 		return // no description has it
 	}
 	x.Query, _ = parseQuery(query, rest.Repr)

@@ -37,7 +37,7 @@ func ask(t *testing.T, srv *watched, method, target, body string, h http.Header)
 		r.Header[http.CanonicalHeaderKey(k)] = v
 	}
 	w := httptest.NewRecorder()
-	srv.ServeHTTP(w, r)
+	(&watched{Server: srv.Server, t: t, odd: true}).ServeHTTP(w, r)
 	if w.Code >= 500 {
 		t.Errorf("%s %s %v %s = %d %s", method, target, h, body, w.Code, w.Body)
 	}
