@@ -14,7 +14,7 @@ LDFLAGS := -s -w
 QUICK   := GOGC=400
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-deploy bench-image dev clean
+.PHONY: help deps build ramdisk images demo demo-down check test test-times test-names test-full test-fast fuzz lint generate generate-check bench bench-api bench-deploy bench-image conformance dev clean
 
 help: ## Show this list
 	@echo 'Ingot: bare-metal provisioning. Targets:'
@@ -108,6 +108,10 @@ bench-deploy: build ## An ordinary deployment against one without a reboot, on t
 	@sh tools/deps.sh build lab images
 	$(GO) build -o bin/bench-deploy ./test/bench/deploy
 	bin/bench-deploy -n $(ROUNDS) -image $(IMAGE) -firmware $(FIRMWARE) -report build/bench-deploy.json
+
+SEEDS ?= 1
+conformance: ## Generated requests to a real Ironic and to ingotd, and their answers compared (SEEDS=10, SEED=, FOR=30m; RECORD=1 keeps those of Ironic for make test)
+	@$(GO) run ./test/conformance -seeds $(SEEDS) $(if $(SEED)$(RECORD),-seed $(or $(SEED),21)) $(if $(FOR),-for $(FOR)) $(if $(RECORD),-record)
 
 clean: ## Remove what was built
 	rm -rf bin build

@@ -339,7 +339,9 @@ func (e *Engine) setState(n *node.Node, also *node.Also, v node.Verb) error {
 		e.onState(node.Transition{From: n.Provision, Verb: v, To: to, Target: target})
 	}
 	now := time.Now().UTC()
-	n.Provision, n.TargetProvision, n.ProvisionUpdatedAt = to, target, now
+	if n.Provision, n.TargetProvision, n.ProvisionUpdatedAt = to, target, now; to == node.Manageable || to == node.InspectFailed {
+		n.InspectionStartedAt = time.Time{} // it tells of an inspection that goes on, as in Ironic
+	}
 	e.reserve(n, to.IsWorking())
 	e.mark(n, also, node.MarkState, string(to))
 	return nil

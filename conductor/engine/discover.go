@@ -25,7 +25,7 @@ func (e *Engine) discover(n *node.Node, also *node.Also) {
 
 // endDiscovery leaves the machine to its agent, which waits: the next move is an operator's.
 func (e *Engine) endDiscovery(n *node.Node, also *node.Also) {
-	n.InspectionFinishedAt = time.Now().UTC()
+	n.InspectionStartedAt, n.InspectionFinishedAt = time.Time{}, time.Now().UTC()
 	e.history(n, also, "provisioning", "INFO", "the machine has been inspected and is left alone until somebody wants it managed", "")
 	n.Job = nil
 }

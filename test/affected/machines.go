@@ -67,6 +67,7 @@ var machines = []line{
 	{"test/compat:TestEverySubcommand*", "conductor/api/... conductor/driver conductor/hardware/..."},
 	{"test/compat:TestAgentRAID", "agent/disk/raid conductor/engine/catalog conductor/hardware/..."},
 	{"test/attack", "conductor/..."},
+	{"test/conformance", "conductor/api/... conductor/app conductor/config conductor/engine conductor/node conductor/rest conductor/store"},
 	{"test/compat", "conductor/api/... conductor/app conductor/config conductor/node conductor/rest"},
 
 	{"tools/demo", "conductor/trace images/build tools/cmd/ingot tools/demo tools/lab"},

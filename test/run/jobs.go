@@ -36,6 +36,7 @@ var suites = []suite{
 	{pkg: "test/memory", apart: true, needs: []string{made.Programs}},
 	{pkg: "test/compat", apart: true, needs: []string{made.Programs}},
 	{pkg: "test/attack", needs: []string{made.Programs}},
+	{pkg: "test/conformance", needs: []string{made.Programs}},
 	{pkg: "tools/demo", apart: true, needs: []string{made.Programs, made.Debian}},
 	{pkg: "tools/lab", apart: true},
 	{pkg: "tools/cli", needs: []string{made.Programs}},

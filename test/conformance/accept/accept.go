@@ -1,0 +1,103 @@
+// Package accept reads the list of differences that are taken as they are.
+//
+// A line is ROUTE | FIELD | IRONIC | INGOT | REASON. It names one route, one field or header, what each of the two says there (* is anything, but
+// not of a status), and why that is so. No line can cover a member that is missing or too much.
+package accept
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strings"
+
+	"github.com/ingot-metal/ingot/test/conformance/compare"
+)
+
+// Entry is a line.
+type Entry struct {
+	Line                            int
+	Route, Field, Want, Got, Reason string
+	Matched                         int // requests so far
+}
+
+// List is all lines.
+type List []*Entry
+
+var (
+	status = regexp.MustCompile(`^[1-5]\d\d$`)
+	route  = regexp.MustCompile(`^[A-Z]+ (/[^*, ]*|another address)$`)
+	field  = regexp.MustCompile(`^(status|header [A-Z][A-Za-z-]+|body[^*]*)$`)
+)
+
+// Read reads a list; it gives all faults of all lines at once.
+func Read(r io.Reader) (List, error) {
+	var l List
+	var errs []error
+	sc := bufio.NewScanner(r)
+	for n := 1; sc.Scan(); n++ {
+		line := strings.TrimSpace(sc.Text())
+		if line == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		e, err := parse(line)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("line %d: %w", n, err))
+			continue
+		}
+		e.Line = n
+		l = append(l, e)
+	}
+	return l, errors.Join(append(errs, sc.Err())...)
+}
+
+func parse(line string) (*Entry, error) {
+	c := strings.Split(line, " | ")
+	if len(c) != 5 {
+		return nil, errors.New("a line is ROUTE | FIELD | IRONIC | INGOT | REASON")
+	}
+	e := &Entry{Route: c[0], Field: c[1], Want: c[2], Got: c[3], Reason: c[4]}
+	switch {
+	case !route.MatchString(e.Route):
+		return nil, fmt.Errorf("%q is not one route", e.Route)
+	case !field.MatchString(e.Field):
+		return nil, fmt.Errorf("%q is not one field or header", e.Field)
+	case e.Field == "status" && (!status.MatchString(e.Want) || !status.MatchString(e.Got) || e.Want == e.Got):
+		return nil, fmt.Errorf("%s and %s are not two single statuses", e.Want, e.Got)
+	case len(strings.Fields(e.Reason)) < 3:
+		return nil, errors.New("the reason is missing")
+	}
+	return e, nil
+}
+
+// Match counts and gives the entry that covers a difference, or nil.
+func (l List) Match(route string, d compare.Difference) *Entry {
+	if d.Shape {
+		return nil
+	}
+	for _, e := range l {
+		if e.Route == route && e.Field == d.Field && (e.Want == "*" || e.Want == d.Want) && (e.Got == "*" || e.Got == d.Got) {
+			e.Matched++
+			return e
+		}
+	}
+	return nil
+}
+
+// mostShare is how many of a hundred requests an entry may cover.
+const mostShare = 2
+
+// Check finds the entries that matched nothing (if all is true) or too much.
+func (l List) Check(requests int, all bool) error {
+	var errs []error
+	for _, e := range l {
+		if e.Matched == 0 && all {
+			errs = append(errs, fmt.Errorf("line %d (%s %s) matches nothing: remove it", e.Line, e.Route, e.Field))
+		}
+		if e.Matched*100 > requests*mostShare {
+			errs = append(errs, fmt.Errorf("line %d (%s %s) matches %d of %d requests, more than %d in a hundred", e.Line, e.Route, e.Field, e.Matched, requests, mostShare))
+		}
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,52 @@
+package accept
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/ingot-metal/ingot/test/conformance/compare"
+)
+
+// TestTooMuchIsRefused: an entry covers one difference of one route, never a class of them, and says why.
+func TestTooMuchIsRefused(t *testing.T) {
+	for _, line := range []string{
+		"GET /v1/nodes | status | 4xx | 400 | because it is so",
+		"GET /v1/nodes | status | * | 400 | because it is so",
+		"GET /v1/nodes | status | 400 | 400 | because it is so",
+		"GET /v1/* | status | 404 | 400 | because it is so",
+		"* | status | 404 | 400 | because it is so",
+		"GET /v1/nodes, GET /v1/ports | body/next | * | * | because it is so",
+		"GET /v1/nodes | * | 1 | 2 | because it is so",
+		"GET /v1/nodes | body/nodes/* | 1 | 2 | because it is so",
+		"GET /v1/nodes | status | 404 | 400 | ",
+		"GET /v1/nodes | status | 404 | 400",
+	} {
+		if l, err := Read(strings.NewReader(line)); err == nil {
+			t.Errorf("%q was taken: %+v", line, l[0])
+		}
+	}
+	l, err := Read(strings.NewReader("# why\n\nGET /v1/nodes | body/nodes | * | * | because it is so\n"))
+	if err != nil || len(l) != 1 || l[0].Line != 3 {
+		t.Fatalf("one good line gives %v, %v", l, err)
+	}
+	if e := l.Match("GET /v1/nodes", compare.Difference{Field: "body/nodes", Shape: true}); e != nil {
+		t.Error("an entry covers a missing member")
+	}
+	if e := l.Match("GET /v1/nodes/{node}", compare.Difference{Field: "body/nodes"}); e != nil {
+		t.Error("an entry covers another route")
+	}
+	if err := l.Check(100, true); err == nil || !strings.Contains(err.Error(), "matches nothing") {
+		t.Errorf("an entry that matches nothing = %v", err)
+	}
+	for range 3 {
+		if l.Match("GET /v1/nodes", compare.Difference{Field: "body/nodes", Want: "1", Got: "2"}) == nil {
+			t.Error("an entry does not cover what it names")
+		}
+	}
+	if err := l.Check(100, true); err == nil || !strings.Contains(err.Error(), "3 of 100") {
+		t.Errorf("an entry for 3 of 100 requests = %v", err)
+	}
+	if err := l.Check(150, true); err != nil {
+		t.Errorf("an entry for 2 in a hundred: %v", err)
+	}
+}

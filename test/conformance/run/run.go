@@ -1,0 +1,235 @@
+// Package run asks servers, waits for what they do, removes what was made, and compares.
+package run
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/ingot-metal/ingot/test/conformance/accept"
+	"github.com/ingot-metal/ingot/test/conformance/ask"
+	"github.com/ingot-metal/ingot/test/conformance/compare"
+	"github.com/ingot-metal/ingot/test/conformance/record"
+)
+
+// Server is one that is asked. What a scene makes is remembered until Clear removes it.
+type Server struct {
+	Base string
+	Role http.Header // who asks
+	made []string    // addresses, the oldest first
+}
+
+var client = &http.Client{Timeout: time.Minute, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+
+func (s *Server) do(ctx context.Context, a ask.Ask) (int, http.Header, []byte, error) {
+	var body io.Reader
+	if a.Body != "" {
+		body = strings.NewReader(a.Body)
+	}
+	req, err := http.NewRequestWithContext(ctx, a.Method, s.Base+a.Path, body)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	for k, v := range s.Role {
+		req.Header[k] = v
+	}
+	if a.Version != "" {
+		req.Header.Set("X-OpenStack-Ironic-API-Version", a.Version)
+	}
+	for k, v := range a.Header {
+		req.Header.Set(k, v)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, resp.Header, b, err
+}
+
+// Ask asks, and waits for the end of the work that follows from it.
+func (s *Server) Ask(ctx context.Context, a ask.Ask) (compare.Answer, error) {
+	status, header, body, err := s.do(ctx, a)
+	if err != nil {
+		return compare.Answer{}, fmt.Errorf("%s %s: %w", a.Method, a.Path, err)
+	}
+	if status == http.StatusCreated && a.Method == http.MethodPost {
+		var made struct{ UUID string }
+		if json.Unmarshal(body, &made) == nil && made.UUID != "" {
+			path, _, _ := strings.Cut(a.Path, "?")
+			s.made = append(s.made, strings.TrimSuffix(strings.TrimSuffix(path, "/"), ".json")+"/"+made.UUID)
+		}
+	}
+	if n := len(s.made); status == http.StatusCreated && n > 0 && strings.HasPrefix(s.made[n-1], "/v1/allocations/") {
+		s.allocated(ctx, s.made[n-1])
+	}
+	if a.Wait != "" {
+		s.wait(ctx, "/v1/nodes/"+a.Wait)
+	}
+	return compare.Normal(a, s.Base, status, header, body), nil
+}
+
+// patience is how long the work of a node may take; what takes longer is a difference in what follows.
+const patience = 20 * time.Second
+
+func (s *Server) newest(ctx context.Context, method, path, body string) (int, []byte) {
+	status, _, b, err := s.do(ctx, ask.Ask{Method: method, Path: path, Body: body, Version: fmt.Sprint("1.", ask.Newest), Header: map[string]string{"Content-Type": "application/json"}})
+	if err != nil {
+		return 0, nil
+	}
+	return status, b
+}
+
+// wait waits until a node does nothing.
+func (s *Server) wait(ctx context.Context, node string) {
+	s.until(ctx, node+"?fields=provision_state,target_power_state,reservation", func(n *states) bool {
+		return n.Power == nil && n.Locked == nil && !slices.Contains(working, n.Provision)
+	})
+}
+
+// allocated waits until an allocation has found a node, or has not.
+func (s *Server) allocated(ctx context.Context, path string) {
+	s.until(ctx, path, func(n *states) bool { return n.State != "allocating" })
+}
+
+// states are those of an object.
+type states struct {
+	State     string
+	Provision string  `json:"provision_state"`
+	Power     *string `json:"target_power_state"`
+	Locked    *string `json:"reservation"`
+}
+
+// until asks again and again until an object is done, is not there, or patience ends.
+func (s *Server) until(ctx context.Context, path string, done func(*states) bool) {
+	ctx, stop := context.WithTimeout(ctx, patience)
+	defer stop()
+	for pause := 5 * time.Millisecond; ; pause = min(2*pause, 200*time.Millisecond) {
+		status, b := s.newest(ctx, "GET", path, "")
+		var now states
+		if status != http.StatusOK || json.Unmarshal(b, &now) != nil || done(&now) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+	}
+}
+
+// working are the states that end by themselves.
+var working = []string{"verifying", "cleaning", "deploying", "deleting", "inspecting", "adopting", "rescuing", "unrescuing"}
+
+// Clear removes what a scene made, and says what could not be removed. What hangs on a node may go only with it.
+func (s *Server) Clear(ctx context.Context) (left []string) {
+	for _, path := range slices.Backward(s.made) {
+		if strings.HasPrefix(path, "/v1/nodes/") {
+			s.newest(ctx, "PATCH", path, `[{"op":"replace","path":"/protected","value":false}]`)
+			s.newest(ctx, "PUT", path+"/states/console", `{"enabled":false}`)
+			s.wait(ctx, path)
+			s.newest(ctx, "PUT", path+"/maintenance", "{}")
+			s.newest(ctx, "DELETE", path+"/allocation", "")
+		}
+		s.newest(ctx, "DELETE", path, "")
+	}
+	for _, path := range slices.Backward(s.made) {
+		if status, b := s.newest(ctx, "DELETE", path, ""); status != http.StatusNoContent && status != http.StatusNotFound {
+			left = append(left, fmt.Sprintf("%s (%d %.300s)", path, status, b))
+		}
+	}
+	s.made = nil
+	return left
+}
+
+// Found is a difference.
+type Found struct {
+	Ask        ask.Ask
+	Difference compare.Difference
+	Before     []ask.Ask // of its scene
+}
+
+// Report is what came of comparing.
+type Report struct {
+	Compared, Accepted, Skipped int
+	Found                       []Found
+	Left                        []string
+}
+
+// Judge compares answers. tainted is that of the scene: after a write that only one of them took, the rest says nothing more.
+func (r *Report) Judge(l accept.List, a ask.Ask, before []ask.Ask, want, got compare.Answer, tainted *bool) {
+	if *tainted {
+		r.Skipped++
+		return
+	}
+	r.Compared++
+	for _, d := range compare.Answers(want, got) {
+		if l.Match(a.Route, d) != nil {
+			r.Accepted++
+		} else {
+			r.Found = append(r.Found, Found{a, d, before})
+		}
+		if d.Field == "status" && a.Method != http.MethodGet && a.Method != http.MethodHead && (want.Status < 300) != (got.Status < 300) {
+			*tainted = true
+		}
+	}
+}
+
+// Both asks both the same, scene by scene, and gives the answers of the first.
+func (r *Report) Both(ctx context.Context, l accept.List, first, second *Server, scene []ask.Ask) ([]record.Exchange, error) {
+	var es []record.Exchange
+	tainted := false
+	for i, a := range scene {
+		var want, got compare.Answer
+		var err1, err2 error
+		done := make(chan struct{})
+		go func() { defer close(done); want, err1 = first.Ask(ctx, a) }()
+		got, err2 = second.Ask(ctx, a)
+		<-done
+		if err := errors.Join(err1, err2); err != nil {
+			return nil, err
+		}
+		r.Judge(l, a, scene[:i], want, got, &tainted)
+		es = append(es, record.Exchange{Ask: a, Answer: want})
+	}
+	r.Left = append(r.Left, append(first.Clear(ctx), second.Clear(ctx)...)...)
+	return es, nil
+}
+
+// Replay asks one server what was recorded, and compares.
+func (r *Report) Replay(ctx context.Context, l accept.List, s *Server, es []record.Exchange) error {
+	tainted := false
+	var before []ask.Ask
+	for i, e := range es {
+		if i > 0 && es[i-1].Ask.Scene != e.Ask.Scene {
+			r.Left = append(r.Left, s.Clear(ctx)...)
+			tainted, before = false, nil
+		}
+		got, err := s.Ask(ctx, e.Ask)
+		if err != nil {
+			return err
+		}
+		// The recorded answer went through JSON.
+		var same compare.Answer
+		b, err := json.Marshal(got)
+		if err == nil {
+			d := json.NewDecoder(bytes.NewReader(b))
+			err = d.Decode(&same)
+		}
+		if err != nil {
+			return err
+		}
+		r.Judge(l, e.Ask, before, e.Answer, same, &tainted)
+		before = append(before, e.Ask)
+	}
+	r.Left = append(r.Left, s.Clear(ctx)...)
+	return nil
+}
