@@ -115,6 +115,25 @@ func TestAddresses(t *testing.T) {
 		{"PUT", "1.36", "/v1/nodes/" + n + "/traits/CUSTOM_A", 405, ""},
 		{"DELETE", "1.36", "/v1/nodes/" + n + "/traits", 404, "Resource could not be found."},
 		{"DELETE", "1.36", "/v1/nodes/" + n + "/traits/CUSTOM_A", 404, "Resource could not be found."},
+		// What is too new says so in the shape of its controller, or of the routing.
+		{"GET", "1.22", "/v1/portgroups", 404, "faultstring"},
+		{"POST", "1.22", "/v1/portgroups", 404, "faultstring"},
+		{"GET", "1.22", "/v1/portgroups/" + p, 404, `code\":404`},
+		{"DELETE", "1.22", "/v1/portgroups/" + p, 404, `code\":404`},
+		{"GET", "1.22", "/v1/portgroups/" + p + "/ports", 404, `code\":404`},
+		{"GET", "1.23", "/v1/nodes/" + n + "/portgroups", 404, `code\":404`},
+		{"GET", "1.31", "/v1/volume", 404, "faultstring"},
+		{"POST", "1.31", "/v1/volume/connectors", 404, `code\":404`},
+		{"DELETE", "1.31", "/v1/volume/targets/" + p, 404, `code\":404`},
+		{"GET", "1.31", "/v1/nodes/" + n + "/volume/targets", 404, `code\":404`},
+		{"GET", "1.39", "/v1/nodes/" + n + "/bios", 404, `code\":404`},
+		{"POST", "1.27", "/v1/nodes/" + n + "/vifs", 404, `code\":404`},
+		{"DELETE", "1.51", "/v1/nodes/" + n + "/allocation", 404, `code\":404`},
+		{"GET", "1.77", "/v1/nodes/" + n + "/history", 404, `code\":404`},
+		{"GET", "1.80", "/v1/nodes/" + n + "/inventory", 404, `code\":404`},
+		{"GET", "1.54", "/v1/deploy_templates", 404, "The API version does not allow deploy templates"},
+		{"POST", "1.54", "/v1/deploy_templates", 405, "The API version does not allow deploy templates"},
+		{"DELETE", "1.51", "/v1/allocations/" + p, 405, "The API version does not allow allocations"},
 	} {
 		r := httptest.NewRequest(tt.method, tt.path, nil)
 		r.Header.Set(rest.VersionHeader, tt.version)

@@ -3,6 +3,7 @@ package call
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/rest"
@@ -84,20 +85,36 @@ const (
 	Admin                    // the system's administrators: what belongs to nobody
 )
 
-// TooNew is the answer in a version that does not have the route yet.
+// TooNew is the answer in a version that does not have the route yet. Ironic has four: what is below a controller that is too new is not
+// found by the routing, which words its errors in its own shape; methods are not allowed; the controller says so; or it is not acceptable.
 func (r *Route) TooNew(v rest.Version) *rest.Error {
 	if r.Part != "" && v >= r.Within {
 		return rest.Routing(http.StatusNotFound, "The API version does not allow "+r.Part)
 	}
-	if r.Barred {
-		return rest.Routing(http.StatusMethodNotAllowed, "")
+	segments := strings.Split(strings.TrimPrefix(r.Path, "/v1/"), "/")
+	text := ""
+	if name := refusals[segments[0]]; name != "" {
+		text = "The API version does not allow " + name
 	}
-	collection, _, _ := strings.Cut(strings.TrimPrefix(r.Path, "/v1/"), "/")
-	if name := refusals[collection]; name != "" {
-		return rest.Routing(http.StatusNotFound, "The API version does not allow "+name)
-	}
-	if r.Hidden {
+	switch {
+	case r.Barred:
+		return rest.Routing(http.StatusMethodNotAllowed, text)
+	case text != "", r.Hidden && lostBelow(segments):
+		return rest.Routing(http.StatusNotFound, text)
+	case r.Hidden:
 		return rest.NotFound("Resource could not be found.")
 	}
 	return rest.NotAcceptable()
+}
+
+// lostBelow tells whether an address is below a controller that hides in the routing of older versions.
+func lostBelow(segments []string) bool {
+	switch segments[0] {
+	case "portgroups", "volume":
+		return len(segments) > 1
+	case "nodes":
+		return len(segments) > 2 && slices.Contains([]string{"portgroups", "vifs", "bios", "allocation", "history", "inventory", "firmware", "vmedia"}, segments[2]) ||
+			len(segments) > 3 && segments[2] == "volume"
+	}
+	return false
 }
