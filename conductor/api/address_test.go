@@ -109,12 +109,51 @@ func TestAddresses(t *testing.T) {
 		{"GET", "1.91", "/v1/nodes/owned.json", 404, ""},
 		{"HEAD", "1.82", "/", 200, ""},
 		{"HEAD", "1.82", "/v1", 405, ""},
+		{"DELETE", "1.82", "/v1", 405, "faultstring"},
+		{"GET", "1.9999", "/v1", 406, "faultstring"},
+		{"GET", "1.9999", "/v1/nodes", 406, `code\":406`},
 		// Traits are not there before 1.37, in three ways.
 		{"GET", "1.36", "/v1/nodes/" + n + "/traits", 406, ""},
 		{"PUT", "1.36", "/v1/nodes/" + n + "/traits", 405, ""},
 		{"PUT", "1.36", "/v1/nodes/" + n + "/traits/CUSTOM_A", 405, ""},
 		{"DELETE", "1.36", "/v1/nodes/" + n + "/traits", 404, "Resource could not be found."},
 		{"DELETE", "1.36", "/v1/nodes/" + n + "/traits/CUSTOM_A", 404, "Resource could not be found."},
+		// Where ".json" is not at the end it is a part of a name.
+		{"GET", "1.82", "/v1/nodes/owned.json/states", 404, "Node owned.json could not be found."},
+		{"DELETE", "1.82", "/v1/nodes/owned.json/traits", 404, "Node owned.json could not be found."},
+		{"GET", "1.82", "/v1/ports?node=owned.json", 404, "Node owned.json could not be found."},
+		{"GET", "1.82", "/v1/nodes/x.json/states", 200, `"target_provision_state"`},
+		// A word of the table is a name where the word leads nowhere.
+		{"DELETE", "1.82", "/v1/nodes/detail", 404, "Node detail could not be found."},
+		{"PUT", "1.82", "/v1/nodes/detail/maintenance", 404, "Node detail could not be found."},
+		{"GET", "1.82", "/v1/nodes/detail/ports/detail", 404, "Node detail could not be found."},
+		{"GET", "1.82", "/v1/chassis/detail/nodes", 400, "Expected UUID for chassis_uuid: detail"},
+		{"DELETE", "1.82", "/v1/portgroups/detail", 404, "Portgroup detail could not be found."},
+		{"DELETE", "1.82", "/v1/ports/detail", 400, "detail"},
+		{"POST", "1.82", "/v1/nodes/detail", 405, ""},
+		{"GET", "1.82", "/v1/nodes/detail", 200, `"nodes":[`},
+		// What no name can be is refused by the routing, before what is too new, or by the handler.
+		{"GET", "1.1", "/v1/nodes/a%20b?fields=driver", 400, `code\":400`},
+		{"GET", "1.9", "/v1/nodes/a%20b/volume/connectors", 400, `code\":400`},
+		{"GET", "1.82", "/v1/nodes/a%20b/allocation?bogus=1", 400, `code\":400`},
+		{"PUT", "1.82", "/v1/nodes/a%20b/states/power", 400, "faultstring"},
+		{"DELETE", "1.82", "/v1/nodes/a%20b/maintenance", 400, "faultstring"},
+		{"GET", "1.82", "/v1/nodes/a%20b/validate", 400, "faultstring"},
+		{"DELETE", "1.82", "/v1/portgroups/a%20b", 400, `code\":400`},
+		{"DELETE", "1.22", "/v1/portgroups/a%20b", 404, `code\":404`},
+		{"GET", "1.82", "/v1/ports/a%20b", 400, "faultstring"},
+		// Arguments are checked for what they can be before the object is looked for, and fields after it.
+		{"GET", "1.82", "/v1/nodes/nobody/ports?address=x", 400, "Expected valid MAC address for address: x"},
+		{"GET", "1.82", "/v1/nodes/nobody/portgroups?limit=x", 400, "Expected an integer for limit: x"},
+		{"GET", "1.82", "/v1/portgroups/nobody/ports?detail=x", 400, "Invalid detail"},
+		{"GET", "1.82", "/v1/nodes/nobody/ports?bogus=x", 400, "Unexpected arguments: bogus"},
+		{"GET", "1.51", "/v1/nodes?retired=2", 400, "Invalid retired"},
+		{"GET", "1.51", "/v1/nodes?retired=1", 406, ""},
+		{"GET", "1.82", "/v1/allocations/nobody?fields=bogus", 404, "Allocation nobody could not be found."},
+		{"GET", "1.82", "/v1/ports/" + n + "?fields=bogus", 404, ""},
+		{"GET", "1.82", "/v1/nodes/owned/allocation?fields=bogus", 404, ""},
+		{"GET", "1.7", "/v1/chassis/" + n + "?fields=bogus", 406, ""},
+		{"GET", "1.82", "/v1/chassis/" + n + "?fields=bogus", 404, ""},
 		// What is too new says so in the shape of its controller, or of the routing.
 		{"GET", "1.22", "/v1/portgroups", 404, "faultstring"},
 		{"POST", "1.22", "/v1/portgroups", 404, "faultstring"},
@@ -143,6 +182,29 @@ func TestAddresses(t *testing.T) {
 			t.Errorf("%s %s (%s) = %d %.400s, want %d %s", tt.method, tt.path, tt.version, w.Code, w.Body, tt.status, tt.says)
 		}
 	}
+}
+
+// TestPatchOfNothing: what is first, that there is no such resource or that it has no such attribute, goes by the kind of resource.
+func TestPatchOfNothing(t *testing.T) {
+	f, _ := routesFixture(t)
+	id := "5eedffff-0000-4000-8000-000000000000"
+	for _, tt := range []struct {
+		path   string
+		status int
+	}{
+		{"/v1/allocations/nobody", 404},
+		{"/v1/portgroups/nobody", 404},
+		{"/v1/volume/connectors/" + id, 404},
+		{"/v1/volume/targets/" + id, 404},
+		{"/v1/volume/targets/nobody", 400},
+		{"/v1/chassis/" + id, 400},
+		{"/v1/deploy_templates/nobody", 400},
+	} {
+		f.want(tt.status, "PATCH", tt.path, `[{"op": "replace", "path": "/created_at", "value": "x"}]`)
+		f.want(400, "PATCH", tt.path, `[{"op": "bogus"}]`)
+	}
+	f.want(404, "PATCH", "/v1/chassis/nobody", `[{"op": "replace", "path": "/description", "value": "x"}]`)
+	f.want(400, "DELETE", "/v1/chassis/nobody", "")
 }
 
 // TestInterfaceToItself: in every state an interface may be "changed" to what it is.

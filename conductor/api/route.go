@@ -119,17 +119,41 @@ func newRouter(table []call.Route) (*router, error) {
 	return r, nil
 }
 
-// at gives the routes of a path that has some.
-func (r *router) at(path []string) []*call.Route {
-	at := r.root
-	for _, seg := range path {
-		if next := at.fixed[seg]; next != nil {
-			at = next
-		} else {
-			at = at.any
+// leaf is a place in the tree that a path leads to, and the values of its {names}.
+type leaf struct {
+	routes []*call.Route
+	values map[string]string
+}
+
+// leaves gives the places with routes that a path leads to, the one with the most fixed segments first. There is a second one where a word of the
+// table stands for a {name}: /v1/nodes/detail is a list, and for the methods that lists don't have it is a node that is called so.
+func (b *branch) leaves(path []string) []leaf {
+	if len(path) == 0 {
+		if len(b.routes) == 0 {
+			return nil
+		}
+		return []leaf{{b.routes, map[string]string{}}}
+	}
+	var found []leaf
+	if next := b.fixed[path[0]]; next != nil {
+		found = next.leaves(path[1:])
+	}
+	if b.any != nil {
+		for _, l := range b.any.leaves(path[1:]) {
+			l.values[b.name] = path[0]
+			found = append(found, l)
 		}
 	}
-	return at.routes
+	return found
+}
+
+// at gives the routes of a path that has some.
+func (r *router) at(path []string) []*call.Route {
+	var all []*call.Route
+	for _, l := range r.root.leaves(path) {
+		all = append(all, l.routes...)
+	}
+	return all
 }
 
 // late is the answer to a method that a path does not have, where version v does not have the path itself and that goes first; nil: it does.
@@ -147,29 +171,20 @@ func (r *router) methods(path []string) string {
 		names = append(names, rt.Method)
 	}
 	slices.Sort(names)
-	return strings.Join(names, ", ")
+	return strings.Join(slices.Compact(names), ", ")
 }
 
 func (r *router) find(method string, path []string) (*call.Route, map[string]string, *rest.Error) {
-	at, values := r.root, map[string]string{}
-	for _, seg := range path {
-		switch {
-		case at.fixed[seg] != nil:
-			at = at.fixed[seg]
-		case at.any != nil:
-			values[at.name] = seg
-			at = at.any
-		default:
-			return nil, nil, rest.Routing(http.StatusNotFound, "")
+	leaves := r.root.leaves(path)
+	for _, l := range leaves {
+		for _, rt := range l.routes {
+			if rt.Method == method {
+				return rt, l.values, nil
+			}
 		}
 	}
-	if len(at.routes) == 0 {
+	if len(leaves) == 0 {
 		return nil, nil, rest.Routing(http.StatusNotFound, "")
-	}
-	for _, rt := range at.routes {
-		if rt.Method == method {
-			return rt, values, nil
-		}
 	}
 	return nil, nil, rest.Routing(http.StatusMethodNotAllowed, "")
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -250,6 +251,17 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // maxKeptAnswer is the largest buffer that is kept for other answers: that of a page of a thousand nodes in detail.
 const maxKeptAnswer = 8 << 20
 
+// unrouted gives an error of the address of the version itself, to which no routing leads, the shape of a fault.
+func unrouted(path []string, err *rest.Error) *rest.Error {
+	if len(path) != 1 {
+		return err
+	}
+	fault := *err
+	fault.IsRouting = false
+	fault.Message = cmp.Or(fault.Message, http.StatusText(fault.Status))
+	return &fault
+}
+
 func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call.Reply, *rest.Error) {
 	if r.Method == http.MethodOptions {
 		return &call.Reply{Status: http.StatusOK}, nil
@@ -283,7 +295,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			w.Header().Set(rest.MaxVersionHeader, s.cfg.MaxVersion.String())
 		}
 		if verr != nil {
-			return nil, verr
+			return nil, unrouted(path, verr)
 		}
 		w.Header().Set(rest.VersionHeader, version.String())
 		w.Header().Set("Vary", rest.VersionHeader+", "+rest.ServiceHeader)
@@ -298,8 +310,12 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 				return nil, late
 			}
 			w.Header().Set("Allow", s.routes.methods(path))
+			missing = unrouted(path, missing)
 		}
 		return nil, missing
+	}
+	if misnamed := rt.Misnamed(values, c.Version); misnamed != nil {
+		return nil, misnamed
 	}
 	if c.Version < rt.Since {
 		return nil, rt.TooNew(c.Version)
@@ -351,10 +367,14 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, id string) (*call
 			return nil, err
 		}
 	}
-	if rt.Query == call.NoQuery {
-		if err := c.Allow(); err != nil {
-			return nil, err
-		}
+	switch rt.Query {
+	case call.NoQuery:
+		err = c.Allow()
+	case call.Named:
+		err = c.CheckArgs()
+	}
+	if err != nil {
+		return nil, err
 	}
 	tags, err := matches(r, rt)
 	if err != nil {

@@ -58,6 +58,25 @@ var (
 
 // ParsePatch checks the shape of a PATCH body as version v has it, and that it touches none but the attributes allowed.
 func ParsePatch(body any, v Version, allowed []string) (*Patch, *Error) {
+	p, err := ReadPatch(body, v)
+	if err == nil {
+		err = p.Only(allowed)
+	}
+	return p, err
+}
+
+// Only refuses a patch that touches others than the attributes allowed.
+func (p *Patch) Only(allowed []string) *Error {
+	for _, op := range p.ops {
+		if !slices.Contains(allowed, op.keys[0]) {
+			return BadRequest("Cannot patch %s. Only the following can be updated: %s", op.sent["path"], strings.Join(allowed, ", "))
+		}
+	}
+	return nil
+}
+
+// ReadPatch is ParsePatch for attributes of any name.
+func ReadPatch(body any, v Version) (*Patch, *Error) {
 	schema := plainPatch
 	if v >= VersionPatchEscapes {
 		schema = escapedPatch
@@ -77,9 +96,6 @@ func ParsePatch(body any, v Version, allowed []string) (*Patch, *Error) {
 				key = unescape.Replace(key)
 			}
 			op.keys = append(op.keys, key)
-		}
-		if !slices.Contains(allowed, op.keys[0]) {
-			return nil, BadRequest("Cannot patch %s. Only the following can be updated: %s", path, strings.Join(allowed, ", "))
 		}
 		p.ops = append(p.ops, op)
 	}

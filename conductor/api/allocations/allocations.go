@@ -46,7 +46,7 @@ func New(st keeper, find *finder.Finder, hostname string, allocate func(uuid str
 func (s *Handlers) kind() *resource.Kind[node.Allocation, rest.Allocation] {
 	k := &resource.Kind[node.Allocation, rest.Allocation]{
 		Path: "allocations", Param: "allocation", Member: "allocations", Body: "allocation", Title: "Allocation", Expects: "allocation_ident",
-		Since: rest.VersionAllocations, Named: rest.VersionAllocations, Write: call.Use,
+		Since: rest.VersionAllocations, Named: rest.VersionAllocations, Write: call.Use, FoundFirst: true,
 		Table:  func() *store.Table[node.Allocation] { return s.store.Allocations() },
 		Fields: rest.AllocationFields, Show: show,
 		Schema: &rest.Schema{Types: []string{"object"}, Closed: true, Props: map[string]*rest.Schema{
@@ -146,16 +146,13 @@ func (s *Handlers) Routes() []call.Route {
 	return append(rs,
 		call.Route{Method: http.MethodGet, Path: "/v1/nodes/{node}/allocation", Access: call.Read, Query: call.Named, Since: k.Since, Hidden: true,
 			Args: call.Args{"fields": call.Texts}, Answers: call.OK(k.Shape()), Target: of, Handle: func(ctx context.Context, c *call.Call) (*call.Reply, error) {
-				if err := c.AllowArgs(); err != nil {
-					return nil, err
+				a, aerr := s.allocationOf(ctx, c)
+				if aerr != nil {
+					return nil, aerr
 				}
 				names, err := call.Selected(c, k.Fields)
 				if err != nil {
 					return nil, err
-				}
-				a, aerr := s.allocationOf(ctx, c)
-				if aerr != nil {
-					return nil, aerr
 				}
 				return k.One(c, http.StatusOK, a, names), nil
 			}},

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
@@ -78,12 +79,41 @@ func (c *Call) Allow(names ...string) *rest.Error {
 	return nil
 }
 
-// AllowArgs is Allow for the arguments of the route.
-func (c *Call) AllowArgs() *rest.Error {
+// CheckArgs refuses what is no argument of the route, and values that its arguments can't have whatever is stored and whichever the version is: as
+// in Ironic that goes before whether there is what is asked about, and before what the version does not have yet.
+func (c *Call) CheckArgs() *rest.Error {
 	if len(c.Query) == 0 {
 		return nil
 	}
-	return c.Allow(c.Args.Names()...)
+	if err := c.Allow(c.Args.Names()...); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Query)) {
+		var err *rest.Error
+		switch kind := c.Args[name]; {
+		case slices.Contains(kind.Types, "integer"):
+			_, err = c.whole(name)
+		case slices.Contains(kind.Types, "boolean"):
+			_, err = c.Flag(name)
+		case name == "address":
+			if _, ok := document.HardwareAddress(c.Query.Get(name)); !ok {
+				err = rest.BadRequest("Expected valid MAC address for %s: %s", name, c.Query.Get(name))
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// whole returns a query argument that is a whole number.
+func (c *Call) whole(name string) (int, *rest.Error) {
+	n, err := strconv.Atoi(c.Query.Get(name))
+	if err != nil {
+		return 0, rest.BadRequest("Expected an integer for %s: %s", name, c.Query.Get(name))
+	}
+	return n, nil
 }
 
 // mostShown is how many unexpected arguments an answer names.
@@ -100,6 +130,12 @@ func unexpected[V any](sent map[string]V, known []string) *rest.Error {
 		return nil
 	}
 	return rest.BadRequest("Unexpected arguments: %s", strings.Join(odd, ", "))
+}
+
+// Stem gives what an identifier at the end of the address is without ".json", which older versions take for a wish for JSON; false: it has none.
+func (c *Call) Stem(ident string) (string, bool) {
+	stem, ok := strings.CutSuffix(ident, ".json")
+	return stem, ok && stem != "" && c.Version < rest.VersionNoSuffix && strings.HasSuffix(c.Request.URL.Path, "/"+ident)
 }
 
 // Text returns a query argument, or nil if it was not sent.

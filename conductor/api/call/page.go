@@ -45,10 +45,10 @@ type sorting interface {
 // Page reads limit, marker, sort_key and sort_dir.
 func (c *Call) Page(fields sorting, marker Marker) (Page, *rest.Error) {
 	p := Page{Limit: maxLimit}
-	if l := c.Text("limit"); l != nil {
-		n, err := strconv.Atoi(*l)
+	if c.Query.Has("limit") {
+		n, err := c.whole("limit")
 		if err != nil {
-			return p, rest.BadRequest("Expected an integer for limit: %s", *l)
+			return p, err
 		}
 		if n <= 0 {
 			return p, rest.BadRequest("Limit must be positive")

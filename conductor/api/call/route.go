@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ingot-metal/ingot/conductor/api/document"
 	"github.com/ingot-metal/ingot/conductor/rest"
 )
 
@@ -65,7 +66,7 @@ type Query int
 
 const (
 	NoQuery Query = iota // nothing: whatever there is is refused before the handler runs
-	Named                // Args: the handler refuses others, by Call.AllowArgs
+	Named                // Args: others, and values that they cannot have, are refused before the handler runs (Call.CheckArgs)
 	Members              // members of the body: each may be in either place (Call.Arguments)
 )
 
@@ -105,6 +106,32 @@ func (r *Route) TooNew(v rest.Version) *rest.Error {
 		return rest.NotFound("Resource could not be found.")
 	}
 	return rest.NotAcceptable()
+}
+
+// inPlace are what is below a node without the routing looking at the node's identifier: the handler does.
+var inPlace = []string{"states", "management", "maintenance", "vendor_passthru", "validate"}
+
+// Misnamed is the answer to an identifier that nothing can have, where the routing looks at it, before all else: nil where it is not so.
+func (r *Route) Misnamed(values map[string]string, v rest.Version) *rest.Error {
+	segments := strings.Split(strings.TrimPrefix(r.Path, "/v1/"), "/")
+	if len(segments) < 2 {
+		return nil
+	}
+	kind := ""
+	switch segments[0] + "/" + segments[1] {
+	case "nodes/{node}":
+		if len(segments) == 2 || !slices.Contains(inPlace, segments[2]) {
+			kind = "node"
+		}
+	case "portgroups/{portgroup}":
+		if v >= rest.VersionPortgroups {
+			kind = "portgroup"
+		}
+	}
+	if ident := values[kind]; kind != "" && !document.IsUUID(ident) && !document.URLName.MatchString(ident) {
+		return rest.Routing(http.StatusBadRequest, "Expected UUID or name for "+kind+": "+ident)
+	}
+	return nil
 }
 
 // lostBelow tells whether an address is below a controller that hides in the routing of older versions.

@@ -120,9 +120,6 @@ func (s *Handlers) showDriver(c *call.Call, t *driver.Type, detail bool) rest.Ob
 }
 
 func (s *Handlers) listDrivers(_ context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	kind, detail, fields := c.Text("type"), false, c.Text("fields")
 	if d, err := c.Flag("detail"); err != nil {
 		return nil, err
@@ -180,9 +177,6 @@ func pick(o rest.Object, fields string) (rest.Object, *rest.Error) {
 }
 
 func (s *Handlers) getDriver(_ context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	t, ok := s.drivers.ByName(c.Path["driver"])
 	if !ok {
 		return nil, rest.NotFound("Could not find the following driver(s) or hardware type(s): %s.", c.Path["driver"])
@@ -239,9 +233,6 @@ var (
 )
 
 func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	detail, err := c.Flag("detail")
 	if err != nil {
 		return nil, err
@@ -276,9 +267,6 @@ func (s *Handlers) listConductors(_ context.Context, c *call.Call) (*call.Reply,
 }
 
 func (s *Handlers) getConductor(_ context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	if c.Path["conductor"] != s.hostname {
 		return nil, rest.NotFound("Conductor %s could not be found.", c.Path["conductor"])
 	}

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/ingot-metal/ingot/conductor/access"
 	"github.com/ingot-metal/ingot/conductor/api/call"
@@ -120,7 +119,7 @@ func (f *Finder) Node(ctx context.Context, c *call.Call) (*node.Node, error) {
 func (f *Finder) ByIdent(ctx context.Context, c *call.Call, ident string) (*node.Node, error) {
 	if !document.IsUUID(ident) {
 		if !document.URLName.MatchString(ident) {
-			return nil, rest.Routing(http.StatusBadRequest, "Expected UUID or name for node: "+ident)
+			return nil, rest.BadRequest("Expected UUID or name for node_ident: %s", ident)
 		}
 		if c.Version < rest.VersionNames {
 			return nil, rest.NotFound("Node %s could not be found.", ident)
@@ -131,8 +130,7 @@ func (f *Finder) ByIdent(ctx context.Context, c *call.Call, ident string) (*node
 	}
 	n, err := f.Visible(ctx, c, ident)
 	if errors.Is(err, store.ErrNotFound) {
-		// These versions take "x.json" for "x", as a wish for JSON.
-		if stem, ok := strings.CutSuffix(ident, ".json"); ok && stem != "" && c.Version < rest.VersionNoSuffix {
+		if stem, ok := c.Stem(ident); ok {
 			if n, err2 := f.Visible(ctx, c, stem); err2 == nil {
 				return n, nil
 			}

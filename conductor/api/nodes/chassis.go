@@ -16,7 +16,7 @@ import (
 func (s *Handlers) chassis() *resource.Kind[node.Chassis, rest.Chassis] {
 	return &resource.Kind[node.Chassis, rest.Chassis]{
 		Path: "chassis", Param: "chassis", Member: "chassis", Body: "chassis", Title: "Chassis", Expects: "chassis_uuid",
-		DetailPath: true, DetailSince: rest.VersionDetailQuery, Write: call.Admin,
+		DetailPath: true, DetailSince: rest.VersionDetailQuery, Write: call.Admin, Loose: true,
 		Table: func() *store.Table[node.Chassis] { return s.store.Chassis() }, Fields: rest.ChassisFields, Short: rest.ChassisListFields,
 		Show: func(c *call.Call, v *node.Chassis) rest.Chassis {
 			path := "chassis/" + v.UUID

@@ -95,9 +95,6 @@ func (s *Handlers) Routes() []call.Route {
 }
 
 func (s *Handlers) getNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	names, err := call.Selected(c, rest.NodeFields)
 	if err != nil {
 		return nil, err
@@ -144,9 +141,6 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, detail bool, in *node
 	}
 	if detail {
 		path += "/detail"
-	}
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
 	}
 	names := rest.NodeListFields
 	if !detail {

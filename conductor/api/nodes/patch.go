@@ -226,9 +226,6 @@ func BadParent(ident string) *rest.Error {
 }
 
 func (s *Handlers) patchNode(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	reset, err := c.Flag("reset_interfaces")
 	if err != nil {
 		return nil, err

@@ -38,9 +38,6 @@ const defaultLog = 100
 
 // searchLog answers with lines of the log over all nodes, newest first, those of deleted nodes included.
 func (s *Handlers) searchLog(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	p, err := c.Page(rest.Fields[struct{}](nil), call.Marker{})
 	if err != nil {
 		return nil, err
@@ -136,9 +133,6 @@ func (f eventFilter) nodeWanted(uuid, name string) bool {
 
 // followEvents streams what is stored, as server-sent events.
 func (s *Handlers) followEvents(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	if s.cfg.Events == nil {
 		return nil, rest.Fault(http.StatusServiceUnavailable, "This conductor does not announce events.")
 	}

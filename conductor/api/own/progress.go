@@ -71,9 +71,6 @@ func (s *Handlers) getProgress(ctx context.Context, c *call.Call) (*call.Reply, 
 func current(j *node.Job, p node.Progress) bool { return j != nil && j.PlanID == p.PlanID }
 
 func (s *Handlers) getTimeline(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	n, err := s.find.Node(ctx, c)
 	if err != nil {
 		return nil, err
@@ -115,9 +112,6 @@ func blank(spans []rest.Span) {
 }
 
 func (s *Handlers) getLogs(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	var after uint64
 	if a := c.Text("after"); a != nil {
 		n, err := strconv.ParseUint(*a, 10, 64)

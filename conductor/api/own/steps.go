@@ -14,9 +14,6 @@ import (
 
 // getSteps shows the job under way and the newest one of each phase that is over, with what came out of their steps. Results that are stored apart from the node are read if the argument full asks for them.
 func (s *Handlers) getSteps(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	full, aerr := c.Flag("full")
 	if aerr != nil {
 		return nil, aerr

@@ -104,9 +104,6 @@ func (s *Handlers) media(ctx context.Context, c *call.Call, what, done string, a
 }
 
 func (s *Handlers) detachMedia(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	var devices []string
 	if asked := c.Text("device_types"); asked != nil && *asked != "" {
 		devices = strings.Split(*asked, ",")

@@ -161,9 +161,6 @@ func (s *Handlers) listChildren(ctx context.Context, c *call.Call) (*call.Reply,
 
 // queryOnly checks ?fields= and ?detail= of BIOS settings and firmware: which fields to show of each.
 func queryOnly[T any](c *call.Call, fields rest.Fields[T], short []string, since rest.Version) ([]string, *rest.Error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	detail, err := c.Flag("detail")
 	if err != nil {
 		return nil, err

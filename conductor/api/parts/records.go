@@ -25,9 +25,6 @@ func showEvent(c *call.Call, h node.HistoryEntry) *rest.History {
 const shortEvent = 255
 
 func (s *Handlers) listHistory(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	detail, err := c.Flag("detail")
 	if err != nil {
 		return nil, err

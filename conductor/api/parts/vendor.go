@@ -66,9 +66,6 @@ func vendorMethod(c *call.Call) (string, *rest.Error) {
 	if m := c.Path["method"]; m != "" {
 		return m, nil
 	}
-	if err := c.AllowArgs(); err != nil {
-		return "", err
-	}
 	m := c.Text("method")
 	if m == nil {
 		return "", rest.BadRequest("Missing mandatory parameter: method")

@@ -22,7 +22,7 @@ const defaultMode = "active-backup"
 func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 	return &resource.Kind[node.Portgroup, rest.Portgroup]{
 		Path: "portgroups", Param: "portgroup", Member: "portgroups", Body: "portgroup", Title: "Portgroup", Expects: "portgroup_ident",
-		Since: rest.VersionPortgroups, Named: rest.VersionPortgroups, DetailPath: true, DetailSince: rest.VersionDetailQuery, Write: call.Write, Nodes: s.find,
+		Since: rest.VersionPortgroups, Named: rest.VersionPortgroups, FoundFirst: true, DetailPath: true, DetailSince: rest.VersionDetailQuery, Write: call.Write, Nodes: s.find,
 		Table: func() *store.Table[node.Portgroup] { return s.store.Portgroups() }, Fields: rest.PortgroupFields, Short: rest.PortgroupListFields,
 		Update: func(ctx context.Context, uuid string, change func(*node.Portgroup) error) (*node.Portgroup, error) {
 			return s.store.UpdatePortgroup(ctx, uuid, change)
@@ -66,10 +66,7 @@ func (s *Handlers) Groups() *resource.Kind[node.Portgroup, rest.Portgroup] {
 		Filters: []resource.Filter[node.Portgroup]{
 			resource.OfNode[node.Portgroup](s.find),
 			{Name: "address", Match: func(_ context.Context, _ *call.Call, value string) (func(*node.Portgroup) bool, error) {
-				mac, ok := document.HardwareAddress(value)
-				if !ok {
-					return nil, rest.BadRequest("Expected valid MAC address for address: %s", value)
-				}
+				mac, _ := document.HardwareAddress(value) // it is one: Call.CheckArgs
 				return func(v *node.Portgroup) bool { return v.Address == mac }, nil
 			}},
 			resource.OfNodes[node.Portgroup](s.store, "shard", rest.VersionGroupShards, resource.InShards),

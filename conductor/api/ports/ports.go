@@ -130,16 +130,13 @@ func show(c *call.Call, p *node.Port) rest.Port {
 }
 
 func (s *Handlers) getPort(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
+	p, perr := s.Port(ctx, c)
+	if perr != nil {
+		return nil, perr
 	}
 	names, err := call.Selected(c, rest.PortFields)
 	if err != nil {
 		return nil, err
-	}
-	p, perr := s.Port(ctx, c)
-	if perr != nil {
-		return nil, perr
 	}
 	shown := show(c, p)
 	return &call.Reply{Status: http.StatusOK, Body: rest.PortFields.Render(&shown, c.Version, names), ETag: p.Tag()}, nil
@@ -206,9 +203,6 @@ func listArgs(detail, node, group bool) call.Args {
 // list lists ports: of one node if of is not nil, of one port group if in is not nil, and that the filters name. path is the
 // list's own address below /v1/, without "/detail".
 func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail bool, of *node.Node, in *node.Portgroup) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	if detail {
 		path += "/detail"
 	}
@@ -253,10 +247,7 @@ func (s *Handlers) list(ctx context.Context, c *call.Call, path string, detail b
 		q.NodeUUID = &of.UUID
 	}
 	if a := c.Text("address"); a != nil {
-		mac, ok := document.HardwareAddress(*a)
-		if !ok {
-			return nil, rest.BadRequest("Expected valid MAC address for address: %s", *a)
-		}
+		mac, _ := document.HardwareAddress(*a) // it is one: Call.CheckArgs
 		q.Address = &mac
 	}
 	if g := c.Text("portgroup"); g != nil {

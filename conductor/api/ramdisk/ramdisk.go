@@ -76,9 +76,6 @@ var lookupIn = []node.State{node.Deploying, node.DeployWait, node.Cleaning, node
 func unknownNode() *rest.Error { return rest.NotFound("Resource could not be found.") }
 
 func (s *Handlers) lookup(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	id := c.Query.Get("node_uuid")
 	if c.Query.Has("node_uuid") && !document.IsUUID(id) {
 		return nil, rest.BadRequest("Expected UUID for node_uuid: %s", id)
@@ -303,9 +300,6 @@ var inspectionSchema = &rest.Schema{
 // continueInspection is where a stock ramdisk sends what it found. The address is not used by Ingot's agent, and what comes in here
 // has nothing that tells who sent it: it is looked at and refused.
 func (s *Handlers) continueInspection(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	id := c.Query.Get("node_uuid")
 	// 1.1 is there for agents that never learned of versions.
 	if c.Version < rest.VersionContinue && (c.Version != rest.MinVersion || id != "") {

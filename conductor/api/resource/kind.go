@@ -55,6 +55,11 @@ type Kind[T, R any] struct {
 	// Ironic has both kinds.
 	Unknown bool
 
+	// FoundFirst: PATCH looks for the resource before it looks at which attributes are to change. Ironic has both orders.
+	FoundFirst bool
+	// Loose: for PATCH any identifier will do, and one that is no UUID is of a resource that there is not (404 rather than 400).
+	Loose bool
+
 	Schema    *rest.Schema // of a document; "uuid" is in it, but not in what document returns
 	Patchable []string
 	Document  func(v *T) map[string]any // of the caller's own: it may change what is in it
@@ -149,6 +154,8 @@ func head[T any](v *T) *node.Head { return any(v).(node.Resource).Meta() }
 func (k *Kind[T, R]) ByIdent(ctx context.Context, c *call.Call, ident string) (*T, error) {
 	switch {
 	case document.IsUUID(ident):
+	case k.Loose && c.Request.Method == http.MethodPatch:
+		return nil, k.Missing(ident)
 	case k.Named == 0:
 		return nil, rest.BadRequest("Expected UUID for %s: %s", k.Expects, ident)
 	case !document.URLName.MatchString(ident):
@@ -158,8 +165,7 @@ func (k *Kind[T, R]) ByIdent(ctx context.Context, c *call.Call, ident string) (*
 	}
 	v, err := k.Table().Get(ctx, ident)
 	if errors.Is(err, store.ErrNotFound) {
-		// Like nodes: "x.json" is "x", with a wish for JSON.
-		if stem, ok := strings.CutSuffix(ident, ".json"); ok && stem != "" && c.Version < rest.VersionNoSuffix {
+		if stem, ok := c.Stem(ident); ok {
 			if v, err2 := k.Table().Get(ctx, stem); err2 == nil && (k.Sees == nil || k.Sees(c, v)) {
 				return v, nil
 			}
@@ -199,16 +205,16 @@ func (k *Kind[T, R]) One(c *call.Call, status int, v *T, names []string) *call.R
 }
 
 func (k *Kind[T, R]) get(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
-	names, err := k.selected(c)
-	if err != nil {
-		return nil, err
+	if c.Text("fields") != nil && c.Version < rest.VersionSelectFields {
+		return nil, rest.NotAcceptable()
 	}
 	v, verr := k.ByIdent(ctx, c, c.Path[k.Param])
 	if verr != nil {
 		return nil, verr
+	}
+	names, err := k.selected(c) // of what is not there nobody is told its fields
+	if err != nil {
+		return nil, err
 	}
 	return k.One(c, http.StatusOK, v, names), nil
 }
@@ -244,9 +250,6 @@ func (k *Kind[T, R]) schema(v rest.Version) *rest.Schema {
 // List lists the resources of a node (nodeUUID; "" is all) that keep holds for (nil: all) and that the request's filters
 // Name. path is the list's own address below /v1/, for links to the next page. detail tells that the address asks for all fields.
 func (k *Kind[T, R]) List(ctx context.Context, c *call.Call, path string, detail bool, nodeUUID string, keep func(*T) bool) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	names, err := k.listNames(c, detail)
 	if err != nil {
 		return nil, err
@@ -421,8 +424,16 @@ func (k *Kind[T, R]) patch(ctx context.Context, c *call.Call) (*call.Reply, erro
 	if k.Unknown {
 		patchable = slices.DeleteFunc(slices.Clone(patchable), func(name string) bool { return k.later(c.Version, name) })
 	}
-	patch, err := rest.ParsePatch(c.Body, c.Version, patchable)
+	patch, err := rest.ReadPatch(c.Body, c.Version)
 	if err != nil {
+		return nil, err
+	}
+	if k.FoundFirst {
+		if _, err := k.ByIdent(ctx, c, c.Path[k.Param]); err != nil {
+			return nil, err
+		}
+	}
+	if err := patch.Only(patchable); err != nil {
 		return nil, err
 	}
 	for _, root := range patch.Roots() {

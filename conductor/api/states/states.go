@@ -264,9 +264,6 @@ func (s *Handlers) putBootDevice(ctx context.Context, c *call.Call) (*call.Reply
 }
 
 func (s *Handlers) validateQuery(ctx context.Context, c *call.Call) (*call.Reply, error) {
-	if err := c.AllowArgs(); err != nil {
-		return nil, err
-	}
 	ident := c.Query.Get("node_uuid")
 	if ident == "" {
 		ident = c.Query.Get("node")

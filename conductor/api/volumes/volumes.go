@@ -37,7 +37,7 @@ func New(st tables, find *finder.Finder) *Handlers { return &Handlers{store: st,
 func (s *Handlers) Connectors() *resource.Kind[node.VolumeConnector, rest.VolumeConnector] {
 	return &resource.Kind[node.VolumeConnector, rest.VolumeConnector]{
 		Path: "volume/connectors", Param: "connector", Member: "connectors", Body: "connector", Title: "Volume connector", Expects: "connector_uuid",
-		Since: rest.VersionVolumes, DetailSince: rest.VersionVolumes, Write: call.Write, Nodes: s.find,
+		Since: rest.VersionVolumes, DetailSince: rest.VersionVolumes, Write: call.Write, Nodes: s.find, FoundFirst: true,
 		Table:  func() *store.Table[node.VolumeConnector] { return s.store.VolumeConnectors() },
 		Fields: rest.VolumeConnectorFields, Short: rest.VolumeConnectorListFields,
 		Show: func(c *call.Call, v *node.VolumeConnector) rest.VolumeConnector {
@@ -76,7 +76,7 @@ func (s *Handlers) Connectors() *resource.Kind[node.VolumeConnector, rest.Volume
 func (s *Handlers) Targets() *resource.Kind[node.VolumeTarget, rest.VolumeTarget] {
 	return &resource.Kind[node.VolumeTarget, rest.VolumeTarget]{
 		Path: "volume/targets", Param: "target", Member: "targets", Body: "target", Title: "Volume target", Expects: "target_uuid",
-		Since: rest.VersionVolumes, DetailSince: rest.VersionVolumes, Write: call.Write, Nodes: s.find,
+		Since: rest.VersionVolumes, DetailSince: rest.VersionVolumes, Write: call.Write, Nodes: s.find, FoundFirst: true,
 		Table:  func() *store.Table[node.VolumeTarget] { return s.store.VolumeTargets() },
 		Fields: rest.VolumeTargetFields, Short: rest.VolumeTargetListFields,
 		Show: func(c *call.Call, v *node.VolumeTarget) rest.VolumeTarget {
