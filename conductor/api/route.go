@@ -119,46 +119,48 @@ func newRouter(table []call.Route) (*router, error) {
 	return r, nil
 }
 
-// leaf is a place in the tree that a path leads to, and the values of its {names}.
-type leaf struct {
-	routes []*call.Route
-	values map[string]string
-}
-
-// leaves gives the places with routes that a path leads to, the one with the most fixed segments first. There is a second one where a word of the
-// table stands for a {name}: /v1/nodes/detail is a list, and for the methods that lists don't have it is a node that is called so.
-func (b *branch) leaves(path []string) []leaf {
+// at gives the routes of a path; those of the place with the most fixed segments come first. There is a second place where a word of the table stands
+// for a {name}: /v1/nodes/detail is a list, and for the methods that lists don't have it is a node that is called so.
+func (b *branch) at(path []string) []*call.Route {
 	if len(path) == 0 {
-		if len(b.routes) == 0 {
-			return nil
-		}
-		return []leaf{{b.routes, map[string]string{}}}
+		return b.routes
 	}
-	var found []leaf
+	var all []*call.Route
 	if next := b.fixed[path[0]]; next != nil {
-		found = next.leaves(path[1:])
+		all = append(all, next.at(path[1:])...)
 	}
 	if b.any != nil {
-		for _, l := range b.any.leaves(path[1:]) {
-			l.values[b.name] = path[0]
-			found = append(found, l)
-		}
-	}
-	return found
-}
-
-// at gives the routes of a path that has some.
-func (r *router) at(path []string) []*call.Route {
-	var all []*call.Route
-	for _, l := range r.root.leaves(path) {
-		all = append(all, l.routes...)
+		all = append(all, b.any.at(path[1:])...)
 	}
 	return all
 }
 
+// find gives the first route of a path that has the method, and the values of its {names}; nil when there is none.
+func (b *branch) find(method string, path []string) (*call.Route, map[string]string) {
+	if len(path) == 0 {
+		if i := slices.IndexFunc(b.routes, func(rt *call.Route) bool { return rt.Method == method }); i >= 0 {
+			return b.routes[i], map[string]string{}
+		}
+		return nil, nil
+	}
+	if next := b.fixed[path[0]]; next != nil {
+		if rt, values := next.find(method, path[1:]); rt != nil {
+			return rt, values
+		}
+	}
+	if b.any == nil {
+		return nil, nil
+	}
+	rt, values := b.any.find(method, path[1:])
+	if rt != nil {
+		values[b.name] = path[0]
+	}
+	return rt, values
+}
+
 // late is the answer to a method that a path does not have, where version v does not have the path itself and that goes first; nil: it does.
 func (r *router) late(path []string, v rest.Version) *rest.Error {
-	if rt := r.at(path)[0]; rt.Part != "" && v >= rt.Within && v < rt.Since {
+	if rt := r.root.at(path)[0]; rt.Part != "" && v >= rt.Within && v < rt.Since {
 		return rt.TooNew(v)
 	}
 	return nil
@@ -167,7 +169,7 @@ func (r *router) late(path []string, v rest.Version) *rest.Error {
 // methods lists what may be done at a path, for the Allow header.
 func (r *router) methods(path []string) string {
 	var names []string
-	for _, rt := range r.at(path) {
+	for _, rt := range r.root.at(path) {
 		names = append(names, rt.Method)
 	}
 	slices.Sort(names)
@@ -175,15 +177,10 @@ func (r *router) methods(path []string) string {
 }
 
 func (r *router) find(method string, path []string) (*call.Route, map[string]string, *rest.Error) {
-	leaves := r.root.leaves(path)
-	for _, l := range leaves {
-		for _, rt := range l.routes {
-			if rt.Method == method {
-				return rt, l.values, nil
-			}
-		}
+	if rt, values := r.root.find(method, path); rt != nil {
+		return rt, values, nil
 	}
-	if len(leaves) == 0 {
+	if len(r.root.at(path)) == 0 {
 		return nil, nil, rest.Routing(http.StatusNotFound, "")
 	}
 	return nil, nil, rest.Routing(http.StatusMethodNotAllowed, "")

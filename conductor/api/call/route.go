@@ -113,25 +113,23 @@ var inPlace = []string{"states", "management", "maintenance", "vendor_passthru",
 
 // Misnamed is the answer to an identifier that nothing can have, where the routing looks at it, before all else: nil where it is not so.
 func (r *Route) Misnamed(values map[string]string, v rest.Version) *rest.Error {
-	segments := strings.Split(strings.TrimPrefix(r.Path, "/v1/"), "/")
-	if len(segments) < 2 {
-		return nil
-	}
-	kind := ""
-	switch segments[0] + "/" + segments[1] {
-	case "nodes/{node}":
-		if len(segments) == 2 || !slices.Contains(inPlace, segments[2]) {
-			kind = "node"
+	for _, kind := range []string{"node", "portgroup"} {
+		ident, named := values[kind]
+		if named && !document.IsUUID(ident) && !document.URLName.MatchString(ident) && r.looksAt(kind, v) {
+			return rest.Routing(http.StatusBadRequest, "Expected UUID or name for "+kind+": "+ident)
 		}
-	case "portgroups/{portgroup}":
-		if v >= rest.VersionPortgroups {
-			kind = "portgroup"
-		}
-	}
-	if ident := values[kind]; kind != "" && !document.IsUUID(ident) && !document.URLName.MatchString(ident) {
-		return rest.Routing(http.StatusBadRequest, "Expected UUID or name for "+kind+": "+ident)
 	}
 	return nil
+}
+
+// looksAt tells whether the routing looks at the identifier of a kind.
+func (r *Route) looksAt(kind string, v rest.Version) bool {
+	if kind == "portgroup" {
+		return strings.HasPrefix(r.Path, "/v1/portgroups/{portgroup}") && v >= rest.VersionPortgroups
+	}
+	below, is := strings.CutPrefix(r.Path, "/v1/nodes/{node}")
+	part, _, _ := strings.Cut(strings.TrimPrefix(below, "/"), "/")
+	return is && !slices.Contains(inPlace, part)
 }
 
 // lostBelow tells whether an address is below a controller that hides in the routing of older versions.
