@@ -158,18 +158,18 @@ func Read(head []byte, sector int) (*Table, error) {
 // check refuses what no partitioning tool makes.
 func (t *Table) check() error {
 	if t.FirstUsable > t.LastUsable || t.LastUsable > mostSector {
-		return fmt.Errorf("usable sectors %d to %d", t.FirstUsable, t.LastUsable)
+		return fmt.Errorf("the GPT's header is damaged: its usable sectors are %d to %d", t.FirstUsable, t.LastUsable)
 	}
 	parts := t.Partitions()
 	for _, p := range parts {
 		if p.First > p.Last || p.First < t.FirstUsable || p.Last > t.LastUsable {
-			return fmt.Errorf("partition %d is at sectors %d to %d, usable are %d to %d", p.Number, p.First, p.Last, t.FirstUsable, t.LastUsable)
+			return fmt.Errorf("the GPT's partition %d is at sectors %d to %d, usable are %d to %d", p.Number, p.First, p.Last, t.FirstUsable, t.LastUsable)
 		}
 	}
 	slices.SortFunc(parts, func(a, b Entry) int { return cmp.Compare(a.First, b.First) })
 	for i := range max(len(parts)-1, 0) {
 		if a, b := parts[i], parts[i+1]; a.Last >= b.First {
-			return fmt.Errorf("partitions %d and %d overlap", a.Number, b.Number)
+			return fmt.Errorf("the GPT's partitions %d and %d overlap", a.Number, b.Number)
 		}
 	}
 	return nil

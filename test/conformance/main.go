@@ -97,6 +97,19 @@ func (o *options) compare(ctx context.Context, stdout io.Writer, list accept.Lis
 		return err
 	}
 	var report run.Report
+	err = o.ask(ctx, stdout, list, pair, routes, &report)
+	report.Write(stdout) // also what was found before something went wrong
+	if err != nil {
+		return err
+	}
+	if len(report.Found) > 0 || len(report.Left) > 0 {
+		return fmt.Errorf("%d differences are not accepted, and %d objects could not be removed", len(report.Found), len(report.Left))
+	}
+	return list.Check(report.Compared, o.seeds >= 10)
+}
+
+// ask asks both what the seeds give.
+func (o *options) ask(ctx context.Context, stdout io.Writer, list accept.List, pair *ironic.Pair, routes []ask.Route, report *run.Report) error {
 	began := time.Now()
 	for i := 0; i < o.seeds || time.Since(began) < o.lasts; i++ {
 		seed := o.seed
@@ -129,11 +142,7 @@ func (o *options) compare(ctx context.Context, stdout io.Writer, list accept.Lis
 			fmt.Fprintf(stdout, "recorded %d answers, %d bytes\n", len(all), b.Len())
 		}
 	}
-	report.Write(stdout)
-	if len(report.Found) > 0 {
-		return fmt.Errorf("%d differences are not accepted", len(report.Found))
-	}
-	return list.Check(report.Compared, o.seeds >= 10)
+	return nil
 }
 
 // description is the route table of a running ingotd.
