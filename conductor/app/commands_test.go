@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -200,7 +201,9 @@ func TestDevKeystone(t *testing.T) {
 func runCommand(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	bin := made.Program(t, "ingotd")
-	out, err := exec.Command(bin, args...).CombinedOutput()
+	cmd := exec.Command(bin, args...)
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "OS_") }) // of whoever runs the test
+	out, err := cmd.CombinedOutput()
 	return string(out), err
 }
 

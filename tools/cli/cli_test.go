@@ -103,6 +103,7 @@ func TestLifeOfAMachine(t *testing.T) {
 	tag, _, _ = strings.Cut(strings.TrimSpace(tag), "\n")
 	u.ok("node", "set", "n1", "--if-match", tag, "--extra", "who=me")
 	u.fails([]string{"node", "set", "n1", "--if-match", tag, "--extra", "who=you"}, "was changed since", "ingot node show n1")
+	u.fails([]string{"node", "set", "n1", "--if-match", "", "--extra", "who=you"}, "has no ETag")
 	if out := u.ok(words("node show n1")...); !strings.Contains(out, "who = me") {
 		t.Errorf("a change by an old ETag was made: %s", out)
 	}

@@ -415,6 +415,9 @@ func (p *program) nodeSet() *cobra.Command {
 		if len(patch) == 0 {
 			return usage("nothing to change; see `%s --help`", cmd.CommandPath())
 		}
+		if f.Changed("if-match") && match == "" { // a variable of a script that was not set: without an ETag nothing would be compared
+			return usage("--if-match has no ETag; `ingot node show %s` prints it", args[0])
+		}
 		n, err := c.IfMatch(match).UpdateNode(ctx, args[0], patch)
 		if err != nil {
 			return about(args[0], err)
